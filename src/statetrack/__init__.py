@@ -1,0 +1,51 @@
+"""statetrack: linear RNNs that can track state.
+
+The public names load on first use, so that `import statetrack` alone does not load torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from statetrack.errors import UserError as UserError
+    from statetrack.layers import DeltaNet as DeltaNet
+    from statetrack.layers import DeltaNetConfig as DeltaNetConfig
+    from statetrack.layers import Mamba as Mamba
+    from statetrack.layers import MambaConfig as MambaConfig
+    from statetrack.models import ModelConfig as ModelConfig
+    from statetrack.models import SequenceModel as SequenceModel
+    from statetrack.ops import delta_rule as delta_rule
+    from statetrack.ops import selective_scan as selective_scan
+    from statetrack.tasks import make_task as make_task
+    from statetrack.training import Run as Run
+    from statetrack.training import RunConfig as RunConfig
+    from statetrack.training import TrainingConfig as TrainingConfig
+    from statetrack.training import evaluate as evaluate
+    from statetrack.training import train as train
+
+__version__ = version("statetrack")
+
+_HOMES = {
+    "errors": ["UserError"],
+    "layers": ["DeltaNet", "DeltaNetConfig", "Mamba", "MambaConfig"],
+    "models": ["ModelConfig", "SequenceModel"],
+    "ops": ["delta_rule", "selective_scan"],
+    "tasks": ["make_task"],
+    "training": ["Run", "RunConfig", "TrainingConfig", "evaluate", "train"],
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *_HOME_OF]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'statetrack' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"statetrack.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,95 @@
+"""Finite groups by name, as multiplication tables.
+
+`S5`, `A5`, `Z60` and products such as `A4_x_Z5`. Elements are numbered as the word-problem
+literature does: permutations of 1..n in lexicographic order (even ones only for A_n), residues in
+order, pairs with the last factor running fastest. The identity is always 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from functools import cache, reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statetrack.errors import UserError
+
+MAX_ORDER = 2520  # A7; a table has order^2 entries
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """A finite group: its multiplication table and, if it acts on points, its permutations."""
+
+    name: str
+    table: NDArray[np.int32]  # [n, n]: table[a, b] = a * b, where (a * b)(i) = a(b(i))
+    permutations: NDArray[np.int8] | None  # [n, points]: image of each point
+
+    @property
+    def order(self) -> int:
+        """The number of elements."""
+        return len(self.table)
+
+    def moved_points(self) -> NDArray[np.int64]:
+        """[n]: how many points each element moves."""
+        if self.permutations is None:
+            raise UserError(f"{self.name} is not given by permutations of points")
+        return (self.permutations != np.arange(self.permutations.shape[1])).sum(1)
+
+
+@cache
+def group(name: str) -> Group:
+    """The group called `name`."""
+    factors = [_factor(part, name) for part in name.split("_x_")]
+    order = math.prod(order for order, _ in factors)
+    if order > MAX_ORDER:
+        raise UserError(f"group {name} has {order:,} elements; at most {MAX_ORDER:,} are supported")
+    groups = [make() for _, make in factors]
+    if len(groups) == 1:
+        return groups[0]
+    return Group(name, reduce(_product_table, (g.table for g in groups)), None)
+
+
+def _factor(part: str, name: str):  # type: ignore[no-untyped-def]
+    match = re.fullmatch(r"([SAZ])([1-9]\d{0,5})", part)
+    if not match:
+        raise UserError(
+            f"unknown group {name!r}; known: S<n>, A<n>, Z<m> and products such as A4_x_Z5"
+        )
+    family, n = match[1], int(match[2])
+    if family == "Z":
+        if n < 2:
+            raise UserError(f"group {name}: the modulus must be at least 2; got {n}")
+        return n, lambda: _cyclic(part, n)
+    if n < (2 if family == "S" else 3):
+        raise UserError(f"group {name}: {part} is trivial; the least are S2 and A3")
+    order = math.factorial(n) // (2 if family == "A" else 1)
+    return order, lambda: _permutations(part, n, even=family == "A")
+
+
+def _cyclic(name: str, n: int) -> Group:
+    i = np.arange(n, dtype=np.int32)
+    return Group(name, (i[:, None] + i[None, :]) % n, None)
+
+
+def _permutations(name: str, n: int, *, even: bool) -> Group:
+    perms = np.array(list(itertools.permutations(range(n))), dtype=np.int8)
+    if even:
+        i, j = np.triu_indices(n, 1)
+        inversions = (perms[:, i] > perms[:, j]).sum(1)
+        perms = perms[inversions % 2 == 0]
+    weights = n ** np.arange(n - 1, -1, -1)  # lexicographic order = order of these numbers
+    codes = perms @ weights
+    composed = perms[:, perms]  # [a, b, i] = a(b(i))
+    table = np.searchsorted(codes, composed @ weights).astype(np.int32)
+    return Group(name, table, perms)
+
+
+def _product_table(a: NDArray[np.int32], b: NDArray[np.int32]) -> NDArray[np.int32]:
+    n, m = len(a), len(b)
+    table = a[:, None, :, None] * m + b[None, :, None, :]
+    return table.reshape(n * m, n * m).astype(np.int32)

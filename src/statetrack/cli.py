@@ -1,0 +1,290 @@
+"""The command line: parses, calls, prints. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from statetrack.config import to_dict
+from statetrack.errors import UserError
+from statetrack.terminal import Json, check_json, make_console, print_table, write_result
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0, 2 for a mistake in the input, 130 for Ctrl-C."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    commands: dict[str, Callable[..., Any]] = {
+        "demo": demo,
+        "train": train,
+        "eval": evaluate,
+        "tasks": tasks,
+        "models": models,
+        "info": info,
+    }
+    try:
+        if args[:1] == ["train"]:
+            from statetrack import train_command
+
+            train_command.main(args[1:])
+            return 0
+        tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog="statetrack",
+            description="Linear RNNs that can track state.",
+            args=args or ["--help"],
+            sort_subcommands=False,
+        )
+    except UserError as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` closed it
+        return 0
+    except OSError as error:
+        named = f" {error.filename}" if error.filename else ""
+        return _fail(f"cannot read or write{named}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def demo(
+    seed: int = 0,
+    out: Path | None = None,
+    json: Json = None,
+    quick: bool = False,
+    workers: int | None = None,
+) -> None:
+    """Train and compare, live: what eigenvalues in [-1,1] can track and [0,1] cannot.
+
+    Args:
+        seed: stands for the training seeds 3 seed, 3 seed + 1, 3 seed + 2.
+        out: folder for the figure, page, metrics and checkpoints; runs/demo-1, -2, ... if absent.
+        json: see above.
+        quick: everything, but too short to learn: a test of the machinery in seconds.
+        workers: processes that train side by side; one per core if absent.
+    """
+    if not 0 <= seed < 2**30:
+        raise UserError(f"seed must lie in 0..2^30-1; got {seed}")
+    if workers is not None and workers < 1:
+        raise UserError(f"workers must be at least 1; got {workers}")
+    from statetrack.experiments.demo import Demo
+    from statetrack.experiments.display import Display
+    from statetrack.experiments.report import NOTE, print_tables, write_report
+    from statetrack.files import free_folder, new_folder
+
+    check_json(json)
+    console = make_console(json)
+    folder = new_folder(out or free_folder(Path("runs"), "demo"))
+    this = Demo.start(seed, folder, quick=quick)
+    titles = [f"{job.experiment} {job.title}, seed {job.config.training.seed}" for job in this.jobs]
+    interrupted = False
+    try:
+        with Display(titles, console) as display:
+            for event in this.run(workers):
+                display.show(event)
+    except KeyboardInterrupt:
+        interrupted = True
+    summary = this.summary()
+    write_report(summary, folder)
+    print_tables(summary, console)
+    if interrupted:
+        done, all_ = len(this.results), len(this.jobs)
+        console.print(f"Interrupted: {done} of {all_} runs are done; they are in {folder}.")
+        raise KeyboardInterrupt
+    console.print(NOTE, style="dim")
+    console.print(f"{this.seconds:.0f} s. Open {folder / 'index.html'} for the figure.")
+    write_result(json, summary)
+
+
+def train() -> None:
+    """Train a model on a task into a run folder. Options: statetrack train --help."""
+
+
+def evaluate(
+    run: tyro.conf.Positional[Path],
+    /,
+    lengths: tuple[str, ...] = (),
+    samples: int = 1024,
+    split: str = "test",
+    data_seed: int | None = None,
+    json: Json = None,
+) -> None:
+    """Evaluate a run by length.
+
+    Args:
+        run: a run folder.
+        lengths: lengths, and ranges such as 40-256 from which they are drawn; by default the
+            training range and multiples of its end.
+        samples: sequences per length or range.
+        split: train, validation or test.
+        data_seed: of the sequences; the run's own if absent.
+        json: see above.
+    """
+    from statetrack.config import at_least
+    from statetrack.training import Run
+    from statetrack.training import evaluate as evaluate_model
+
+    check_json(json)
+    at_least("samples", samples, 1)
+    opened = Run.open(run)
+    task, trained = opened.config.task, opened.config.training
+    top = trained.max_length
+    wanted = [_length(text) for text in lengths] or [
+        (trained.min_length, top), *((n * top, n * top) for n in (1, 2, 4, 8))
+    ]  # fmt: skip
+    for low, high in wanted:
+        task.check_lengths(low, high)
+    model = opened.model()
+    console = make_console(json)
+    rows = []
+    with console.status("evaluating") as status:
+        for low, high in wanted:
+            status.update(f"evaluating {task.name} at {low}-{high}")
+            seed = trained.data_seed if data_seed is None else data_seed
+            result = evaluate_model(
+                model, task, (low, high), samples=samples, split=split, data_seed=seed
+            )
+            rows.append(result)
+    columns = ["length", f"{task.metric} accuracy", "95 % interval", "scaled", "token accuracy"]
+    body = [
+        [
+            str(r.min_length) if r.min_length == r.max_length else f"{r.min_length}-{r.max_length}",
+            f"{r.score:.4f}",
+            f"{r.low:.4f}-{r.high:.4f}",
+            f"{r.scaled:.4f}",
+            f"{r.token_accuracy:.4f}",
+        ]
+        for r in rows
+    ]
+    title = f"{opened.config.model.title} on {task.name}, trained on {trained.min_length}-{top}"
+    print_table(console, title, columns, body)
+    write_result(json, {"run": str(run), "results": [r.to_json() for r in rows]})
+
+
+def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -> None:
+    """List the tasks, or show one of them.
+
+    Args:
+        name: a task to show in full, with an example.
+        json: see above.
+    """
+    import numpy as np
+
+    from statetrack.tasks import FAMILIES, IGNORE, generator, make_task
+
+    check_json(json)
+    console = make_console(json)
+    if name is None:
+        found = [make_task(example) for family in FAMILIES for example in family.examples]
+        columns = ["task", "family", "what is asked", "tokens", "chance", "scored on"]
+        body = [
+            [t.name, t.family, t.about, str(len(t.vocab)), f"{t.chance:.4g}", t.metric]
+            for t in found
+        ]
+        print_table(console, "Tasks", columns, body)
+        rows = [dict(zip(columns, row, strict=True)) for row in body]
+        write_result(json, {"tasks": rows})
+        return
+    task = make_task(name)
+    batch = task.sample(generator(0, "test", 0), np.array([max(10, task.min_length)]))
+    tokens = [task.vocab[t] for t in batch.tokens[0]]
+    targets = ["." if t == IGNORE else task.vocab[t] for t in batch.targets[0]]
+    console.print(f"{task.name} ({task.family}): {task.about}", markup=False)
+    console.print((type(task).__doc__ or "").strip(), style="dim", markup=False)
+    console.print(f"options: {_options_text(task)}", markup=False)
+    console.print(f"input:   {' '.join(tokens)}", markup=False)
+    console.print(f"target:  {' '.join(targets)}", markup=False)
+    write_result(
+        json,
+        {
+            **to_dict(task),
+            "about": task.about,
+            "vocab": list(task.vocab),
+            "chance": task.chance,
+            "metric": task.metric,
+            "example": {"input": tokens, "target": targets},
+        },
+    )
+
+
+def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -> None:
+    """List the architectures, or the options of one of them.
+
+    Args:
+        name: an architecture to show in full.
+        json: see above.
+    """
+    import dataclasses
+
+    from statetrack.layers import MIXERS, MixerConfig
+
+    check_json(json)
+    console = make_console(json)
+    if name is None:
+        columns = ["mixer", "name", "transition"]
+        body = [[c.name, c.label, c.about] for c in MIXERS.values()]
+        print_table(console, "Mixers; --allow-neg-eigval extends each to [-1,1]", columns, body)
+    else:
+        chosen = MixerConfig.class_for(name)
+        columns = ["option", "default", "what it is"]
+        body = [[f.name, str(f.default), f.metadata["help"]] for f in dataclasses.fields(chosen)]
+        print_table(console, f"{chosen.label}: {chosen.about}", columns, body)
+    write_result(json, {"models": [dict(zip(columns, row, strict=True)) for row in body]})
+
+
+def info(json: Json = None) -> None:
+    """Say what this installation is and what it can use.
+
+    Args:
+        json: see above.
+    """
+    import platform
+
+    import torch
+
+    from statetrack import __version__
+    from statetrack.experiments.pool import cores
+    from statetrack.ops.backends import BACKENDS
+
+    check_json(json)
+    facts = {
+        "statetrack": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cores": cores(),
+        "torch threads": torch.get_num_threads(),
+        "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        "op backends": ", ".join(BACKENDS),
+        "default backend": "torch",
+    }
+    print_table(
+        make_console(json), "statetrack", ["what", "value"], [[k, str(v)] for k, v in facts.items()]
+    )
+    write_result(json, facts)
+
+
+def _options_text(config: Any) -> str:
+    return ", ".join(f"{k}={v}" for k, v in to_dict(config).items() if k != "name")
+
+
+def _length(text: str) -> tuple[int, int]:
+    low, dash, high = text.partition("-")
+    try:
+        return int(low), int(high if dash else low)
+    except ValueError:
+        raise UserError(f"a length is a number or a range such as 40-256; got {text!r}") from None
+
+
+def _fail(message: str) -> int:
+    sys.stderr.write(f"statetrack: error: {message}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

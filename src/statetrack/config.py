@@ -1,0 +1,150 @@
+"""Configuration: frozen dataclasses on one side, strict JSON on the other.
+
+A configuration is a frozen dataclass whose fields are made with :func:`option`, so that the
+command line, ``statetrack models`` and the documentation read the same help text. Polymorphic
+parts (a mixer, a task) derive from :class:`Named`: in JSON they carry their ``name`` first.
+Unknown keys and wrong types are errors, never swallowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Iterable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from statetrack.errors import UserError
+
+T = TypeVar("T")
+
+
+def option(default: Any, help: str) -> Any:
+    """A dataclass field with its default and one line of help."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+class Named:
+    """Base of configurations that are chosen by name (mixers, tasks)."""
+
+    kind: ClassVar[str]
+
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """What it is called."""
+
+    @classmethod
+    def class_for(cls, name: str) -> type[Any]:
+        """The dataclass that `name` stands for; raises UserError if there is none."""
+        raise NotImplementedError
+
+
+def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
+    """The error for a name that is not in a list."""
+    return UserError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+
+
+def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
+    """Check that `value` is one of `allowed`."""
+    allowed = list(allowed)
+    if value not in allowed:
+        raise UserError(f"{what} must be one of {', '.join(map(str, allowed))}; got {value!r}")
+
+
+def at_least(what: str, value: float, low: float) -> None:
+    """Check that a number is finite and not below `low`."""
+    if not value >= low or math.isinf(value):
+        raise UserError(f"{what} must be a finite number, at least {low:g}; got {value!r}")
+
+
+def hints(cls: type) -> dict[str, Any]:
+    """The types of the options of a configuration class, by name, in order."""
+    types_ = get_type_hints(cls)
+    return {f.name: types_[f.name] for f in dataclasses.fields(cls) if f.init}
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A configuration as plain JSON values."""
+    out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}
+    out.update({name: _encode(getattr(config, name)) for name in hints(type(config))})
+    return out
+
+
+def _encode(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, tuple):
+        return [_encode(v) for v in value]
+    return value
+
+
+def from_dict(cls: type[T], data: Any, where: str) -> T:
+    """Build a configuration from JSON values; `where` names it in errors."""
+    if not isinstance(data, dict):
+        raise UserError(f"{where} must be an object with keys; got {data!r}")
+    data = dict(data)
+    if issubclass(cls, Named):
+        if "name" not in data:
+            raise UserError(f"{where} needs a 'name' that says which {cls.kind} it is")
+        cls = cls.class_for(data["name"])
+        if "name" not in hints(cls):
+            del data["name"]
+    allowed = hints(cls)
+    for key in data:
+        if key not in allowed:
+            raise UserError(f"unknown key {key!r} in {where}; known: {', '.join(allowed)}")
+    required = [
+        f.name
+        for f in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    for key in required:
+        if key not in data:
+            raise UserError(f"{where} lacks the key {key!r}")
+    return cls(**{key: _decode(allowed[key], data[key], f"{where}.{key}") for key in data})
+
+
+def _decode(kind: Any, value: Any, where: str) -> Any:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        kinds = [a for a in args if a is not type(None)]
+        if len(kinds) > 1:  # a scalar or a tuple of them, told apart by JSON's own types
+            kinds = [a for a in kinds if (get_origin(a) is tuple) == isinstance(value, list)]
+        return _decode(kinds[0], value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{where} must be a list; got {value!r}")
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_decode(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        if len(value) != len(args):
+            raise UserError(f"{where} must be a list of {len(args)} values; got {value!r}")
+        return tuple(_decode(a, v, where) for a, v in zip(args, value, strict=True))
+    if origin is Literal:
+        one_of(where, value, args)
+        return value
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, Named)):
+        return from_dict(kind, value, where)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise UserError(f"{where} must be {_article(kind.__name__)}; got {value!r}")
+    return value
+
+
+def _article(name: str) -> str:
+    names = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
+    return names.get(name, name)

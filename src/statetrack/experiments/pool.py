@@ -1,0 +1,109 @@
+"""Run many jobs on the machine's cores, one process each, and hear of their progress.
+
+Workers are fresh processes (spawned, never forked) with one thread each, so a job's result does
+not depend on how many run beside it. Each talks to the parent through its own pipe: a worker that
+dies takes nothing with it, and is noticed.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal, NamedTuple
+
+from statetrack.errors import UserError
+
+Report = Callable[[Any], None]
+
+
+class Event(NamedTuple):
+    """News of a job."""
+
+    job: int
+    kind: Literal["start", "progress", "done"]
+    value: Any
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def run_jobs(
+    function: Callable[[Any, Report], Any], jobs: Sequence[Any], workers: int | None = None
+) -> Iterator[Event]:
+    """Call function(job, report) for every job; yields what they report and return.
+
+    `function` and the jobs are pickled: a module's function and plain data. Closing the iterator
+    (or an exception, Ctrl-C included) ends the workers. An exception in a job is raised here.
+    """
+    context = multiprocessing.get_context("spawn")
+    waiting = list(enumerate(jobs))[::-1]
+    crew: dict[Connection, tuple[Any, int]] = {}
+    try:
+        for _ in range(min(len(jobs), workers or cores())):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(function, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            index, job = waiting.pop()
+            crew[ours] = (process, index)
+            ours.send(job)
+            yield Event(index, "start", None)
+        while crew:
+            for pipe in wait(list(crew)):
+                assert isinstance(pipe, Connection)
+                process, index = crew[pipe]
+                try:
+                    kind, value = pipe.recv()
+                except EOFError:
+                    process.join()
+                    raise UserError(
+                        f"a worker process ended with exit code {process.exitcode} during job "
+                        f"{index + 1} of {len(jobs)}; was memory short?"
+                    ) from None
+                if kind == "mistake":
+                    raise UserError(value)
+                if kind == "crash":
+                    raise RuntimeError(f"a worker process failed:\n{value}")
+                yield Event(index, kind, value)
+                if kind == "done":
+                    del crew[pipe]
+                    if waiting:
+                        index, job = waiting.pop()
+                        crew[pipe] = (process, index)
+                        pipe.send(job)
+                        yield Event(index, "start", None)
+                    else:
+                        pipe.close()  # the worker sees the end and leaves
+                        process.join()
+    finally:
+        for process, _ in crew.values():
+            process.terminate()
+        for process, _ in crew.values():
+            process.join()
+
+
+def _work(function: Callable[[Any, Report], Any], pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            result = function(job, lambda value: pipe.send(("progress", value)))
+            pipe.send(("done", result))
+        except (UserError, OSError) as error:
+            pipe.send(("mistake", str(error)))
+        except Exception:  # told as text: not every exception can be pickled
+            pipe.send(("crash", traceback.format_exc()))

@@ -1,0 +1,156 @@
+"""What every layer has in common: its configuration, its registry, masks and packed sequences."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from statetrack.config import Named, hints, option, unknown
+from statetrack.errors import UserError
+from statetrack.layers.transitions import Transition
+from statetrack.ops.ragged import Ragged
+
+M = TypeVar("M", bound=type["Mixer"])
+
+
+@dataclass(frozen=True)
+class MixerConfig(Named):
+    """Options of a layer; each layer's own class adds what is special to it."""
+
+    kind: ClassVar[str] = "mixer"
+    name: ClassVar[str]
+    label: ClassVar[str]
+    about: ClassVar[str]
+    layer: ClassVar[type[Mixer]]
+
+    allow_neg_eigval: bool = option(False, "eigenvalues of A(x) in [-1,1] instead of [0,1]")
+
+    @classmethod
+    def class_for(cls, name: str) -> type[MixerConfig]:
+        if name not in MIXERS:
+            raise unknown("mixer", name, MIXERS)
+        return MIXERS[name]
+
+    @property
+    def title(self) -> str:
+        """How this layer is called in tables, e.g. "DeltaNet [-1,1]"."""
+        return f"{self.label} {'[-1,1]' if self.allow_neg_eigval else '[0,1]'}"
+
+    def build(self, hidden_size: int) -> Mixer:
+        """The layer with these options."""
+        return self.layer(hidden_size, self)
+
+
+MIXERS: dict[str, type[MixerConfig]] = {}
+
+
+def register(layer: M) -> M:
+    """Class decorator: make a layer known by the name of its configuration."""
+    layer.config_class.layer = layer
+    MIXERS[layer.config_class.name] = layer.config_class
+    return layer
+
+
+class Mixer(nn.Module, ABC):
+    """A layer that mixes tokens through a state.
+
+    Subclasses write `mix`, the parallel form over a right-padded batch, `step`, `init_state` and
+    `transitions`; masks and packed sequences are dealt with here, once for all. States are
+    immutable NamedTuples of tensors whose first dimension is the batch.
+    """
+
+    config_class: ClassVar[type[MixerConfig]]
+
+    def __init__(self, hidden_size: int, config: MixerConfig | None = None, **options: Any) -> None:
+        super().__init__()
+        if config is None:
+            config = _options(self.config_class, options)
+        elif options:
+            raise UserError(f"{type(self).__name__} takes a config or options, not both")
+        if hidden_size < 1:
+            raise UserError(f"hidden_size must be at least 1; got {hidden_size}")
+        self.hidden_size = hidden_size
+        self.config = config
+
+    def forward(
+        self,
+        x: Tensor,
+        state: Any = None,
+        *,
+        mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """Mix a batch of sequences.
+
+        Args:
+            x: [B, T, hidden_size].
+            state: what an earlier call returned; the zero state if absent.
+            mask: [B, T] bool, False for positions that do not exist: they leave the state
+                untouched, nothing sees them, and their output is 0.
+            cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1); the state
+                then has batch N.
+
+        Returns:
+            y [B, T, hidden_size] and the state after each sequence's last token.
+        """
+        if x.dim() != 3 or x.shape[-1] != self.hidden_size or 0 in x.shape:
+            expected = f"[B, T, {self.hidden_size}], none of them 0"
+            raise UserError(f"{type(self).__name__}: x must be {expected}; got {list(x.shape)}")
+        if mask is None and cu_seqlens is None:
+            return self.mix(x, self._state(state, x.shape[0]), None)
+        if mask is not None and cu_seqlens is not None:
+            raise UserError("give a mask or cu_seqlens, not both")
+        if mask is not None:
+            if mask.shape != x.shape[:2]:
+                raise UserError(
+                    f"mask must be [B, T] = {list(x.shape[:2])}; got {list(mask.shape)}"
+                )
+            ragged = Ragged.from_mask(mask.bool())
+        else:
+            assert cu_seqlens is not None
+            ragged = Ragged.from_cu_seqlens(cu_seqlens, *x.shape[:2])
+        x = ragged.pad(x)
+        y, state = self.mix(x, self._state(state, x.shape[0]), ragged.valid)
+        return ragged.unpad(y), state
+
+    def _state(self, state: Any, batch: int) -> Any:
+        if state is None:
+            return self.init_state(batch)
+        if state[0].shape[0] != batch:
+            raise UserError(f"the state has batch {state[0].shape[0]}, the input {batch}")
+        return state
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(self.parameters()).device
+
+    @abstractmethod
+    def mix(self, x: Tensor, state: Any, valid: Tensor | None) -> tuple[Tensor, Any]:
+        """x [B, T, hidden_size]; valid [B, T] is False for padding at the right ends."""
+
+    @abstractmethod
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One token x_t [B, hidden_size] and the state before it; returns y_t and the next."""
+
+    @abstractmethod
+    def init_state(self, batch: int) -> Any:
+        """The state before the first token."""
+
+    @abstractmethod
+    def transitions(self, x: Tensor) -> Transition:
+        """A(x_t) for every token of x [B, T, hidden_size]."""
+
+
+def _options(config_class: type[MixerConfig], options: dict[str, Any]) -> MixerConfig:
+    allowed = hints(config_class)
+    for key in options:
+        if key not in allowed:
+            raise UserError(
+                f"{config_class.label} has no option {key!r}; it has: {', '.join(allowed)}"
+            )
+    return config_class(**options)

@@ -1,0 +1,139 @@
+"""Mamba: a diagonal linear RNN whose gates depend on the input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from statetrack.config import at_least, option
+from statetrack.errors import UserError
+from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.common import ShortConv
+from statetrack.layers.transitions import Diagonal
+from statetrack.ops import selective_scan
+from statetrack.ops.selective_scan import transition
+
+
+@dataclass(frozen=True)
+class MambaConfig(MixerConfig):
+    """Options of Mamba."""
+
+    name: ClassVar[str] = "mamba"
+    label: ClassVar[str] = "Mamba"
+    about: ClassVar[str] = "A(x) diagonal: exp(delta A), or 2 exp(delta A) - 1 with the switch"
+
+    d_state: int = option(16, "states per channel")
+    expand: int = option(2, "channels / hidden size")
+    conv_size: int = option(4, "width of the causal convolution; 0 for none")
+    dt_rank: int | None = option(None, "rank of the step size's projection; hidden size / 16")
+    dt_min: float = option(1e-3, "least step size at initialisation")
+    dt_max: float = option(1e-1, "greatest step size at initialisation")
+
+    def __post_init__(self) -> None:
+        at_least("d_state", self.d_state, 1)
+        at_least("expand", self.expand, 1)
+        at_least("conv_size", self.conv_size, 0)
+        if self.dt_rank is not None:
+            at_least("dt_rank", self.dt_rank, 1)
+        if not 0 < self.dt_min <= self.dt_max:
+            raise UserError(f"need 0 < dt_min <= dt_max; got {self.dt_min} and {self.dt_max}")
+
+
+class MambaState(NamedTuple):
+    """What Mamba remembers."""
+
+    h: Tensor  # [B, D, N]
+    conv: Tensor  # [B, conv_size - 1, D]: the last inputs of the convolution
+
+
+@register
+class Mamba(Mixer):
+    """h_t = a_t h_{t-1} + delta_t B_t u_t,  y_t = (C_t . h_t + D u_t) SiLU(z_t).
+
+    u (after a short causal convolution and SiLU) and z are projections of x; delta, B and C are
+    projections of u. a_t = exp(delta_t A) in [0, 1], or 2 exp(delta_t A) - 1 in [-1, 1] with
+    `allow_neg_eigval`, in `step` as in `forward`. Options: see MambaConfig.
+    """
+
+    config_class = MambaConfig
+    config: MambaConfig
+
+    def __init__(self, hidden_size: int, config: MambaConfig | None = None, **options: Any):
+        super().__init__(hidden_size, config, **options)
+        c = self.config
+        self.channels = c.expand * hidden_size
+        self.dt_rank = c.dt_rank or math.ceil(hidden_size / 16)
+        self.in_proj = nn.Linear(hidden_size, 2 * self.channels, bias=False)
+        self.conv = ShortConv(self.channels, c.conv_size, bias=True) if c.conv_size else None
+        self.x_proj = nn.Linear(self.channels, self.dt_rank + 2 * c.d_state, bias=False)
+        self.dt_proj = nn.Linear(self.dt_rank, self.channels)
+        self.A_log = nn.Parameter(torch.empty(self.channels, c.d_state))
+        self.D = nn.Parameter(torch.ones(self.channels))
+        for parameter in (self.A_log, self.D):
+            parameter.no_weight_decay = True  # type: ignore[attr-defined]
+        self.out_proj = nn.Linear(self.channels, hidden_size, bias=False)
+        self._init_dynamics()
+
+    @torch.no_grad()
+    def _init_dynamics(self) -> None:
+        c = self.config
+        self.A_log.copy_(torch.arange(1, c.d_state + 1, dtype=torch.float32).log())
+        bound = self.dt_rank**-0.5
+        self.dt_proj.weight.uniform_(-bound, bound)
+        low, high = math.log(c.dt_min), math.log(c.dt_max)
+        dt = torch.empty(self.channels).uniform_(low, high).exp().clamp(min=1e-4)
+        self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+
+    def init_state(self, batch: int) -> MambaState:
+        h = torch.zeros(batch, self.channels, self.config.d_state, device=self.device)
+        conv = self.conv.init_state(batch) if self.conv else h.new_zeros(batch, 0, self.channels)
+        return MambaState(h, conv)
+
+    def _inputs(
+        self, u: Tensor, window: Tensor, valid: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """u, delta [B, T, D], B, C [B, T, N] and the convolution's next window."""
+        if self.conv:
+            u, window = self.conv(u, window, valid)
+        u = F.silu(u)
+        low, B, C = self.x_proj(u).split([self.dt_rank, *[self.config.d_state] * 2], -1)
+        return u, F.softplus(self.dt_proj(low)), B, C, window
+
+    def mix(
+        self, x: Tensor, state: MambaState, valid: Tensor | None, backend: str = "auto"
+    ) -> tuple[Tensor, MambaState]:
+        u, z = self.in_proj(x).chunk(2, -1)
+        u, delta, B, C, window = self._inputs(u, state.conv, valid)
+        if valid is not None:
+            delta = delta.masked_fill(~valid[..., None], 0.0)
+        y, h = selective_scan(
+            u,
+            delta,
+            -torch.exp(self.A_log),
+            B,
+            C,
+            self.D,
+            z,
+            allow_neg_eigval=self.config.allow_neg_eigval,
+            initial_state=state.h,
+            output_final_state=True,
+            backend=backend,
+        )
+        assert h is not None
+        return self.out_proj(y), MambaState(h, window)
+
+    def step(self, x_t: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
+        y, state = self.mix(x_t[:, None], state, None, backend="naive")
+        return y[:, 0], state
+
+    def transitions(self, x: Tensor) -> Diagonal:
+        u, _ = self.in_proj(x).chunk(2, -1)
+        _, delta, *_ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
+        switch = self.config.allow_neg_eigval
+        values = transition(delta, -torch.exp(self.A_log), switch)  # [B, T, D, N]
+        return Diagonal(values, bounds=(-1.0 if switch else 0.0, 1.0))

@@ -1,0 +1,73 @@
+"""Everything a model is, in one frozen dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from statetrack.config import at_least, one_of, option
+from statetrack.errors import UserError
+from statetrack.layers import DeltaNetConfig, MixerConfig
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A stack of blocks between an embedding and a linear head.
+
+    `mixer` is one layer's options, for all layers alike, or a tuple of them: a pattern that is
+    repeated until there are `num_layers`.
+    """
+
+    vocab_size: int = option(2, "number of tokens, in and out")
+    hidden_size: int = option(128, "width of the residual stream")
+    num_layers: int = option(2, "number of blocks")
+    mixer: MixerConfig | tuple[MixerConfig, ...] = option(DeltaNetConfig(), "the layers")  # noqa: RUF009
+    embedding: Literal["learned", "one_hot"] = option("learned", "learned vectors, or unit vectors")
+    norm: Literal["rms", "layer", "none"] = option("rms", "norm before each part of a block")
+    norm_eps: float = option(1e-6, "epsilon of those norms and the final one")
+    residual: bool = option(True, "add each part's input to its output")
+    mlp: Literal["swiglu", "gated_gelu", "none"] = option("swiglu", "MLP after each mixer")
+    mlp_size: int | None = option(None, "MLP width; by default 8/3 (swiglu) or 1.3 (gelu) times")
+    final_norm: bool = option(True, "norm before the head")
+    head_bias: bool = option(False, "bias in the head")
+    tie_embeddings: bool = option(False, "the head is the embedding transposed")
+    initializer_range: float | None = option(
+        0.02, "standard deviation of embedding, MLP and head; none for PyTorch's defaults"
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "hidden_size", "num_layers"):
+            at_least(name, getattr(self, name), 1)
+        if self.mlp_size is not None:
+            at_least("mlp_size", self.mlp_size, 1)
+        at_least("norm_eps", self.norm_eps, 0)
+        if self.initializer_range is not None:
+            at_least("initializer_range", self.initializer_range, 0)
+        one_of("embedding", self.embedding, ("learned", "one_hot"))
+        one_of("norm", self.norm, ("rms", "layer", "none"))
+        one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
+        if isinstance(self.mixer, tuple) and (not self.mixer or self.num_layers % len(self.mixer)):
+            raise UserError(
+                f"a pattern of mixers must fit num_layers a whole number of times; got "
+                f"{len(self.mixer)} mixers for {self.num_layers} layers"
+            )
+        if self.embedding == "one_hot" and self.vocab_size > self.hidden_size:
+            raise UserError(
+                f"a one-hot embedding needs hidden_size >= vocab_size; got {self.hidden_size} < "
+                f"{self.vocab_size}"
+            )
+        if self.embedding == "one_hot" and self.tie_embeddings:
+            raise UserError("tie_embeddings needs embedding = learned; one_hot has no weights")
+
+    @property
+    def mixers(self) -> tuple[MixerConfig, ...]:
+        """The mixer of every layer."""
+        if isinstance(self.mixer, tuple):
+            return self.mixer * (self.num_layers // len(self.mixer))
+        return (self.mixer,) * self.num_layers
+
+    @property
+    def title(self) -> str:
+        """How this model is called in tables."""
+        pattern = self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
+        return " + ".join(dict.fromkeys(m.title for m in pattern))

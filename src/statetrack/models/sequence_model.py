@@ -1,0 +1,180 @@
+"""The model around the layers: tokens in, logits out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from statetrack.errors import UserError
+from statetrack.layers import MixerConfig, Transition
+from statetrack.layers.common import RMSNorm
+from statetrack.models.config import ModelConfig
+
+State = tuple[Any, ...]  # one layer's state after the other
+
+
+class SequenceModel(nn.Module):
+    """Embedding, blocks, norm and head, as a ModelConfig says."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        if config.embedding == "learned":
+            self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config, mixer) for mixer in config.mixers)
+        self.norm = _norm(config) if config.final_norm else nn.Identity()
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
+        self._init_weights()
+        if config.tie_embeddings:
+            self.head.weight = self.embedding.weight
+
+    def _init_weights(self) -> None:
+        """The mixers have initialised themselves; this does what lies around them."""
+        std = self.config.initializer_range
+        if std is None:
+            return
+        nn.init.normal_(self.head.weight, std=std)
+        if self.head.bias is not None:
+            nn.init.zeros_(self.head.bias)
+        if self.config.embedding == "learned":
+            nn.init.normal_(self.embedding.weight, std=std)
+        for mlp in (m for m in self.modules() if isinstance(m, GatedMLP)):
+            nn.init.normal_(mlp.gate_up.weight, std=std)
+            # keeps the variance of the residual stream the same at any depth
+            nn.init.normal_(mlp.down.weight, std=std / math.sqrt(2 * self.config.num_layers))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        state: State | None = None,
+        *,
+        mask: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
+        """Logits for every position.
+
+        Args:
+            tokens: [B, T] token ids.
+            state: what an earlier call returned, to go on from there.
+            mask: [B, T] bool, False for positions that do not exist.
+            cu_seqlens: [N + 1] boundaries of sequences packed into one row.
+
+        Returns:
+            logits [B, T, vocab_size] and the state after the last token.
+        """
+        x = self._embed(tokens)
+        states = []
+        for block, s in zip(self._blocks(), self._states(state), strict=True):
+            x, s = block(x, s, mask=mask, cu_seqlens=cu_seqlens)
+            states.append(s)
+        return self.head(self.norm(x)), tuple(states)
+
+    def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
+        """One token [B]: logits [B, vocab_size] and the next state."""
+        x = self._embed(token)
+        states = []
+        for block, s in zip(self._blocks(), self._states(state), strict=True):
+            x, s = block.step(x, s)
+            states.append(s)
+        return self.head(self.norm(x)), tuple(states)
+
+    def init_state(self, batch: int) -> State:
+        """The state before the first token."""
+        return tuple(block.mixer.init_state(batch) for block in self._blocks())
+
+    @torch.no_grad()
+    def transitions(self, tokens: Tensor) -> list[Transition]:
+        """A(x_t) of every layer for tokens [B, T]."""
+        x = self._embed(tokens)
+        out = []
+        for block in self._blocks():
+            out.append(block.mixer.transitions(block.mixer_norm(x)))
+            x, _ = block(x, None)
+        return out
+
+    def num_parameters(self) -> int:
+        """How many numbers are trained; tied ones count once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def _blocks(self) -> Iterator[Block]:
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            yield block
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        if self.config.embedding == "learned":
+            return self.embedding(tokens)
+        return F.one_hot(tokens, self.config.hidden_size).to(self.head.weight.dtype)
+
+    def _states(self, state: State | None) -> State:
+        if state is None:
+            return (None,) * len(self.blocks)
+        if len(state) != len(self.blocks):
+            raise UserError(f"the state has {len(state)} layers, the model {len(self.blocks)}")
+        return state
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), then x + mlp(norm(x)) if there is an MLP."""
+
+    def __init__(self, config: ModelConfig, mixer: MixerConfig) -> None:
+        super().__init__()
+        self.residual = config.residual
+        self.mixer_norm = _norm(config)
+        self.mixer = mixer.build(config.hidden_size)
+        self.mlp: GatedMLP | None = None
+        if config.mlp != "none":
+            self.mlp_norm = _norm(config)
+            self.mlp = GatedMLP(config)
+
+    def forward(self, x: Tensor, state: Any = None, **layout: Any) -> tuple[Tensor, Any]:
+        """[B, T, hidden_size] -> the same."""
+        y, state = self.mixer(self.mixer_norm(x), state, **layout)
+        return self._finish(x, y), state
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One token [B, hidden_size]."""
+        y, state = self.mixer.step(self.mixer_norm(x_t), state)
+        return self._finish(x_t, y), state
+
+    def _finish(self, x: Tensor, y: Tensor) -> Tensor:
+        x = x + y if self.residual else y
+        if self.mlp is None:
+            return x
+        y = self.mlp(self.mlp_norm(x))
+        return x + y if self.residual else y
+
+
+class GatedMLP(nn.Module):
+    """down(act(gate(x)) * up(x)) with act SiLU (SwiGLU) or GELU."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        size = config.mlp_size or _mlp_size(config)
+        self.activation = F.silu if config.mlp == "swiglu" else F.gelu
+        self.gate_up = nn.Linear(config.hidden_size, 2 * size, bias=False)
+        self.down = nn.Linear(size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., hidden_size] -> the same."""
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(self.activation(gate) * up)
+
+
+def _mlp_size(config: ModelConfig) -> int:
+    """The widths that fla (8/3 of the hidden size, up to 256s) and xLSTM (1.3, up to 64s) use."""
+    ratio, multiple = (8 / 3, 256) if config.mlp == "swiglu" else (1.3, 64)
+    return math.ceil(int(config.hidden_size * ratio) / multiple) * multiple
+
+
+def _norm(config: ModelConfig) -> nn.Module:
+    if config.norm == "rms":
+        return RMSNorm(config.hidden_size, config.norm_eps)
+    if config.norm == "layer":
+        return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=False)
+    return nn.Identity()

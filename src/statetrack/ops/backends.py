@@ -1,0 +1,42 @@
+"""What every op does before its backend runs: choose the backend, settle the number type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from statetrack.errors import UserError
+
+Impl = TypeVar("Impl")
+
+# Not every op has every one of these; an op says which it has when the choice is impossible.
+BACKENDS = ("naive", "torch")
+
+
+def choose(op: str, backend: str, available: Mapping[str, Impl]) -> Impl:
+    """The implementation for `backend`; "auto" takes the fastest for where the tensors are."""
+    if backend == "auto":
+        backend = "torch"
+    if backend not in available:
+        allowed = ", ".join(["auto", *available])
+        raise UserError(f"{op} has no backend {backend!r}; it has: {allowed}")
+    return available[backend]
+
+
+def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """State and arithmetic are float32, or float64 if any input is."""
+    double = any(t is not None and t.dtype == torch.float64 for t in tensors)
+    return torch.float64 if double else torch.float32
+
+
+def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int, ...]) -> None:
+    """Check a tensor against the shape that the other arguments imply."""
+    if tuple(tensor.shape) != shape:
+        raise UserError(
+            f"{op}: {name} must have shape {dims} = {list(shape)}; got {list(tensor.shape)}"
+        )
+    if not tensor.is_floating_point():
+        raise UserError(f"{op}: {name} must be a floating-point tensor; got {tensor.dtype}")

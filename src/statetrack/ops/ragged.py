@@ -1,0 +1,88 @@
+"""Ragged batches: sequences packed into one row, or rows with holes, as right-padded batches.
+
+Both forms reduce to the same thing, a table of positions. Everything behind them sees a plain
+batch `[N, L, ...]` with a boolean `valid` whose False entries lie at the right ends, and makes
+invalid positions neutral (beta = 0, decay = 1, delta = 0), so no recurrence needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from statetrack.errors import UserError
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """How `[B, T]` positions map to a right-padded batch `[N, L]`."""
+
+    index: Tensor  # [N, L] into the flattened B * T positions; arbitrary where not valid
+    valid: Tensor  # [N, L] bool
+    shape: tuple[int, int]  # (B, T)
+
+    @classmethod
+    def from_cu_seqlens(cls, cu_seqlens: Tensor, batch: int, length: int) -> Ragged:
+        """Sequences of lengths `diff(cu_seqlens)` packed one after the other in one row."""
+        bounds = check_cu_seqlens(cu_seqlens, batch, length)
+        starts = torch.tensor(bounds[:-1], device=cu_seqlens.device)[:, None]
+        lengths = torch.tensor(bounds[1:], device=cu_seqlens.device)[:, None] - starts
+        offsets = torch.arange(int(lengths.max()), device=cu_seqlens.device)[None, :]
+        valid = offsets < lengths
+        return cls((starts + offsets).where(valid, starts), valid, (batch, length))
+
+    @classmethod
+    def from_mask(cls, mask: Tensor) -> Ragged:
+        """Rows of which only the positions with `mask` True exist."""
+        rows, length = mask.shape
+        order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
+        count = mask.sum(1, keepdim=True)
+        longest = max(1, int(count.max()))
+        row = torch.arange(rows, device=mask.device)[:, None] * length
+        offsets = torch.arange(longest, device=mask.device)[None, :]
+        return cls(row + order[:, :longest], offsets < count, (rows, length))
+
+    def pad(self, x: Tensor) -> Tensor:
+        """[B, T, ...] -> [N, L, ...]; invalid positions hold some valid position's value."""
+        return x.flatten(0, 1)[self.index]
+
+    def unpad(self, y: Tensor) -> Tensor:
+        """[N, L, ...] -> [B, T, ...]; positions that are in no sequence become 0."""
+        rows, length = self.shape
+        flat = y.new_zeros(rows * length, *y.shape[2:])
+        return flat.index_put((self.index[self.valid],), y[self.valid]).unflatten(0, (rows, length))
+
+
+def check_cu_seqlens(cu_seqlens: Tensor, batch: int, length: int) -> list[int]:
+    """The boundaries of packed sequences as a list, or a UserError."""
+    if batch != 1:
+        raise UserError(f"cu_seqlens packs sequences into one row: batch must be 1, got {batch}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
+        raise UserError("cu_seqlens must be a 1-d tensor of integers [0, end of first, ..., total]")
+    bounds: list[int] = cu_seqlens.tolist()
+    increasing = all(a < b for a, b in pairwise(bounds))
+    if bounds[0] != 0 or bounds[-1] != length or not increasing:
+        raise UserError(
+            f"cu_seqlens must increase from 0 to the total length {length}; got {bounds}"
+        )
+    return bounds
+
+
+def each_sequence(
+    run: Callable[..., tuple[Tensor, Tensor]],
+    tensors: tuple[Tensor | None, ...],
+    state: Tensor,
+    bounds: list[int],
+) -> tuple[Tensor, Tensor]:
+    """Run an op on each packed sequence by itself: the definition of `cu_seqlens`."""
+    outputs, states = [], []
+    for n, (start, end) in enumerate(pairwise(bounds)):
+        parts = (None if x is None else x[:, start:end] for x in tensors)
+        o, s = run(*parts, state[n : n + 1])
+        outputs.append(o)
+        states.append(s)
+    return torch.cat(outputs, 1), torch.cat(states, 0)

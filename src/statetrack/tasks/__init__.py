@@ -1,0 +1,30 @@
+"""Tasks that measure state tracking; every module in this package registers its own."""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from statetrack.config import from_dict
+from statetrack.tasks.base import FAMILIES, IGNORE, Batch, Task, generator
+from statetrack.tasks.data import Data, FiniteDataset, Stream
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def make_task(name: str, **options: Any) -> Task:
+    """The task called `name`, e.g. make_task("S5_only_swaps", supervision="last")."""
+    return from_dict(Task.class_for(name), {"name": name, **options}, "task")
+
+
+__all__ = [
+    "FAMILIES",
+    "IGNORE",
+    "Batch",
+    "Data",
+    "FiniteDataset",
+    "Stream",
+    "Task",
+    "generator",
+    "make_task",
+]

@@ -1,0 +1,141 @@
+"""What a task is: a vocabulary, a sampler, and what counts as right.
+
+A task is a frozen dataclass, so that it is its own configuration. Subclasses write `sample_tokens`
+and `dense_targets`; batches, supervision and solving follow from them. Everything is numpy and
+vectorised over the batch; randomness comes only from the generator that is passed in.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statetrack.config import Named, at_least, one_of, option, unknown
+from statetrack.errors import UserError
+
+Ints = NDArray[np.int64]
+IGNORE = -1  # the target of a position that does not count
+
+SPLITS = {"train": 0, "validation": 1, "test": 2}
+
+
+class Batch(NamedTuple):
+    """Sequences padded at the right."""
+
+    tokens: Ints  # [B, T]
+    targets: Ints  # [B, T], IGNORE where nothing is asked
+    lengths: Ints  # [B], as the task counts length
+
+
+@dataclass(frozen=True)
+class Task(Named):
+    """Base of all tasks; a subclass is one family, found by name with `matches`."""
+
+    kind: ClassVar[str] = "task"
+    family: ClassVar[str]
+    examples: ClassVar[tuple[str, ...]]
+    about: ClassVar[str]
+    # what a sequence is scored on: its answer, or all its supervised positions together
+    metric: ClassVar[Literal["answer", "sequence"]]
+
+    name: str = option("", "which task of its family")
+    supervision: Literal["last", "dense"] = option("last", "targets at the answer or everywhere")
+
+    def __post_init__(self) -> None:
+        one_of("supervision", self.supervision, ("last", "dense"))
+
+    @classmethod
+    def class_for(cls, name: str) -> type[Task]:
+        for family in FAMILIES:
+            if family.matches(name):
+                return family
+        raise unknown("task", name, [e for f in FAMILIES for e in f.examples])
+
+    @classmethod
+    @abstractmethod
+    def matches(cls, name: str) -> bool:
+        """Whether `name` is a task of this family."""
+
+    @property
+    @abstractmethod
+    def vocab(self) -> tuple[str, ...]:
+        """The tokens, by id."""
+
+    @property
+    @abstractmethod
+    def pad(self) -> int:
+        """The id that fills a row at its right end."""
+
+    @property
+    @abstractmethod
+    def chance(self) -> float:
+        """The accuracy of guessing, which scaled accuracy maps to 0."""
+
+    @property
+    def min_length(self) -> int:
+        """The shortest length that makes sense."""
+        return 1
+
+    @abstractmethod
+    def input_size(self, length: int) -> int:
+        """How many tokens the model reads for a sequence of `length`."""
+
+    @abstractmethod
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        """[B, size] inputs; those past a row's length need not be padded."""
+
+    @abstractmethod
+    def dense_targets(self, tokens: Ints) -> Ints:
+        """[B, T] -> the right answer at every position, as if each were the last."""
+
+    def solve(self, tokens: Ints) -> Ints:
+        """The targets of any input [B, T]: IGNORE on padding and wherever nothing is asked."""
+        tokens = np.asarray(tokens, dtype=np.int64)
+        if tokens.ndim != 2:
+            raise UserError(f"solve takes tokens [B, T]; got shape {list(tokens.shape)}")
+        if tokens.size and not (tokens.min() >= 0 and tokens.max() < len(self.vocab)):
+            raise UserError(f"{self.name}: token ids must lie in 0..{len(self.vocab) - 1}")
+        real = tokens != self.pad
+        targets = np.where(real, self.dense_targets(tokens), IGNORE)
+        if self.supervision == "dense":
+            return targets
+        last = np.where(real, np.arange(tokens.shape[1]), -1).max(1, initial=-1, keepdims=True)
+        return np.where(np.arange(tokens.shape[1]) == last, targets, IGNORE)
+
+    def sample(self, rng: np.random.Generator, lengths: Ints) -> Batch:
+        """Sequences of the given lengths."""
+        lengths = np.asarray(lengths, dtype=np.int64)
+        self.check_lengths(int(lengths.min()), int(lengths.max()))
+        size = self.input_size(int(lengths.max()))
+        tokens = self.sample_tokens(rng, lengths, size)
+        sizes = np.array([self.input_size(n) for n in range(int(lengths.max()) + 1)])[lengths]
+        tokens = np.where(np.arange(size) < sizes[:, None], tokens, self.pad)
+        return Batch(tokens, self.solve(tokens), lengths)
+
+    def check_lengths(self, low: int, high: int) -> None:
+        """Raise a UserError unless low <= high are lengths of this task."""
+        at_least(f"the length of {self.name}", low, self.min_length)
+        if high < low:
+            raise UserError(f"the greatest length {high} is below the least, {low}")
+
+
+FAMILIES: list[type[Task]] = []
+F = TypeVar("F", bound=type[Task])
+
+
+def register(family: F) -> F:
+    """Class decorator: make a family of tasks known."""
+    FAMILIES.append(family)
+    return family
+
+
+def generator(data_seed: int, split: str, step: int) -> np.random.Generator:
+    """The random stream of one batch. Splits and steps are independent of each other."""
+    one_of("split", split, SPLITS)
+    if not 0 <= data_seed < 2**32:
+        raise UserError(f"data_seed must lie in 0..2^32-1; got {data_seed}")
+    return np.random.default_rng([data_seed, SPLITS[split], step])

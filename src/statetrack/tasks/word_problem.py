@@ -1,0 +1,135 @@
+"""Word problems of finite groups: the running product of a sequence of elements."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from statetrack.automata import Group, group
+from statetrack.config import at_least, one_of, option
+from statetrack.errors import UserError
+from statetrack.tasks.base import Ints, Task, register
+
+SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
+
+
+@register
+@dataclass(frozen=True)
+class GroupWordProblem(Task):
+    """y_t = x_1 x_2 ... x_t, the new element multiplied on the right.
+
+    The name is a group (`S5`, `A5`, `Z60`, `A4_x_Z5`), all of whose elements are inputs, or a
+    permutation group with a suffix: `_only_swaps` for the identity and the transpositions,
+    `_up_to_3` for what moves at most 3 points. Tokens are the elements by number, then seven
+    specials. A BOS stands before input and target; length counts the tokens after it.
+
+    With `tokens_per_element` = n > 1 each element is followed by n - 1 fillers, a special token or
+    the element again, and targets come n - 1 positions later, on the last token of a block; until
+    then they are the identity.
+    """
+
+    family: ClassVar[str] = "word problem"
+    examples: ClassVar[tuple[str, ...]] = (
+        "S5", "S5_only_swaps", "S5_up_to_3", "A5", "Z60", "A4_x_Z5",
+    )  # fmt: skip
+    about: ClassVar[str] = "the running product of group elements"
+    metric: ClassVar[Literal["answer", "sequence"]] = "sequence"
+
+    supervision: Literal["last", "dense"] = option("dense", "targets at the answer or everywhere")
+    tokens_per_element: int = option(1, "tokens that each element takes")
+    filler: Literal["special", "repeat"] = option("special", "what fills an element's tokens")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("tokens_per_element", self.tokens_per_element, 1)
+        one_of("filler", self.filler, ("special", "repeat"))
+        _ = self.inputs  # fails now, not at the first batch
+
+    @classmethod
+    def matches(cls, name: str) -> bool:
+        return re.match(r"[A-Z]\d", name) is not None
+
+    @cached_property
+    def _parts(self) -> tuple[Group, str]:
+        match = re.fullmatch(r"(.*?)(|_only_swaps|_up_to_\d+)", self.name)
+        assert match
+        return group(match[1]), match[2]
+
+    @property
+    def group(self) -> Group:
+        """The group."""
+        return self._parts[0]
+
+    @cached_property
+    def inputs(self) -> Ints:
+        """The elements that occur in the input, by number."""
+        group, suffix = self._parts
+        if not suffix:
+            return np.arange(group.order)
+        points = 2 if suffix == "_only_swaps" else int(suffix.rsplit("_", 1)[1])
+        inputs = np.flatnonzero(group.moved_points() <= points)
+        if len(inputs) < 2:
+            raise UserError(f"{self.name}: only the identity moves at most {points} points")
+        return inputs
+
+    @property
+    def _special(self) -> bool:
+        return self.tokens_per_element > 1 and self.filler == "special"
+
+    @cached_property
+    def vocab(self) -> tuple[str, ...]:
+        elements = tuple(map(str, range(self.group.order)))
+        return elements + (("FILL",) if self._special else ()) + SPECIALS
+
+    @property
+    def pad(self) -> int:
+        return len(self.vocab) - len(SPECIALS)
+
+    @property
+    def bos(self) -> int:
+        """The token before the first element."""
+        return self.pad + 1
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.group.order
+
+    def input_size(self, length: int) -> int:
+        return 1 + length
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        n = self.tokens_per_element
+        blocks = -(-(size - 1) // n)
+        elements = rng.choice(self.inputs, (len(lengths), blocks))
+        tokens = np.repeat(elements, n, axis=1)
+        if self._special:
+            tokens[:, np.arange(tokens.shape[1]) % n > 0] = self.group.order
+        return np.concatenate([np.full((len(lengths), 1), self.bos), tokens[:, : size - 1]], axis=1)
+
+    def dense_targets(self, tokens: Ints) -> Ints:
+        n = self.tokens_per_element
+        body = tokens[:, 1:]
+        if n > 1 and self.filler == "repeat":  # only the first token of a block acts
+            body = np.where(np.arange(body.shape[1]) % n == 0, body, 0)
+        body = np.where(body < self.group.order, body, 0)  # fillers and specials do nothing
+        targets = np.full_like(tokens, self.bos)
+        targets[:, 1:] = self._running_products(body)
+        if n > 1:
+            late = targets[:, 1 : targets.shape[1] - (n - 1)].copy()
+            targets[:, 1:n] = 0
+            targets[:, n:] = late
+        return targets
+
+    def _running_products(self, elements: Ints) -> Ints:
+        """[B, T] -> the product of each prefix."""
+        order, table = self.group.order, self.group.table.ravel()
+        columns = np.ascontiguousarray(elements.T)  # a row per time step: contiguous reads
+        products = np.empty_like(columns)
+        state = np.zeros(len(elements), dtype=np.int64)
+        for t, column in enumerate(columns):
+            state = products[t] = table.take(state * order + column)
+        return products.T

@@ -1,0 +1,81 @@
+"""What the commands have in common: text for people, JSON for programs, progress."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from statetrack.errors import UserError
+from statetrack.files import write_json
+
+if TYPE_CHECKING:
+    from statetrack.training import Progress
+
+Json = Annotated[
+    str | None, tyro.conf.arg(metavar="FILE|-", help="write the result as JSON; - for stdout")
+]
+
+
+def print_progress(console: Console, title: str) -> Callable[[Progress], None]:
+    """A callback that shows one run's progress on one line, or in lines without a terminal."""
+    said = -1
+
+    def show(p: Progress) -> None:
+        nonlocal said
+        tenth = 10 * p.step // p.steps
+        text = (
+            f"{title}: step {p.step}/{p.steps}, loss {p.loss:.4f}, accuracy {p.accuracy:.3f}, "
+            f"{p.seconds_left:.0f} s left"
+        )
+        if console.is_terminal:
+            console.print(
+                text, end="\n" if p.step == p.steps else "\r", markup=False, overflow="crop"
+            )
+        elif tenth > said:
+            said = tenth
+            console.print(text, markup=False)
+
+    return show
+
+
+def check_json(target: str | None) -> None:
+    """Refuse a JSON file that could not be written, before any work is done."""
+    if target is None or target == "-":
+        return
+    folder = Path(target).absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(target).is_dir():
+        raise UserError(f"cannot write JSON to {target}: it must be a file in a writable folder")
+
+
+def write_result(target: str | None, value: Any) -> None:
+    """What --json asks for: to a file, to standard output, or nothing."""
+    if target == "-":
+        sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+        sys.stdout.flush()
+    elif target is not None:
+        write_json(Path(target), value)
+
+
+def make_console(target: str | None) -> Console:
+    """Where text for people goes: standard output, unless JSON is going there."""
+    return Console(stderr=target == "-", highlight=False)
+
+
+def print_table(console: Console, title: str, columns: list[str], rows: list[list[str]]) -> None:
+    """A table of texts; columns of numbers are right-aligned, but for the first."""
+    table = Table(title=escape(title), title_justify="left")
+    for i, column in enumerate(columns):
+        numbers = all(row[i][:1] in "-0123456789" for row in rows)
+        table.add_column(escape(column), justify="right" if i and numbers else "left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)

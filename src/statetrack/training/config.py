@@ -1,0 +1,105 @@
+"""Everything a run is, in one frozen dataclass that is also its file format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from statetrack.config import at_least, from_dict, one_of, option, to_dict
+from statetrack.errors import UserError
+from statetrack.files import read_json
+from statetrack.models import ModelConfig
+from statetrack.tasks import Task
+
+SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a model is trained. The defaults are the paper's for parity, but for a shorter run."""
+
+    steps: int = option(1000, "optimiser steps")
+    batch_size: int = option(256, "sequences per step")
+    min_length: int = option(3, "least training length")
+    max_length: int = option(40, "greatest training length")
+    lr: float = option(1e-3, "peak learning rate")
+    schedule: Literal["cosine", "constant"] = option("cosine", "learning rate after the warm-up")
+    warmup: float = option(0.1, "share of the steps over which the learning rate rises from 0")
+    min_lr: float = option(1e-6, "learning rate at the end of the cosine")
+    weight_decay: float = option(0.1, "AdamW's weight decay")
+    decay_groups: Literal["paper", "standard"] = option(
+        "paper", "what decays: all but Mamba's A and D, or only matrices that are no embedding"
+    )
+    betas: tuple[float, float] = option((0.9, 0.999), "AdamW's betas")
+    eps: float = option(1e-8, "AdamW's epsilon")
+    clip: float | None = option(None, "greatest norm of the gradient; none for no limit")
+    precision: Literal["fp32", "bf16"] = option("fp32", "bf16 trains under autocast")
+    saturation: float = option(0.0, "weight of the penalty on betas that are not at an end")
+    saturation_start: float = option(0.35, "share of the steps at which that penalty sets in")
+    saturation_full: float = option(0.65, "share of the steps from which it is at full weight")
+    seed: int = option(0, "of the initialisation, and of the order of a finite data set")
+    data_seed: int = option(0, "of the data")
+    dataset_size: int | None = option(None, "different training sequences; none for no end")
+    eval_every: int = option(0, "steps between validations during training; 0 for none")
+    eval_samples: int = option(256, "sequences per validation")
+    eval_min_length: int = option(41, "least validation length")
+    eval_max_length: int = option(80, "greatest validation length")
+    log_every: int = option(10, "steps between rows of metrics")
+    checkpoint_every: int = option(500, "steps between checkpoints")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "log_every", "checkpoint_every", "eval_samples"):
+            at_least(name, getattr(self, name), 1)
+        for name in ("lr", "min_lr", "weight_decay", "eps", "saturation", "eval_every", "seed"):
+            at_least(name, getattr(self, name), 0)
+        one_of("schedule", self.schedule, ("cosine", "constant"))
+        one_of("decay_groups", self.decay_groups, ("paper", "standard"))
+        one_of("precision", self.precision, ("fp32", "bf16"))
+        if not 0 <= self.warmup <= 1:
+            raise UserError(f"warmup must be a share of the steps in 0..1; got {self.warmup}")
+        if not 0 <= self.saturation_start <= self.saturation_full <= 1:
+            raise UserError("need 0 <= saturation_start <= saturation_full <= 1")
+        if self.clip is not None and not self.clip > 0:
+            raise UserError(f"clip must be above 0, or none; got {self.clip}")
+        if not all(0 <= b < 1 for b in self.betas):
+            raise UserError(f"betas must lie in 0..1, 1 excluded; got {self.betas}")
+        if self.dataset_size is not None:
+            at_least("dataset_size", self.dataset_size, self.batch_size)
+            if self.min_length != self.max_length:
+                raise UserError("a finite data set has one length: min_length = max_length")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A task, a model and how it is trained."""
+
+    task: Task
+    model: ModelConfig
+    training: TrainingConfig
+
+    def __post_init__(self) -> None:
+        if self.model.vocab_size != len(self.task.vocab):
+            raise UserError(
+                f"task {self.task.name} has {len(self.task.vocab)} tokens, but the model's "
+                f"vocab_size is {self.model.vocab_size}"
+            )
+        t = self.training
+        self.task.check_lengths(t.min_length, t.max_length)
+        if t.eval_every:
+            self.task.check_lengths(t.eval_min_length, t.eval_max_length)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of config.json."""
+        return {"schema": SCHEMA, **to_dict(self)}
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a configuration file (a run's config.json or one like it)."""
+    data = read_json(path)
+    if not isinstance(data, dict) or "schema" not in data:
+        raise UserError(f"{path} is not a run's configuration: it lacks the key 'schema'")
+    schema = data.pop("schema")
+    if schema != SCHEMA:
+        raise UserError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
+    return from_dict(RunConfig, data, str(path))

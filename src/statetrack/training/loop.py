@@ -1,0 +1,160 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from statetrack.errors import UserError
+from statetrack.models import SequenceModel
+from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, Stream
+from statetrack.training.config import RunConfig
+from statetrack.training.evaluate import evaluate
+from statetrack.training.optim import (
+    learning_rate,
+    make_optimizer,
+    recorded_betas,
+    saturation_penalty,
+    saturation_weight,
+)
+from statetrack.training.run_folder import Run
+
+
+class DivergedError(UserError):
+    """The loss is no number any more."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is, for a display."""
+
+    step: int
+    steps: int
+    loss: float
+    accuracy: float  # of the supervised positions of the batch
+    seconds: float  # since this process began to train
+    seconds_left: float
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Run:
+    """Train into a run folder. With `resume`, go on from the folder's last checkpoint, if any.
+
+    The same configuration gives the same weights, bit for bit, whether the run was interrupted
+    (at any moment, by any signal) and resumed or not, on the same machine and thread count.
+    """
+    if resume:
+        run = Run.open(folder)
+        if run.config != config:
+            raise UserError(f"{folder} holds a run with another configuration")
+    else:
+        run = Run.create(folder, config)
+    torch.manual_seed(config.training.seed)
+    model = SequenceModel(config.model)
+    optimizer = make_optimizer(model, config.training)
+    start = 0
+    if run.checkpoint_steps():
+        start, tensors = run.load()
+        run.restore(tensors, model, optimizer, start)
+    run.rewind_metrics(start)
+    _Loop(run, model, optimizer).run(start, on_progress)
+    return run
+
+
+class _Loop:
+    def __init__(self, run: Run, model: SequenceModel, optimizer: torch.optim.Optimizer) -> None:
+        self.saver, self.model, self.optimizer = run, model, optimizer
+        self.config = run.config.training
+        self.data = _training_data(run.config)
+        bf16 = self.config.precision == "bf16"
+        self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
+
+    def run(self, start: int, on_progress: Callable[[Progress], None]) -> None:
+        began = time.perf_counter()
+        config = self.config
+        for step in range(start, config.steps):
+            loss, accuracy = self.step(step)
+            done = step + 1
+            if not math.isfinite(loss):
+                good = self.saver.checkpoint_steps()
+                last = self.saver.checkpoint_file(good[-1]) if good else "none was written yet"
+                raise DivergedError(
+                    f"the loss is {loss} at step {done}; last good checkpoint: {last}"
+                )
+            seconds = time.perf_counter() - began
+            row = {"loss": loss, "accuracy": accuracy}
+            if done % config.log_every == 0 or done == config.steps:
+                lr = learning_rate(config, step)
+                self.saver.log({"step": done, "kind": "train", **row, "lr": lr, "seconds": seconds})
+            if config.eval_every and (done % config.eval_every == 0 or done == config.steps):
+                self.validate(done)
+            if done % config.checkpoint_every == 0 or done == config.steps:
+                self.saver.save(done, self.model, self.optimizer)
+            left = seconds / (done - start) * (config.steps - done)
+            on_progress(Progress(done, config.steps, loss, accuracy, seconds, left))
+
+    def step(self, step: int) -> tuple[float, float]:
+        """One optimiser step; the loss and the accuracy of its batch before it."""
+        config = self.config
+        tokens, targets = _tensors(self.data.batch(step))
+        weight = saturation_weight(config, step)
+        with self.autocast, recorded_betas(self.model) as betas:
+            logits, _ = self.model(tokens)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+        total = loss
+        if weight and betas:
+            total = loss + weight * saturation_penalty(betas, tokens != self.saver.config.task.pad)
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        if config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(config, step)
+        self.optimizer.step()
+        asked = targets != IGNORE
+        right = (logits.argmax(-1) == targets)[asked]
+        return float(total.detach()), float(right.float().mean())
+
+    def validate(self, step: int) -> None:
+        """Evaluate on the validation lengths and log it."""
+        c = self.config
+        result = evaluate(
+            self.model,
+            self.saver.config.task,
+            (c.eval_min_length, c.eval_max_length),
+            samples=c.eval_samples,
+            split="validation",
+            data_seed=c.data_seed,
+        )
+        self.saver.log({"step": step, "kind": "validation", **result.to_json()})
+
+
+def _training_data(config: RunConfig) -> Data:
+    t = config.training
+    if t.dataset_size is None:
+        return Stream(config.task, "train", t.data_seed, t.batch_size, t.min_length, t.max_length)
+    return FiniteDataset(
+        config.task,
+        "train",
+        t.data_seed,
+        t.dataset_size,
+        t.max_length,
+        batch_size=t.batch_size,
+        order_seed=t.seed,
+    )
+
+
+def _tensors(batch: Batch) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)

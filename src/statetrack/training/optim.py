@@ -1,0 +1,84 @@
+"""Optimiser, learning rate and the saturation penalty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from statetrack.layers.common import BetaGate
+from statetrack.training.config import TrainingConfig
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW with its weight-decay groups."""
+    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        flagged = getattr(parameter, "no_weight_decay", False)
+        if config.decay_groups == "standard":
+            flagged = flagged or parameter.dim() < 2 or id(parameter) in embeddings
+        (free if flagged else decayed).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": free, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]],
+        lr=config.lr,
+        betas=config.betas,
+        eps=config.eps,
+        fused=True,
+    )
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Linear warm-up from 0 at step 0, then cosine to min_lr or constant."""
+    warmup = round(config.warmup * config.steps)
+    if step < warmup:
+        return config.lr * step / warmup
+    if config.schedule == "constant":
+        return config.lr
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    return config.min_lr + (config.lr - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def saturation_weight(config: TrainingConfig, step: int) -> float:
+    """0 until saturation_start, then linear up to `saturation` at saturation_full."""
+    start, full = config.saturation_start * config.steps, config.saturation_full * config.steps
+    if step < start:
+        return 0.0
+    return config.saturation * min(1.0, (step - start) / max(1.0, full - start))
+
+
+@contextmanager
+def recorded_betas(model: nn.Module) -> Iterator[list[tuple[Tensor, float]]]:
+    """Collect (beta [B, T, H], its greatest value) of every gate that runs inside."""
+    found: list[tuple[Tensor, float]] = []
+
+    def record(gate: nn.Module, _: Any, beta: Tensor) -> None:
+        assert isinstance(gate, BetaGate)
+        found.append((beta, gate.top))
+
+    gates = [m for m in model.modules() if isinstance(m, BetaGate)]
+    hooks = [gate.register_forward_hook(record) for gate in gates]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def saturation_penalty(betas: list[tuple[Tensor, float]], real: Tensor) -> Tensor:
+    """Mean of beta (top - beta) (2 / top)^2 over the real tokens [B, T]: 0 at both ends.
+
+    A beta strictly between its ends forgets a little at every token, which is what limits the
+    length over which a state is kept.
+    """
+    terms = [(b * (top - b))[real].mean() * (2 / top) ** 2 for b, top in betas]
+    return torch.stack(terms).mean()
