@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import hypothesis
@@ -20,8 +19,8 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def golden() -> Path:
-    """The folder with samples of the reference generators; it lies beside the project or nowhere."""
-    folder = Path(os.environ.get("STATETRACK_GOLDEN", ROOT.parent / "shared" / "data"))
+    """The folder with samples of the reference generators, if it lies beside the project."""
+    folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("no golden data: ../shared/data is not there")
     return folder

@@ -10,13 +10,20 @@ from typing import Any
 
 from statetrack.errors import UserError
 
+PREFIX = ".statetrack-"  # of files that are being written
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What a killed process left half-written in a folder."""
+    return list(folder.glob(f"{PREFIX}*"))
+
 
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Write a whole file or nothing: to a temporary name beside it, synced, then renamed."""
     path = Path(path)
     if isinstance(data, str):
         data = data.encode()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=PREFIX)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -45,7 +52,7 @@ def read_json(path: Path) -> Any:
 def new_folder(path: Path) -> Path:
     """Make a folder that must not hold anything yet."""
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or set(path.iterdir()) - set(leftovers(path))):
         raise UserError(f"{path} exists and is not empty; choose another folder")
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -59,6 +59,7 @@ def train(
         run = Run.open(folder)
         if run.config != config:
             raise UserError(f"{folder} holds a run with another configuration")
+        run.tidy()
     else:
         run = Run.create(folder, config)
     torch.manual_seed(config.training.seed)

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.files import new_folder, read_json, write_atomic, write_json
+from statetrack.files import leftovers, new_folder, read_json, write_atomic, write_json
 from statetrack.models import SequenceModel
 from statetrack.training.config import SCHEMA, RunConfig, read_config
 
@@ -33,7 +33,6 @@ class Run:
     def create(cls, folder: Path, config: RunConfig) -> Run:
         """Start a run in a new folder."""
         run = cls(new_folder(folder), config)
-        run.checkpoints.mkdir()
         write_json(run.folder / "config.json", config.to_json())
         return run
 
@@ -44,6 +43,12 @@ class Run:
         if not (folder / "config.json").is_file():
             raise UserError(f"{folder} is not a run folder: it has no config.json")
         return cls(folder, read_config(folder / "config.json"))
+
+    def tidy(self) -> None:
+        """Remove what a killed process left half-written."""
+        for folder in (self.folder, self.checkpoints):
+            for leftover in leftovers(folder):
+                leftover.unlink()
 
     # -- metrics ---------------------------------------------------------------------------------
 
@@ -92,6 +97,7 @@ class Run:
                     tensors[f"optimizer.{key}.{name}"] = optimizer.state[parameter][key]
         data = safetensors.torch.save({k: t.contiguous() for k, t in tensors.items()})
         file = self.checkpoint_file(step)
+        self.checkpoints.mkdir(exist_ok=True)
         write_atomic(file, data)
         # written last: a checkpoint without it does not count
         write_json(file.with_suffix(".json"), {"schema": SCHEMA, "step": step, "bytes": len(data)})

@@ -1,0 +1,155 @@
+"""How the demo's presets were chosen and confirmed.
+
+    python benchmarks/demo_presets.py choose --seeds 100-111
+    python benchmarks/demo_presets.py confirm --seeds 1000-1009
+
+`choose` trains candidates for the demo's models on some training seeds and scores them on
+validation data of lengths 257-512, which are not the lengths that the demo reports. `confirm` runs
+the demo itself with other seeds and reports what it shows. Both print markdown, append one row of
+JSON per finished run to --log, and skip what is in the log already.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from statetrack.experiments import presets
+from statetrack.experiments.pool import Report, run_jobs
+from statetrack.training import RunConfig, evaluate, train
+
+VALIDATION = (257, 512)
+
+
+def candidates(seed: int) -> dict[str, RunConfig]:
+    """Name -> configuration; those that are in the demo come first."""
+    mamba = presets.demo_parity("mamba", allow_neg_eigval=True, seed=seed)
+    delta = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=seed)
+    return {
+        "Mamba (demo)": mamba,
+        "Mamba, no final norm": _model(mamba, final_norm=False),
+        "Mamba, no final norm, dt 0.01-1": _model(
+            _mixer(mamba, dt_min=0.01, dt_max=1.0), final_norm=False
+        ),
+        "Mamba, 300 steps": _training(mamba, steps=300),
+        "DeltaNet (demo)": delta,
+        "DeltaNet, plain": _training(
+            _mixer(delta, beta_stretch=0.0, head_norm_eps=1e-6), saturation=0.0
+        ),
+        "DeltaNet, no stretch": _mixer(delta, beta_stretch=0.0),
+        "DeltaNet, no penalty": _training(delta, saturation=0.0),
+        "DeltaNet, head-norm eps 1e-6": _mixer(delta, head_norm_eps=1e-6),
+        "Mamba [0,1] (demo)": _mixer(mamba, allow_neg_eigval=False),
+        "DeltaNet [0,1] (demo)": _mixer(delta, allow_neg_eigval=False),
+    }
+
+
+def _model(config: RunConfig, **changes: Any) -> RunConfig:
+    return replace(config, model=replace(config.model, **changes))
+
+
+def _mixer(config: RunConfig, **changes: Any) -> RunConfig:
+    return _model(config, mixer=replace(config.model.mixers[0], **changes))
+
+
+def _training(config: RunConfig, **changes: Any) -> RunConfig:
+    return replace(config, training=replace(config.training, **changes))
+
+
+def work(job: tuple[str, RunConfig], report: Report) -> dict[str, Any]:
+    """Train one candidate and score it on the validation lengths."""
+    name, config = job
+    with tempfile.TemporaryDirectory() as folder:
+        model = train(config, Path(folder) / "run").model()
+    seed = config.training.data_seed
+    result = evaluate(
+        model, config.task, VALIDATION, samples=512, split="validation", data_seed=seed
+    )
+    return {"name": name, "seed": seed, "score": result.scaled}
+
+
+def choose(
+    seeds: tyro.conf.Positional[str] = "100-111", log: Path = Path("runs/choose.jsonl")
+) -> None:
+    """Score every candidate on training seeds, e.g. 100-111."""
+    rows = _read(log)
+    known = {(row["name"], row["seed"]) for row in rows}
+    jobs = [
+        (name, config)
+        for seed in _range(seeds)
+        for name, config in candidates(seed).items()
+        if (name, seed) not in known
+    ]
+    for event in run_jobs(work, jobs):
+        if event.kind == "done":
+            rows.append(event.value)
+            _append(log, event.value)
+            print(len(rows), event.value, file=sys.stderr, flush=True)
+    print("| candidate | runs | score >= 0.99 | worst | scores |\n|---|---|---|---|---|")
+    for name in candidates(0):
+        scores = [row["score"] for row in rows if row["name"] == name]
+        good = sum(score >= 0.99 for score in scores)
+        listed = " ".join(f"{score:.3f}" for score in scores)
+        print(f"| {name} | {len(scores)} | {good} | {min(scores):.3f} | {listed} |")
+
+
+def confirm(
+    seeds: tyro.conf.Positional[str] = "1000-1009", log: Path = Path("runs/confirm.jsonl")
+) -> None:
+    """Run the demo with these values of --seed and tell what it shows."""
+    rows = _read(log)
+    known = {row["seed"] for row in rows}
+    for seed in _range(seeds):
+        if seed in known:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            command = ["demo", "--seed", str(seed), "--out", f"{folder}/demo", "--json", "-"]
+            done = subprocess.run(
+                [sys.executable, "-m", "statetrack.cli", *command], check=True, stdout=-1
+            )
+        result = json.loads(done.stdout)
+        row = {key: result[key] for key in ("seed", "seconds", "parity", "swaps")}
+        rows.append(row)
+        _append(log, row)
+    columns = [
+        ("Mamba [0,1]", "best"), ("Mamba [-1,1]", "best"), ("Mamba [-1,1]", "median"),
+        ("DeltaNet [0,1]", "best"), ("DeltaNet [-1,1]", "best"), ("DeltaNet [-1,1]", "median"),
+    ]  # fmt: skip
+    names = [f"{model} {which}" for model, which in columns]
+    swaps = ["swaps [0,1] at 128", "swaps [-1,1] at 128", "at 256"]
+    print("| --seed | seconds | " + " | ".join(names + swaps) + " |")
+    print("|---" * (2 + len(names + swaps)) + "|")
+    for row in rows:
+        parity = {r["model"]: r for r in row["parity"]}
+        at = {r["model"]: r["sequence_accuracy"] for r in row["swaps"]}
+        cells = [parity[model][which] for model, which in columns]
+        cells += [at["DeltaNet [0,1]"]["128"], at["DeltaNet [-1,1]"]["128"]]
+        cells += [at["DeltaNet [-1,1]"]["256"]]
+        listed = " | ".join(f"{cell:.3f}" for cell in cells)
+        print(f"| {row['seed']} | {row['seconds']:.0f} | {listed} |")
+
+
+def _range(text: str) -> range:
+    low, _, high = text.partition("-")
+    return range(int(low), int(high or low) + 1)
+
+
+def _read(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def _append(log: Path, row: dict[str, Any]) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    tyro.extras.subcommand_cli_from_dict({"choose": choose, "confirm": confirm})

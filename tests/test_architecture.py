@@ -1,0 +1,72 @@
+"""Imports point one way, and light things stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+SOURCE = ROOT / "src" / "statetrack"
+
+# what each part may import besides itself
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "config": {"errors"},
+    "files": {"errors"},
+    "terminal": {"errors", "files", "training"},  # training for its types only
+    "ops": {"errors"},
+    "automata": {"errors"},
+    "layers": {"errors", "config", "ops"},
+    "models": {"errors", "config", "layers"},
+    "tasks": {"errors", "config", "automata"},
+    "training": {"errors", "config", "files", "layers", "models", "tasks"},
+    "experiments": {
+        "errors", "config", "files", "terminal", "layers", "models", "tasks", "training",
+    },
+}  # fmt: skip
+
+
+def imported_parts(file: Path) -> set[str]:
+    parts = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("statetrack."):
+            parts.add((node.module or "").split(".")[1])
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            parts |= {name.split(".")[1] for name in names if name.startswith("statetrack.")}
+    return parts
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_imports_point_one_way(part: str) -> None:
+    folder = SOURCE / part
+    files = sorted(folder.rglob("*.py")) if folder.is_dir() else [SOURCE / f"{part}.py"]
+    assert files
+    for file in files:
+        assert imported_parts(file) <= ALLOWED[part] | {part}, file
+
+
+def test_every_part_has_a_rule() -> None:
+    parts = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    top = {"__init__", "__pycache__", "cli", "train_command"}
+    assert parts - top == set(ALLOWED)
+
+
+@pytest.mark.parametrize("module", ["statetrack", "statetrack.cli", "statetrack.automata"])
+def test_light_imports_do_not_load_torch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_public_names_exist() -> None:
+    import statetrack
+
+    for name in statetrack.__all__:
+        assert getattr(statetrack, name) is not None
+    with pytest.raises(AttributeError):
+        _ = statetrack.no_such_thing

@@ -1,0 +1,57 @@
+"""The README's own code and commands, run as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from statetrack.cli import main
+from tests.conftest import ROOT
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_python_runs_in_order() -> None:
+    names: dict[str, object] = {}
+    assert len(blocks("python")) == 2
+    for code in blocks("python"):
+        exec(code, names)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    parsed = [shlex.split(line, comments=True) for line in lines]
+    return [words[1:] for words in parsed if words and words[0] == "statetrack"]
+
+
+def test_commands_work_one_after_the_other(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = []
+    for words in commands():
+        # what only takes long is shortened: the demo, and the second training
+        more = {"demo": ["--quick"], "train": ["--steps", "20"]}.get(words[0], [])
+        assert main([*words, *more]) == 0, (words, capsys.readouterr().err)
+        done.append(words[0])
+    assert set(done) == {"demo", "tasks", "models", "info", "train", "eval"}
+    assert (tmp_path / "runs" / "demo-1" / "index.html").is_file()
+
+
+def test_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    local = [link for link in links if "://" not in link]
+    assert len(local) >= 6
+    assert [link for link in local if not (ROOT / link).exists()] == []
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", "\n".join(blocks("sh")), flags=re.MULTILINE):
+        assert f"\n{target}:" in makefile
