@@ -98,6 +98,8 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
     if issubclass(cls, Named):
         if "name" not in data:
             raise UserError(f"{where} needs a 'name' that says which {cls.kind} it is")
+        if not isinstance(data["name"], str):
+            raise UserError(f"{where}.name must be a text; got {data['name']!r}")
         cls = cls.class_for(data["name"])
         if "name" not in hints(cls):
             del data["name"]
@@ -139,6 +141,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, Named)):
         return from_dict(kind, value, where)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if abs(value) >= 2**1023:
+            raise UserError(f"{where} is too large for a number")
         return float(value)
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise UserError(f"{where} must be {_article(kind.__name__)}; got {value!r}")

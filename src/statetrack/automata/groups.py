@@ -67,6 +67,10 @@ def _factor(part: str, name: str):  # type: ignore[no-untyped-def]
         return n, lambda: _cyclic(part, n)
     if n < (2 if family == "S" else 3):
         raise UserError(f"group {name}: {part} is trivial; the least are S2 and A3")
+    if n > 12:  # far past the limit, and factorials soon take long
+        raise UserError(
+            f"group {name} has at least 13!/2 elements; at most {MAX_ORDER:,} are supported"
+        )
     order = math.factorial(n) // (2 if family == "A" else 1)
     return order, lambda: _permutations(part, n, even=family == "A")
 

@@ -57,7 +57,9 @@ class Display:
             self._line(event)
 
     def _table(self) -> Table:
-        table = Table(title=f"{time.perf_counter() - self.began:.0f} s", title_justify="left")
+        done = sum(status.startswith("score") for status in self.status)
+        clock = f"{time.perf_counter() - self.began:.0f} s, {done} of {len(self.titles)} done"
+        table = Table(title=clock, title_justify="left")
         for name in ("model", "progress", "step", "loss", "accuracy", "left", ""):
             table.add_column(name, justify="left" if name in ("model", "progress", "") else "right")
         for job, title in enumerate(self.titles):

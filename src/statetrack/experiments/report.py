@@ -49,7 +49,8 @@ def write_report(summary: dict[str, Any], folder: Path) -> None:
 def print_tables(summary: dict[str, Any], console: Console) -> None:
     """The results beside the paper's."""
     for title, head, rows in tables(summary):
-        print_table(console, title, head, rows)
+        if rows:
+            print_table(console, title, head, rows)
 
 
 def tables(summary: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
@@ -121,7 +122,7 @@ def _panel(axes: Axes, runs: list[dict[str, Any]], trained: int) -> None:
     axes.grid(alpha=0.2)
     if runs:
         axes.set_xlim(3, max(run["lengths"][-1] for run in runs))
-        axes.legend(loc="center left", fontsize=8)
+        axes.legend(loc="center", fontsize=8)
 
 
 def _smooth(lengths: Floats, values: Floats) -> tuple[Floats, Floats]:

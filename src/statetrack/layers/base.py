@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from statetrack.config import Named, hints, option, unknown
 from statetrack.errors import UserError
 from statetrack.layers.transitions import Transition
-from statetrack.ops.ragged import Ragged
+from statetrack.ops.ragged import Ragged, check_cu_seqlens
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -58,12 +58,14 @@ def register(layer: M) -> M:
 class Mixer(nn.Module, ABC):
     """A layer that mixes tokens through a state.
 
-    Subclasses write `mix`, the parallel form over a right-padded batch, `step`, `init_state` and
-    `transitions`; masks and packed sequences are dealt with here, once for all. States are
-    immutable NamedTuples of tensors whose first dimension is the batch.
+    Subclasses write `mix`, the parallel form over a right-padded batch, `init_state` and
+    `transitions`; masks, packed sequences and single steps are dealt with here, once for all.
+    States are immutable NamedTuples of tensors whose first dimension is the batch.
     """
 
     config_class: ClassVar[type[MixerConfig]]
+    no_weight_decay: ClassVar[tuple[str, ...]] = ()
+    """The names of parameters that weight decay must leave alone."""
 
     def __init__(self, hidden_size: int, config: MixerConfig | None = None, **options: Any) -> None:
         super().__init__()
@@ -112,7 +114,9 @@ class Mixer(nn.Module, ABC):
             ragged = Ragged.from_mask(mask.bool())
         else:
             assert cu_seqlens is not None
-            ragged = Ragged.from_cu_seqlens(cu_seqlens, *x.shape[:2])
+            batch, length = x.shape[:2]
+            bounds = check_cu_seqlens(cu_seqlens, batch, length)
+            ragged = Ragged.from_bounds(bounds, batch, length, x.device)
         x = ragged.pad(x)
         y, state = self.mix(x, self._state(state, x.shape[0]), ragged.valid)
         return ragged.unpad(y), state
@@ -129,13 +133,20 @@ class Mixer(nn.Module, ABC):
         """Where the parameters are."""
         return next(self.parameters()).device
 
-    @abstractmethod
-    def mix(self, x: Tensor, state: Any, valid: Tensor | None) -> tuple[Tensor, Any]:
-        """x [B, T, hidden_size]; valid [B, T] is False for padding at the right ends."""
-
-    @abstractmethod
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token x_t [B, hidden_size] and the state before it; returns y_t and the next."""
+        if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
+            expected = f"[B, {self.hidden_size}]"
+            raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
+        # the defining loop, once round
+        y, state = self.mix(x_t[:, None], self._state(state, len(x_t)), None, backend="naive")
+        return y[:, 0], state
+
+    @abstractmethod
+    def mix(
+        self, x: Tensor, state: Any, valid: Tensor | None, backend: str = "auto"
+    ) -> tuple[Tensor, Any]:
+        """x [B, T, hidden_size]; valid [B, T] is False for padding at the right ends."""
 
     @abstractmethod
     def init_state(self, batch: int) -> Any:

@@ -113,10 +113,6 @@ class DeltaNet(Mixer):
         assert S is not None
         return self.o_proj(self.norm(o).flatten(-2)), DeltaNetState(S, window)
 
-    def step(self, x_t: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        y, state = self.mix(x_t[:, None], state, None, backend="naive")
-        return y[:, 0], state
-
     def transitions(self, x: Tensor) -> HouseholderProduct:
         _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)
         return HouseholderProduct(
@@ -129,9 +125,10 @@ class DeltaNet(Mixer):
 
 def _head_size(option: str, hidden_size: int, expand: float, num_heads: int) -> int:
     size = hidden_size * expand
-    if size < 1 or size != int(size) or int(size) % num_heads:
+    whole = round(size)
+    if whole < 1 or abs(size - whole) > 1e-6 or whole % num_heads:
         raise UserError(
             f"num_heads must divide hidden_size * {option}; got {num_heads} heads for "
             f"{hidden_size} * {expand:g} = {size:g}"
         )
-    return int(size) // num_heads
+    return whole // num_heads

@@ -62,6 +62,7 @@ class Mamba(Mixer):
 
     config_class = MambaConfig
     config: MambaConfig
+    no_weight_decay = ("A_log", "D")
 
     def __init__(self, hidden_size: int, config: MambaConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -74,8 +75,6 @@ class Mamba(Mixer):
         self.dt_proj = nn.Linear(self.dt_rank, self.channels)
         self.A_log = nn.Parameter(torch.empty(self.channels, c.d_state))
         self.D = nn.Parameter(torch.ones(self.channels))
-        for parameter in (self.A_log, self.D):
-            parameter.no_weight_decay = True  # type: ignore[attr-defined]
         self.out_proj = nn.Linear(self.channels, hidden_size, bias=False)
         self._init_dynamics()
 
@@ -126,10 +125,6 @@ class Mamba(Mixer):
         )
         assert h is not None
         return self.out_proj(y), MambaState(h, window)
-
-    def step(self, x_t: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        y, state = self.mix(x_t[:, None], state, None, backend="naive")
-        return y[:, 0], state
 
     def transitions(self, x: Tensor) -> Diagonal:
         u, _ = self.in_proj(x).chunk(2, -1)

@@ -39,7 +39,7 @@ class Diagonal(Transition):
         return torch.diag_embed(self.values)
 
     def eigvals(self) -> Tensor:
-        return torch.complex(self.values, torch.zeros_like(self.values))
+        return _complex(self.values)
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class HouseholderProduct(Transition):
 
     def eigvals(self) -> Tensor:
         if self.k.shape[-2] != 1:
-            return torch.linalg.eigvals(self.dense())
+            return torch.linalg.eigvals(_wide(self.dense()))
         k, beta = self.k[..., 0, :], self.beta[..., 0]
         values = torch.ones_like(k)
         values[..., 0] = 1 - beta * (k * k).sum(-1)  # along k; 1 on everything orthogonal to it
         if self.decay is not None:
             values = self.decay[..., None] * values
-        return torch.complex(values, torch.zeros_like(values))
+        return _complex(values)
 
 
 @dataclass(frozen=True)
@@ -84,4 +84,13 @@ class Dense(Transition):
         return self.matrices
 
     def eigvals(self) -> Tensor:
-        return torch.linalg.eigvals(self.matrices)
+        return torch.linalg.eigvals(_wide(self.matrices))
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))  # no complex numbers below that
+
+
+def _complex(values: Tensor) -> Tensor:
+    values = _wide(values)
+    return torch.complex(values, torch.zeros_like(values))

@@ -32,6 +32,11 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     return torch.float64 if double else torch.float32
 
 
+def full_precision(like: Tensor) -> torch.autocast:
+    """A context in which autocast does not lower the precision of a recurrence."""
+    return torch.autocast(like.device.type, enabled=False)
+
+
 def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int, ...]) -> None:
     """Check a tensor against the shape that the other arguments imply."""
     if tuple(tensor.shape) != shape:

@@ -26,12 +26,13 @@ class Ragged:
     shape: tuple[int, int]  # (B, T)
 
     @classmethod
-    def from_cu_seqlens(cls, cu_seqlens: Tensor, batch: int, length: int) -> Ragged:
-        """Sequences of lengths `diff(cu_seqlens)` packed one after the other in one row."""
-        bounds = check_cu_seqlens(cu_seqlens, batch, length)
-        starts = torch.tensor(bounds[:-1], device=cu_seqlens.device)[:, None]
-        lengths = torch.tensor(bounds[1:], device=cu_seqlens.device)[:, None] - starts
-        offsets = torch.arange(int(lengths.max()), device=cu_seqlens.device)[None, :]
+    def from_bounds(
+        cls, bounds: list[int], batch: int, length: int, device: torch.device
+    ) -> Ragged:
+        """Sequences packed one after the other in one row, as `check_cu_seqlens` returns them."""
+        starts = torch.tensor(bounds[:-1], device=device)[:, None]
+        lengths = torch.tensor(bounds[1:], device=device)[:, None] - starts
+        offsets = torch.arange(int(lengths.max()), device=device)[None, :]
         valid = offsets < lengths
         return cls((starts + offsets).where(valid, starts), valid, (batch, length))
 
@@ -47,8 +48,9 @@ class Ragged:
         return cls(row + order[:, :longest], offsets < count, (rows, length))
 
     def pad(self, x: Tensor) -> Tensor:
-        """[B, T, ...] -> [N, L, ...]; invalid positions hold some valid position's value."""
-        return x.flatten(0, 1)[self.index]
+        """[B, T, ...] -> [N, L, ...]; 0 at invalid positions, whatever lies behind them."""
+        valid = self.valid.view(*self.valid.shape, *[1] * (x.dim() - 2))
+        return x.flatten(0, 1)[self.index].masked_fill(~valid, 0)
 
     def unpad(self, y: Tensor) -> Tensor:
         """[N, L, ...] -> [B, T, ...]; positions that are in no sequence become 0."""

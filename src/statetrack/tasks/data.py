@@ -79,15 +79,16 @@ def _distinct(
 ) -> NDArray[Any]:
     """[size, T] different sequences, in the order in which they were first drawn."""
     dtype = np.int16 if len(task.vocab) < 2**15 else np.int64
-    known = task.sample(generator(data_seed, split, 0), np.full(1, length)).tokens[:0].astype(dtype)
-    barred = known if exclude is None else exclude.tokens
-    step = 0
+    known = np.empty((0, task.input_size(length)), dtype=dtype)
+    barred = known if exclude is None or exclude.length != length else exclude.tokens
+    step = fruitless = 0
     while len(known) < size:
         drawn = task.sample(generator(data_seed, split, step), np.full(size, length)).tokens
         rows = np.concatenate([barred, known, drawn.astype(dtype)])
         first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
         fresh = rows[first[first >= len(barred)]]
-        if len(fresh) - len(known) < max(1, (size - len(known)) // 1000):
+        fruitless = 0 if len(fresh) > len(known) else fruitless + 1
+        if fruitless == 30:  # of one last sequence among `size` this has a chance of exp(-30)
             raise UserError(
                 f"{task.name} has too few different sequences of length {length}: "
                 f"found {len(fresh)} of {size}"

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from statetrack.automata import Group, group
-from statetrack.config import at_least, one_of, option
+from statetrack.config import at_least, one_of, option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, Task, register
 
@@ -56,7 +56,8 @@ class GroupWordProblem(Task):
     @cached_property
     def _parts(self) -> tuple[Group, str]:
         match = re.fullmatch(r"(.*?)(|_only_swaps|_up_to_\d+)", self.name)
-        assert match
+        if match is None:
+            raise unknown("task", self.name, self.examples)
         return group(match[1]), match[2]
 
     @property
@@ -116,12 +117,10 @@ class GroupWordProblem(Task):
         if n > 1 and self.filler == "repeat":  # only the first token of a block acts
             body = np.where(np.arange(body.shape[1]) % n == 0, body, 0)
         body = np.where(body < self.group.order, body, 0)  # fillers and specials do nothing
-        targets = np.full_like(tokens, self.bos)
-        targets[:, 1:] = self._running_products(body)
-        if n > 1:
-            late = targets[:, 1 : targets.shape[1] - (n - 1)].copy()
-            targets[:, 1:n] = 0
-            targets[:, n:] = late
+        products = self._running_products(body)
+        targets = np.zeros_like(tokens)
+        targets[:, :1] = self.bos
+        targets[:, n:] = products[:, : max(0, tokens.shape[1] - n)]  # n - 1 positions late
         return targets
 
     def _running_products(self, elements: Ints) -> Ints:

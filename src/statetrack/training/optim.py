@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from statetrack.layers import Mixer
 from statetrack.layers.common import BetaGate
 from statetrack.training.config import TrainingConfig
 
@@ -17,13 +18,15 @@ from statetrack.training.config import TrainingConfig
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
     """AdamW with its weight-decay groups."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    mixers = [m for m in model.modules() if isinstance(m, Mixer)]
+    exempt = {id(getattr(mixer, name)) for mixer in mixers for name in mixer.no_weight_decay}
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
     for parameter in model.parameters():
-        flagged = getattr(parameter, "no_weight_decay", False)
+        spared = id(parameter) in exempt
         if config.decay_groups == "standard":
-            flagged = flagged or parameter.dim() < 2 or id(parameter) in embeddings
-        (free if flagged else decayed).append(parameter)
+            spared = spared or parameter.dim() < 2 or id(parameter) in embeddings
+        (free if spared else decayed).append(parameter)
     groups = [
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": free, "weight_decay": 0.0},

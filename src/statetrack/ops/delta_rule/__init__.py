@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import check_shape, choose, compute_dtype
+from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
 from statetrack.ops.delta_rule.chunk import delta_rule_chunk
 from statetrack.ops.delta_rule.naive import delta_rule_naive
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
@@ -64,7 +64,8 @@ def delta_rule(
     gate = decay if g is None else g
     if gate is not None:
         check_shape("delta_rule", "g" if decay is None else "decay", gate, "[B, T, H]", (B, T, H))
-    N = B if cu_seqlens is None else len(cu_seqlens) - 1
+    bounds = None if cu_seqlens is None else check_cu_seqlens(cu_seqlens, B, T)
+    N = B if bounds is None else len(bounds) - 1
     if initial_state is not None:
         shape = (N, H, K, V)
         check_shape("delta_rule", "initial_state", initial_state, "[N, H, K, V]", shape)
@@ -78,16 +79,16 @@ def delta_rule(
         gate = gate.to(dtype).exp() if decay is None else gate.to(dtype)
     state = q.new_zeros(N, H, K, V) if initial_state is None else initial_state.to(dtype)
 
-    if cu_seqlens is None:
-        o, state = run(q, k, v, beta, gate, state)
-    elif run is delta_rule_naive:
-        bounds = check_cu_seqlens(cu_seqlens, B, T)
-        o, state = each_sequence(run, (q, k, v, beta, gate), state, bounds)
-    else:
-        ragged = Ragged.from_cu_seqlens(cu_seqlens, B, T)
-        beta = ragged.pad(beta).masked_fill(~ragged.valid[..., None], 0.0)
-        if gate is not None:
-            gate = ragged.pad(gate).masked_fill(~ragged.valid[..., None], 1.0)
-        o, state = run(ragged.pad(q), ragged.pad(k), ragged.pad(v), beta, gate, state)
-        o = ragged.unpad(o)
+    with full_precision(q):
+        if bounds is None:
+            o, state = run(q, k, v, beta, gate, state)
+        elif run is delta_rule_naive:
+            o, state = each_sequence(run, (q, k, v, beta, gate), state, bounds)
+        else:
+            ragged = Ragged.from_bounds(bounds, B, T, q.device)
+            beta = ragged.pad(beta).masked_fill(~ragged.valid[..., None], 0.0)
+            if gate is not None:
+                gate = ragged.pad(gate).masked_fill(~ragged.valid[..., None], 1.0)
+            o, state = run(ragged.pad(q), ragged.pad(k), ragged.pad(v), beta, gate, state)
+            o = ragged.unpad(o)
     return o.to(out_dtype), state if output_final_state else None

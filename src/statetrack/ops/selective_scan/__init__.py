@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import check_shape, choose, compute_dtype
+from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
 from statetrack.ops.selective_scan.blocked import selective_scan_blocked
 from statetrack.ops.selective_scan.naive import selective_scan_naive, transition
@@ -71,7 +71,8 @@ def selective_scan(
         check_shape(op, "D", D, "[D]", (channels,))
     if z is not None:
         check_shape(op, "z", z, "[B, T, D]", (batch, length, channels))
-    sequences = batch if cu_seqlens is None else len(cu_seqlens) - 1
+    bounds = None if cu_seqlens is None else check_cu_seqlens(cu_seqlens, batch, length)
+    sequences = batch if bounds is None else len(bounds) - 1
     if initial_state is not None:
         shape = (sequences, channels, N)
         check_shape(op, "initial_state", initial_state, "[B, D, N]", shape)
@@ -86,16 +87,16 @@ def selective_scan(
     else:
         state = initial_state.to(dtype)
 
-    if cu_seqlens is None:
-        y, state = run(u, delta, B, C, state)
-    elif implementation is selective_scan_naive:
-        bounds = check_cu_seqlens(cu_seqlens, batch, length)
-        y, state = each_sequence(run, (u, delta, B, C), state, bounds)
-    else:
-        ragged = Ragged.from_cu_seqlens(cu_seqlens, batch, length)
-        padded = ragged.pad(delta).masked_fill(~ragged.valid[..., None], 0.0)  # a = 1, no write
-        y, state = run(ragged.pad(u), padded, ragged.pad(B), ragged.pad(C), state)
-        y = ragged.unpad(y)
+    with full_precision(u):
+        if bounds is None:
+            y, state = run(u, delta, B, C, state)
+        elif implementation is selective_scan_naive:
+            y, state = each_sequence(run, (u, delta, B, C), state, bounds)
+        else:
+            ragged = Ragged.from_bounds(bounds, batch, length, u.device)
+            padded = ragged.pad(delta).masked_fill(~ragged.valid[..., None], 0.0)  # a = 1, no write
+            y, state = run(ragged.pad(u), padded, ragged.pad(B), ragged.pad(C), state)
+            y = ragged.unpad(y)
     if D is not None:
         y = y + D.to(dtype) * u
     if z is not None:
