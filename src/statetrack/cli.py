@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +11,14 @@ import tyro
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError
-from statetrack.terminal import Json, check_json, make_console, print_table, write_result
+from statetrack.terminal import (
+    Json,
+    check_json,
+    make_console,
+    print_table,
+    quiet_stdout,
+    write_result,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # `| head` closed it
+        quiet_stdout()
         return 0
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""

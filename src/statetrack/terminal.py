@@ -28,18 +28,19 @@ Json = Annotated[
 def print_progress(console: Console, title: str) -> Callable[[Progress], None]:
     """A callback that shows one run's progress on one line, or in lines without a terminal."""
     said = -1
+    width = 0  # of the longest line so far, which a shorter one must cover
 
     def show(p: Progress) -> None:
-        nonlocal said
+        nonlocal said, width
         tenth = 10 * p.step // p.steps
         text = (
             f"{title}: step {p.step}/{p.steps}, loss {p.loss:.4f}, accuracy {p.accuracy:.3f}, "
             f"{p.seconds_left:.0f} s left"
         )
         if console.is_terminal:
-            console.print(
-                text, end="\n" if p.step == p.steps else "\r", markup=False, overflow="crop"
-            )
+            width = max(width, len(text))
+            end = "\n" if p.step == p.steps else "\r"
+            console.print(text.ljust(width), end=end, markup=False, no_wrap=True, overflow="crop")
         elif tenth > said:
             said = tenth
             console.print(text, markup=False)
@@ -65,9 +66,21 @@ def write_result(target: str | None, value: Any) -> None:
         write_json(Path(target), value)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader has seen enough (`| head`): stop quietly, as after a success."""
+        quiet_stdout()
+        raise SystemExit(0)
+
+
+def quiet_stdout() -> None:
+    """Let what Python flushes to standard output at its end go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def make_console(target: str | None) -> Console:
     """Where text for people goes: standard output, unless JSON is going there."""
-    return Console(stderr=target == "-", highlight=False)
+    return _Console(stderr=target == "-", highlight=False)
 
 
 def print_table(console: Console, title: str, columns: list[str], rows: list[list[str]]) -> None:

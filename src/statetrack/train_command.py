@@ -60,7 +60,11 @@ def _base(args: Sequence[str]) -> RunConfig:
     except argparse.ArgumentError:  # a flag without its value: the real parser will say so
         known = first.parse_args([])
     if known.resume is not None:
-        return Run.open(Path(known.resume)).config
+        config = Run.open(Path(known.resume)).config
+        others = (known.config, known.task or config.task.name, known.mixer)
+        if others != (None, config.task.name, known.mixer and _mixer_names(config.model)):
+            raise UserError(f"{known.resume} is resumed with the task, mixer and options it has")
+        return config
     task, model, training = make_task("parity"), ModelConfig(), TrainingConfig()
     if known.config is not None:
         config = read_config(Path(known.config))

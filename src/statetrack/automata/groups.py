@@ -55,7 +55,7 @@ def group(name: str) -> Group:
 
 
 def _factor(part: str, name: str):  # type: ignore[no-untyped-def]
-    match = re.fullmatch(r"([SAZ])([1-9]\d{0,5})", part)
+    match = re.fullmatch(r"([SAZ])([1-9][0-9]{0,5})", part)
     if not match:
         raise UserError(
             f"unknown group {name!r}; known: S<n>, A<n>, Z<m> and products such as A4_x_Z5"

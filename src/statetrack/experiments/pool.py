@@ -10,8 +10,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
 
@@ -50,24 +52,20 @@ def run_jobs(
         for _ in range(min(len(jobs), workers or cores())):
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(function, theirs), daemon=True)
-            process.start()
+            with _sigint_ignored():  # inherited: Ctrl-C is the parent's to handle
+                process.start()
             theirs.close()
             index, job = waiting.pop()
             crew[ours] = (process, index)
-            ours.send(job)
+            with _alive(process, index, len(jobs)):
+                ours.send(job)
             yield Event(index, "start", None)
         while crew:
             for pipe in wait(list(crew)):
                 assert isinstance(pipe, Connection)
                 process, index = crew[pipe]
-                try:
+                with _alive(process, index, len(jobs)):
                     kind, value = pipe.recv()
-                except EOFError:
-                    process.join()
-                    raise UserError(
-                        f"a worker process ended with exit code {process.exitcode} during job "
-                        f"{index + 1} of {len(jobs)}; was memory short?"
-                    ) from None
                 if kind == "mistake":
                     raise UserError(value)
                 if kind == "crash":
@@ -78,7 +76,8 @@ def run_jobs(
                     if waiting:
                         index, job = waiting.pop()
                         crew[pipe] = (process, index)
-                        pipe.send(job)
+                        with _alive(process, index, len(jobs)):
+                            pipe.send(job)
                         yield Event(index, "start", None)
                     else:
                         pipe.close()  # the worker sees the end and leaves
@@ -90,8 +89,32 @@ def run_jobs(
             process.join()
 
 
+@contextmanager
+def _alive(process: Any, index: int, jobs: int) -> Iterator[None]:
+    """Say so if the worker at the other end of the pipe is no more."""
+    try:
+        yield
+    except (EOFError, ConnectionError):
+        process.join()
+        raise UserError(
+            f"a worker process ended with exit code {process.exitcode} during job "
+            f"{index + 1} of {jobs}; was memory short?"
+        ) from None
+
+
+@contextmanager
+def _sigint_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _work(function: Callable[[Any, Report], Any], pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     import torch
 
     torch.set_num_threads(1)

@@ -34,6 +34,8 @@ class DeltaNetConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         at_least("num_heads", self.num_heads, 1)
+        at_least("expand_k", self.expand_k, 0)
+        at_least("expand_v", self.expand_v, 0)
         at_least("conv_size", self.conv_size, 0)
         at_least("head_norm_eps", self.head_norm_eps, 0)
         at_least("beta_stretch", self.beta_stretch, 0)

@@ -40,8 +40,9 @@ class MambaConfig(MixerConfig):
         at_least("conv_size", self.conv_size, 0)
         if self.dt_rank is not None:
             at_least("dt_rank", self.dt_rank, 1)
-        if not 0 < self.dt_min <= self.dt_max:
-            raise UserError(f"need 0 < dt_min <= dt_max; got {self.dt_min} and {self.dt_max}")
+        if not 0 < self.dt_min <= self.dt_max < math.inf:
+            got = f"{self.dt_min} and {self.dt_max}"
+            raise UserError(f"need finite 0 < dt_min <= dt_max; got {got}")
 
 
 class MambaState(NamedTuple):

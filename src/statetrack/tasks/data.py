@@ -11,6 +11,8 @@ from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.tasks.base import Batch, Ints, Task, generator
 
+ORDER = 0x6F72646572  # keeps the order's random stream apart from those of the data
+
 
 class Data(Protocol):
     """A source of batches: the batch of a step is always the same."""
@@ -27,6 +29,7 @@ class Stream:
     ) -> None:
         at_least("the batch size", size, 1)
         task.check_lengths(min_length, max_length)
+        generator(data_seed, split, 0)  # refuses what it cannot key
         self.task, self.split, self.data_seed, self.size = task, split, data_seed, size
         self.min_length, self.max_length = min_length, max_length
 
@@ -56,6 +59,7 @@ class FiniteDataset:
     ) -> None:
         at_least("the number of sequences", size, 1)
         at_least("the batch size", batch_size, 1)
+        at_least("order_seed", order_seed, 0)
         if batch_size > size:
             raise UserError(f"the batch size {batch_size} exceeds the data set's {size} sequences")
         self.task, self.batch_size, self.order_seed = task, batch_size, order_seed
@@ -67,8 +71,8 @@ class FiniteDataset:
     def batch(self, step: int) -> Batch:
         epoch, position = divmod(step, self.steps_per_epoch)
         if self._epoch[0] != epoch:
-            order = np.random.default_rng([self.order_seed, epoch]).permutation(len(self.tokens))
-            self._epoch = (epoch, order)
+            rng = np.random.default_rng([self.order_seed, ORDER, epoch])
+            self._epoch = (epoch, rng.permutation(len(self.tokens)))
         rows = self._epoch[1][position * self.batch_size : (position + 1) * self.batch_size]
         tokens = self.tokens[rows].astype(np.int64)
         return Batch(tokens, self.task.solve(tokens), np.full(len(rows), self.length))
@@ -83,12 +87,13 @@ def _distinct(
     barred = known if exclude is None or exclude.length != length else exclude.tokens
     step = fruitless = 0
     while len(known) < size:
-        drawn = task.sample(generator(data_seed, split, step), np.full(size, length)).tokens
+        draws = np.full(size + len(barred), length)
+        drawn = task.sample(generator(data_seed, split, step), draws).tokens
         rows = np.concatenate([barred, known, drawn.astype(dtype)])
         first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
         fresh = rows[first[first >= len(barred)]]
         fruitless = 0 if len(fresh) > len(known) else fruitless + 1
-        if fruitless == 30:  # of one last sequence among `size` this has a chance of exp(-30)
+        if fruitless == 30:  # misses one last sequence with a chance of about exp(-30)
             raise UserError(
                 f"{task.name} has too few different sequences of length {length}: "
                 f"found {len(fresh)} of {size}"

@@ -51,11 +51,11 @@ class GroupWordProblem(Task):
 
     @classmethod
     def matches(cls, name: str) -> bool:
-        return re.match(r"[A-Z]\d", name) is not None
+        return re.match(r"[A-Z][0-9]", name) is not None
 
     @cached_property
     def _parts(self) -> tuple[Group, str]:
-        match = re.fullmatch(r"(.*?)(|_only_swaps|_up_to_\d+)", self.name)
+        match = re.fullmatch(r"(.*?)(|_only_swaps|_up_to_[0-9]{1,3})", self.name)
         if match is None:
             raise unknown("task", self.name, self.examples)
         return group(match[1]), match[2]

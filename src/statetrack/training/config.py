@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -51,7 +52,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "checkpoint_every", "eval_samples"):
             at_least(name, getattr(self, name), 1)
-        for name in ("lr", "min_lr", "weight_decay", "eps", "saturation", "eval_every", "seed"):
+        for name in ("lr", "min_lr", "weight_decay", "eps", "saturation", "eval_every"):
             at_least(name, getattr(self, name), 0)
         one_of("schedule", self.schedule, ("cosine", "constant"))
         one_of("decay_groups", self.decay_groups, ("paper", "standard"))
@@ -60,8 +61,11 @@ class TrainingConfig:
             raise UserError(f"warmup must be a share of the steps in 0..1; got {self.warmup}")
         if not 0 <= self.saturation_start <= self.saturation_full <= 1:
             raise UserError("need 0 <= saturation_start <= saturation_full <= 1")
-        if self.clip is not None and not self.clip > 0:
-            raise UserError(f"clip must be above 0, or none; got {self.clip}")
+        for name in ("seed", "data_seed"):
+            if not 0 <= getattr(self, name) < 2**32:
+                raise UserError(f"{name} must lie in 0..2^32-1; got {getattr(self, name)}")
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise UserError(f"clip must be finite and above 0, or none; got {self.clip}")
         if not all(0 <= b < 1 for b in self.betas):
             raise UserError(f"betas must lie in 0..1, 1 excluded; got {self.betas}")
         if self.dataset_size is not None:
@@ -100,6 +104,6 @@ def read_config(path: Path) -> RunConfig:
     if not isinstance(data, dict) or "schema" not in data:
         raise UserError(f"{path} is not a run's configuration: it lacks the key 'schema'")
     schema = data.pop("schema")
-    if schema != SCHEMA:
+    if schema is True or schema != SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
     return from_dict(RunConfig, data, str(path))

@@ -55,6 +55,11 @@ def train(
     The same configuration gives the same weights, bit for bit, whether the run was interrupted
     (at any moment, by any signal) and resumed or not, on the same machine and thread count.
     """
+    torch.manual_seed(config.training.seed)
+    model = SequenceModel(config.model)
+    optimizer = make_optimizer(model, config.training)
+    data = _training_data(config)
+    # all that can be wrong with a configuration has shown by now, before a folder is made
     if resume:
         run = Run.open(folder)
         if run.config != config:
@@ -62,23 +67,21 @@ def train(
         run.tidy()
     else:
         run = Run.create(folder, config)
-    torch.manual_seed(config.training.seed)
-    model = SequenceModel(config.model)
-    optimizer = make_optimizer(model, config.training)
     start = 0
     if run.checkpoint_steps():
         start, tensors = run.load()
         run.restore(tensors, model, optimizer, start)
     run.rewind_metrics(start)
-    _Loop(run, model, optimizer).run(start, on_progress)
+    _Loop(run, model, optimizer, data).run(start, on_progress)
     return run
 
 
 class _Loop:
-    def __init__(self, run: Run, model: SequenceModel, optimizer: torch.optim.Optimizer) -> None:
-        self.saver, self.model, self.optimizer = run, model, optimizer
+    def __init__(
+        self, run: Run, model: SequenceModel, optimizer: torch.optim.Optimizer, data: Data
+    ) -> None:
+        self.saver, self.model, self.optimizer, self.data = run, model, optimizer, data
         self.config = run.config.training
-        self.data = _training_data(run.config)
         bf16 = self.config.precision == "bf16"
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
 
@@ -89,11 +92,7 @@ class _Loop:
             loss, accuracy = self.step(step)
             done = step + 1
             if not math.isfinite(loss):
-                good = self.saver.checkpoint_steps()
-                last = self.saver.checkpoint_file(good[-1]) if good else "none was written yet"
-                raise DivergedError(
-                    f"the loss is {loss} at step {done}; last good checkpoint: {last}"
-                )
+                raise self.diverged(f"the loss is {loss} at step {done}")
             seconds = time.perf_counter() - began
             row = {"loss": loss, "accuracy": accuracy}
             if done % config.log_every == 0 or done == config.steps:
@@ -102,9 +101,17 @@ class _Loop:
             if config.eval_every and (done % config.eval_every == 0 or done == config.steps):
                 self.validate(done)
             if done % config.checkpoint_every == 0 or done == config.steps:
+                if not all(p.isfinite().all() for p in self.model.parameters()):
+                    raise self.diverged(f"the weights are not finite after step {done}")
                 self.saver.save(done, self.model, self.optimizer)
             left = seconds / (done - start) * (config.steps - done)
             on_progress(Progress(done, config.steps, loss, accuracy, seconds, left))
+
+    def diverged(self, what: str) -> DivergedError:
+        """The error that names what happened and where to go back to."""
+        good = self.saver.checkpoint_steps()
+        last = self.saver.checkpoint_file(good[-1]) if good else "none was written yet"
+        return DivergedError(f"{what}; last good checkpoint: {last}")
 
     def step(self, step: int) -> tuple[float, float]:
         """One optimiser step; the loss and the accuracy of its batch before it."""

@@ -54,9 +54,11 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 def saturation_weight(config: TrainingConfig, step: int) -> float:
     """0 until saturation_start, then linear up to `saturation` at saturation_full."""
     start, full = config.saturation_start * config.steps, config.saturation_full * config.steps
-    if step < start:
+    if step >= full:
+        return config.saturation
+    if step <= start:
         return 0.0
-    return config.saturation * min(1.0, (step - start) / max(1.0, full - start))
+    return config.saturation * (step - start) / (full - start)
 
 
 @contextmanager

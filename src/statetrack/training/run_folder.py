@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from statetrack.files import leftovers, new_folder, read_json, write_atomic, wri
 from statetrack.models import SequenceModel
 from statetrack.training.config import SCHEMA, RunConfig, read_config
 
+CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
 
 
@@ -33,6 +35,7 @@ class Run:
     def create(cls, folder: Path, config: RunConfig) -> Run:
         """Start a run in a new folder."""
         run = cls(new_folder(folder), config)
+        run.tidy()
         write_json(run.folder / "config.json", config.to_json())
         return run
 
@@ -62,13 +65,17 @@ class Run:
         if not self.metrics_file.exists():
             return []
         rows = []
-        lines = self.metrics_file.read_text().splitlines()
+        lines = self.metrics_file.read_bytes().splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
+                if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                    raise ValueError
+                rows.append(row)
             except ValueError:
                 if number < len(lines):
-                    raise UserError(f"{self.metrics_file}, line {number} is not JSON") from None
+                    where = f"{self.metrics_file}, line {number}"
+                    raise UserError(f"{where} is not a JSON object with a step") from None
         return rows
 
     def rewind_metrics(self, step: int) -> None:
@@ -80,13 +87,15 @@ class Run:
 
     def checkpoint_steps(self) -> list[int]:
         """The steps of which there is a complete checkpoint, in order."""
-        return sorted(
-            int(p.stem.removeprefix("step-")) for p in self.checkpoints.glob("step-*.json")
-        )
+        return sorted(step for step, file in self._checkpoint_files() if file.suffix == ".json")
 
     def checkpoint_file(self, step: int) -> Path:
         """Where the tensors of a checkpoint are."""
         return self.checkpoints / f"step-{step:08d}.safetensors"
+
+    def _checkpoint_files(self) -> list[tuple[int, Path]]:
+        found = [(CHECKPOINT.fullmatch(f.name), f) for f in self.checkpoints.glob("step-*")]
+        return [(int(match[1]), file) for match, file in found if match]
 
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Write a checkpoint; keep the one before it, drop older ones."""
@@ -101,9 +110,11 @@ class Run:
         write_atomic(file, data)
         # written last: a checkpoint without it does not count
         write_json(file.with_suffix(".json"), {"schema": SCHEMA, "step": step, "bytes": len(data)})
-        for old in self.checkpoint_steps()[:-2]:
-            self.checkpoint_file(old).with_suffix(".json").unlink(missing_ok=True)
-            self.checkpoint_file(old).unlink(missing_ok=True)
+        kept = self.checkpoint_steps()[-2:]
+        # JSON first: what is left if this is cut short counts as nothing, and goes next time
+        for old, path in sorted(self._checkpoint_files(), key=lambda f: f[1].suffix):
+            if old not in kept:
+                path.unlink()
 
     def load(self, step: int | None = None) -> tuple[int, dict[str, Tensor]]:
         """The tensors of a checkpoint, the last one by default."""
@@ -115,6 +126,10 @@ class Run:
             raise UserError(f"{self.folder} has no checkpoint of step {step}; it has {steps}")
         file = self.checkpoint_file(step)
         about = read_json(file.with_suffix(".json"))
+        schema = about.get("schema") if isinstance(about, dict) else None
+        if schema != SCHEMA:
+            where = file.with_suffix(".json")
+            raise UserError(f"{where} has schema {schema!r}; this version reads {SCHEMA}")
         try:
             size = os.path.getsize(file)
             if size != about.get("bytes"):
@@ -154,6 +169,11 @@ class Run:
             parameter.data.copy_(tensors[name])
         if optimizer is not None and step > 0:
             for name, parameter in model.named_parameters():
+                for key in MOMENTS:
+                    moment = tensors.get(f"optimizer.{key}.{name}")
+                    if moment is None or moment.shape != parameter.shape:
+                        lost = f"optimizer.{key}.{name}, as a run needs it to go on"
+                        raise UserError(f"the checkpoint in {self.folder} lacks tensor {lost}")
                 optimizer.state[parameter] = {
                     "step": torch.tensor(float(step)),
                     **{key: tensors[f"optimizer.{key}.{name}"].clone() for key in MOMENTS},

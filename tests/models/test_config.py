@@ -1,0 +1,113 @@
+"""ModelConfig: strict on the way in, the same after a round trip through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from statetrack.config import from_dict, to_dict
+from statetrack.errors import UserError
+from statetrack.layers import DeltaNetConfig, MambaConfig
+from statetrack.models import ModelConfig
+from tests.models.common import DELTA, MAMBA, MODELS
+
+
+def read(data):
+    return from_dict(ModelConfig, data, "model")
+
+
+@pytest.mark.parametrize("config", [ModelConfig(), *MODELS])
+def test_json_round_trip(config):
+    text = json.dumps(to_dict(config))
+    assert read(json.loads(text)) == config
+
+
+def test_json_of_a_hybrid():
+    config = ModelConfig(mixer=(DELTA, MAMBA))
+    data = to_dict(config)
+    assert [next(iter(m)) for m in data["mixer"]] == ["name", "name"]
+    assert [m["name"] for m in data["mixer"]] == ["delta_net", "mamba"]
+    data["mixer"][1]["d_state"] = 9
+    assert read(data).mixers[1] == dataclasses.replace(MAMBA, d_state=9)
+
+
+def test_absent_keys_are_defaults_and_whole_numbers_are_numbers():
+    assert read({}) == ModelConfig()
+    config = read({"mixer": {"name": "mamba", "dt_max": 1}, "initializer_range": None})
+    assert config == ModelConfig(mixer=MambaConfig(dt_max=1.0), initializer_range=None)
+    assert type(config.mixer.dt_max) is float
+
+
+def test_frozen():
+    config = ModelConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.num_layers = 3
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.mixer.allow_neg_eigval = True
+    assert len({ModelConfig(), ModelConfig(), ModelConfig(num_layers=3)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"num_layer": 2}, r"unknown key 'num_layer' in model; known: .*num_layers"),
+        ({"mixer": {"name": "mamba", "num_heads": 2}}, r"'num_heads' in model\.mixer"),
+        ({"mixer": [{"name": "mamba", "x": 1}]}, r"'x' in model\.mixer\[0\]"),
+        ({"mixer": {"name": "gla"}}, "unknown mixer 'gla'; known: .*delta_net"),
+        ({"mixer": {"name": ["mamba"]}}, r"model\.mixer\.name must be a text"),
+        ({"mixer": {"name": None}}, r"model\.mixer\.name must be a text"),
+        ({"mixer": {"num_heads": 2}}, "needs a 'name'"),
+        ({"mixer": "mamba"}, r"model\.mixer must be an object"),
+        ({"mixer": None}, r"model\.mixer must be an object"),
+        ({"mixer": []}, "pattern of mixers"),
+        ({"num_layers": "2"}, r"model\.num_layers must be a whole number"),
+        ({"num_layers": 2.0}, r"model\.num_layers must be a whole number"),
+        ({"num_layers": True}, r"model\.num_layers must be a whole number"),
+        ({"num_layers": None}, r"model\.num_layers must be a whole number"),
+        ({"residual": 1}, r"model\.residual must be true or false"),
+        ({"norm_eps": "small"}, r"model\.norm_eps must be a number"),
+        ({"norm": "batch"}, r"model\.norm must be one of rms, layer, none"),
+        ({"norm": ["rms"]}, r"model\.norm must be one of"),
+        ({"mlp_size": 1.5}, r"model\.mlp_size must be a whole number"),
+        ([], "model must be an object"),
+        (None, "model must be an object"),
+    ],
+)
+def test_bad_json(data, message):
+    with pytest.raises(UserError, match=message):
+        read(data)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"num_layers": 0}, "num_layers"),
+        ({"mlp_size": 0}, "mlp_size"),
+        ({"norm_eps": -1e-6}, "norm_eps"),
+        ({"norm_eps": float("nan")}, "norm_eps"),
+        ({"initializer_range": -0.1}, "initializer_range"),
+        ({"initializer_range": float("inf")}, "initializer_range"),
+        ({"embedding": "onehot"}, "embedding must be one of learned, one_hot"),
+        ({"norm": "batch"}, "norm must be one of"),
+        ({"mlp": "relu"}, "mlp must be one of"),
+        ({"mixer": ()}, "pattern of mixers"),
+        ({"mixer": (DELTA, MAMBA), "num_layers": 3}, "2 mixers for 3 layers"),
+        ({"mixer": (DELTA, MAMBA, DELTA), "num_layers": 2}, "3 mixers for 2 layers"),
+        ({"embedding": "one_hot", "vocab_size": 9, "hidden_size": 8}, "hidden_size >= vocab_size"),
+        ({"embedding": "one_hot", "tie_embeddings": True}, "tie_embeddings"),
+    ],
+)
+def test_bad_values(options, message):
+    with pytest.raises(UserError, match=message):
+        ModelConfig(**options)
+
+
+def test_title():
+    assert ModelConfig().title == "DeltaNet [0,1]"
+    hybrid = ModelConfig(mixer=(DELTA, MAMBA, DeltaNetConfig(allow_neg_eigval=True)), num_layers=3)
+    assert hybrid.title == "DeltaNet [-1,1] + Mamba [-1,1]"
+    assert len(hybrid.mixers) == 3
