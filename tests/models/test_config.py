@@ -111,3 +111,9 @@ def test_title():
     hybrid = ModelConfig(mixer=(DELTA, MAMBA, DeltaNetConfig(allow_neg_eigval=True)), num_layers=3)
     assert hybrid.title == "DeltaNet [-1,1] + Mamba [-1,1]"
     assert len(hybrid.mixers) == 3
+
+
+@pytest.mark.parametrize("mixer", ["mamba", [MambaConfig()], (MambaConfig(), "mamba"), None])
+def test_a_mixer_that_is_no_configuration(mixer):
+    with pytest.raises(UserError, match="mixer must be"):
+        ModelConfig(mixer=mixer)

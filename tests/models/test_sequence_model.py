@@ -213,3 +213,10 @@ def test_autocast(mixer, switch):
     loss.backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert_close(logits, expected, 0.05)
+
+
+def test_a_one_hot_token_past_the_vocabulary_is_refused():
+    config = ModelConfig(vocab_size=3, hidden_size=8, num_layers=1, embedding="one_hot")
+    model = SequenceModel(config)
+    with pytest.raises(RuntimeError, match="num_classes"):
+        model(torch.tensor([[3]]))

@@ -46,6 +46,9 @@ class ModelConfig:
         one_of("embedding", self.embedding, ("learned", "one_hot"))
         one_of("norm", self.norm, ("rms", "layer", "none"))
         one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
+        pattern = self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
+        if not all(isinstance(mixer, MixerConfig) for mixer in pattern):
+            raise UserError(f"mixer must be a MixerConfig or a tuple of them; got {self.mixer!r}")
         if isinstance(self.mixer, tuple) and (not self.mixer or self.num_layers % len(self.mixer)):
             raise UserError(
                 f"a pattern of mixers must fit num_layers a whole number of times; got "

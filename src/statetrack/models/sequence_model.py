@@ -109,7 +109,8 @@ class SequenceModel(nn.Module):
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.config.embedding == "learned":
             return self.embedding(tokens)
-        return F.one_hot(tokens, self.config.hidden_size).to(self.head.weight.dtype)
+        unit = F.one_hot(tokens, self.config.vocab_size).to(self.head.weight.dtype)
+        return F.pad(unit, (0, self.config.hidden_size - self.config.vocab_size))
 
     def _states(self, state: State | None) -> State:
         if state is None:
