@@ -100,10 +100,12 @@ def demo(
     print_tables(summary, console)
     if interrupted:
         done, all_ = len(this.results), len(this.jobs)
-        console.print(f"Interrupted: {done} of {all_} runs are done; they are in {folder}.")
+        said = f"Interrupted: {done} of {all_} runs are done; they are in {folder}."
+        console.print(said, markup=False)
         raise KeyboardInterrupt
-    console.print(NOTE, style="dim")
-    console.print(f"{this.seconds:.0f} s. Open {folder / 'index.html'} for the figure.")
+    console.print(NOTE, style="dim", markup=False)
+    page = folder / "index.html"
+    console.print(f"{this.seconds:.0f} s. Open {page} for the figure.", markup=False)
     write_result(json, summary)
 
 
@@ -131,12 +133,10 @@ def evaluate(
         data_seed: of the sequences; the run's own if absent.
         json: see above.
     """
-    from statetrack.config import at_least
     from statetrack.training import Run
     from statetrack.training import evaluate as evaluate_model
 
     check_json(json)
-    at_least("samples", samples, 1)
     opened = Run.open(run)
     task, trained = opened.config.task, opened.config.training
     top = trained.max_length

@@ -52,8 +52,9 @@ def check_json(target: str | None) -> None:
     """Refuse a JSON file that could not be written, before any work is done."""
     if target is None or target == "-":
         return
-    folder = Path(target).absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or Path(target).is_dir():
+    path = Path(target).absolute()
+    special = path.exists() and not path.is_file()  # a folder, a device
+    if special or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise UserError(f"cannot write JSON to {target}: it must be a file in a writable folder")
 
 

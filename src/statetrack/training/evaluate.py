@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from statetrack.config import at_least
 from statetrack.models import SequenceModel
 from statetrack.tasks import IGNORE, Task, generator
 from statetrack.tasks.base import Ints
@@ -50,6 +51,7 @@ def evaluate(
     """Evaluate on fresh sequences of one length, or of lengths uniform on a range."""
     low, high = (lengths, lengths) if isinstance(lengths, int) else lengths
     task.check_lengths(low, high)
+    at_least("samples", samples, 1)
     # keyed by the range as well: the set for one range does not move when another is added
     rng = generator(data_seed, split, low * 1_000_003 + high)
     drawn = np.sort(rng.integers(low, high + 1, samples))  # sorted: little padding in a batch
