@@ -1,12 +1,12 @@
 """How the demo's presets were chosen and confirmed.
 
-    python benchmarks/demo_presets.py choose --seeds 100-111
-    python benchmarks/demo_presets.py confirm --seeds 1000-1009
+    python benchmarks/demo_presets.py choose 100-109
+    python benchmarks/demo_presets.py confirm 1000-1009
 
 `choose` trains candidates for the demo's models on some training seeds and scores them on
-validation data of lengths (parity: 257-512, swaps: 192) that the demo does not report. `confirm` runs
-the demo itself with other seeds and reports what it shows. Both print markdown, append one row of
-JSON per finished run to --log, and skip what is in the log already.
+validation data of lengths (parity: 257-512, swaps: 192) that the demo does not report. `confirm`
+runs the demo itself with other seeds and reports what it shows. Both print markdown, append one
+row of JSON per finished run to --log, and skip what is in the log already.
 """
 
 from __future__ import annotations

@@ -338,7 +338,6 @@ def test_a_run_without_a_checkpoint(refused: Refused, tmp_path: Path) -> None:
         (["--lengths", "5", "9-5"], ["greatest length 5 is below the least, 9"]),
         (["--lengths", "0"], ["the length of parity", "at least 2; got 0"]),
         (["--lengths", "5", "1"], ["the length of parity", "at least 2; got 1"]),
-        (["--split=nope"], ["split", "train, validation, test", "'nope'"]),
         (["--data-seed=-1"], ["data_seed must lie in 0..2^32-1; got -1"]),
     ),
 )

@@ -158,16 +158,16 @@ def test_train_takes_another_task_and_mixer_with_a_configuration(
 
 def test_hybrid(command: Command, tmp_path: Path) -> None:
     flags = [
-        "--mixer=delta_net,mamba", "--mixer0-num-heads=2", "--mixer0-allow-neg-eigval",
+        "--mixer=delta_net,mamba", "--mixer0-num-heads=2", "--allow-neg-eigval",
         "--mixer1-d-state=4", "--num-layers=4", "--hidden-size=8", "--mlp=none",
         "--steps=2", "--batch-size=4",
     ]  # fmt: skip
     code, out, _ = command("train", *flags, "--out", tmp_path / "run")
     assert code == 0
-    assert "DeltaNet [-1,1] + Mamba [0,1] on parity" in out
+    assert "DeltaNet [-1,1] + Mamba [-1,1] on parity" in out
     mixers = Run.open(tmp_path / "run").config.model.mixers
     assert [mixer.name for mixer in mixers] == ["delta_net", "mamba"] * 2
-    assert [mixer.allow_neg_eigval for mixer in mixers] == [True, False] * 2
+    assert [mixer.allow_neg_eigval for mixer in mixers] == [True, True] * 2
     # and what a run folder holds can be read again
     again = ["--config", tmp_path / "run" / "config.json", "--mixer1-d-state=8"]
     assert command("train", *again, "--out", tmp_path / "again").code == 0
@@ -436,3 +436,18 @@ def test_standard_output_on_a_full_disk(args: list[str]) -> None:
     message = done.stderr.splitlines()[-1]
     assert message == "statetrack: error: cannot read or write: No space left on device"
     assert "Traceback" not in done.stderr
+
+
+def test_another_mixer_keeps_what_both_have(command: Command, tmp_path: Path) -> None:
+    first = ["--allow-neg-eigval", "--conv-size=0", "--supervision=dense"]
+    assert command("train", *FLAGS, *first, "--out", tmp_path / "one").code == 0
+    again = ["--config", tmp_path / "one" / "config.json", "--mixer=mamba"]
+    assert command("train", *again, "--out", tmp_path / "two").code == 0
+    config = Run.open(tmp_path / "two").config
+    assert config.model.title == "Mamba [-1,1]"
+    assert config.model.mixers[0].conv_size == 0  # type: ignore[attr-defined]
+
+
+def test_version(command: Command) -> None:
+    code, out, _ = command("--version")
+    assert (code, out) == (0, f"statetrack {statetrack.__version__}\n")

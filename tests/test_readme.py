@@ -36,7 +36,7 @@ def test_commands_work_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     done = []
     for words in commands():
-        # what only takes long is shortened: the demo, and the second training
+        # what only takes long is shortened
         more = {"demo": ["--quick"], "train": ["--steps", "20"]}.get(words[0], [])
         assert main([*words, *more]) == 0, (words, capsys.readouterr().err)
         done.append(words[0])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -33,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "info": info,
     }
     try:
+        if args == ["--version"]:
+            sys.stdout.write(f"statetrack {version('statetrack')}\n")
+            return 0
         if args[:1] == ["train"]:
             from statetrack import train_command
 
@@ -50,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         quiet_stdout()
         return 0
+    except MemoryError as error:
+        return _fail(f"not enough memory: {error or 'choose a smaller batch, length or model'}")
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""
         return _fail(f"cannot read or write{named}: {error.strerror or error}")
@@ -68,7 +75,7 @@ def demo(
     """Train and compare, live: what eigenvalues in [-1,1] can track and [0,1] cannot.
 
     Args:
-        seed: stands for the training seeds 3 seed, 3 seed + 1, 3 seed + 2.
+        seed: n stands for the training seeds 3n, 3n + 1, 3n + 2 on parity and 3n on swaps.
         out: folder for the figure, page, metrics and checkpoints; runs/demo-1, -2, ... if absent.
         json: see above.
         quick: everything, but too short to learn: a test of the machinery in seconds.
@@ -87,26 +94,24 @@ def demo(
     console = make_console(json)
     folder = new_folder(out or free_folder(Path("runs"), "demo"))
     this = Demo.start(seed, folder, quick=quick)
-    titles = [f"{job.experiment} {job.title}, seed {job.config.training.seed}" for job in this.jobs]
-    interrupted = False
+    titles = [f"{job.experiment} {job.title} s{job.config.training.seed}" for job in this.jobs]
     try:
         with Display(titles, console) as display:
             for event in this.run(workers):
                 display.show(event)
-    except KeyboardInterrupt:
-        interrupted = True
-    summary = this.summary()
-    write_report(summary, folder)
-    print_tables(summary, console)
-    if interrupted:
-        done, all_ = len(this.results), len(this.jobs)
-        said = f"Interrupted: {done} of {all_} runs are done; they are in {folder}."
-        console.print(said, markup=False)
-        raise KeyboardInterrupt
+    finally:  # whatever ended it: what is done is kept and shown
+        summary = this.summary()
+        write_report(summary, folder)
+        print_tables(summary, console)
+        if not this.complete:
+            said = (
+                f"Cut short: {len(this.results)} of {len(this.jobs)} runs are done; see {folder}."
+            )
+            console.print(said, markup=False)
+        write_result(json, summary)
     console.print(NOTE, style="dim", markup=False)
     page = folder / "index.html"
     console.print(f"{this.seconds:.0f} s. Open {page} for the figure.", markup=False)
-    write_result(json, summary)
 
 
 def train() -> None:
@@ -118,7 +123,7 @@ def evaluate(
     /,
     lengths: tuple[str, ...] = (),
     samples: int = 1024,
-    split: str = "test",
+    split: Literal["validation", "test"] = "test",
     data_seed: int | None = None,
     json: Json = None,
 ) -> None:
@@ -129,7 +134,7 @@ def evaluate(
         lengths: lengths, and ranges such as 40-256 from which they are drawn; by default the
             training range and multiples of its end.
         samples: sequences per length or range.
-        split: train, validation or test.
+        split: which fresh sequences; training draws from neither.
         data_seed: of the sequences; the run's own if absent.
         json: see above.
     """
@@ -201,7 +206,7 @@ def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -
     tokens = [task.vocab[t] for t in batch.tokens[0]]
     targets = ["." if t == IGNORE else task.vocab[t] for t in batch.targets[0]]
     console.print(f"{task.name} ({task.family}): {task.about}", markup=False)
-    console.print((type(task).__doc__ or "").strip(), style="dim", markup=False)
+    console.print(inspect.cleandoc(type(task).__doc__ or ""), style="dim", markup=False)
     console.print(f"options: {_options_text(task)}", markup=False)
     console.print(f"input:   {' '.join(tokens)}", markup=False)
     console.print(f"target:  {' '.join(targets)}", markup=False)

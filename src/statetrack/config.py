@@ -75,6 +75,12 @@ def hints(cls: type) -> dict[str, Any]:
     return {f.name: types_[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
+def check_types(config: Any) -> None:
+    """Check every field of a configuration against its type."""
+    for name, kind in hints(type(config)).items():
+        _decode(kind, getattr(config, name), name)
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """A configuration as plain JSON values."""
     out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}
@@ -125,7 +131,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             return None
         kinds = [a for a in args if a is not type(None)]
         if len(kinds) > 1:  # a scalar or a tuple of them, told apart by JSON's own types
-            kinds = [a for a in kinds if (get_origin(a) is tuple) == isinstance(value, list)]
+            many = isinstance(value, list | tuple)
+            kinds = [a for a in kinds if (get_origin(a) is tuple) == many]
         return _decode(kinds[0], value, where)
     if origin is tuple:
         if not isinstance(value, list | tuple):
@@ -137,6 +144,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return tuple(_decode(a, v, where) for a, v in zip(args, value, strict=True))
     if origin is Literal:
         one_of(where, value, args)
+        return value
+    if dataclasses.is_dataclass(value) and isinstance(kind, type) and isinstance(value, kind):
         return value
     if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, Named)):
         return from_dict(kind, value, where)

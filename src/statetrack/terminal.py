@@ -43,7 +43,7 @@ def print_progress(console: Console, title: str) -> Callable[[Progress], None]:
             console.print(text.ljust(width), end=end, markup=False, no_wrap=True, overflow="crop")
         elif tenth > said:
             said = tenth
-            console.print(text, markup=False)
+            console.print(text, markup=False, soft_wrap=True)
 
     return show
 

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import tyro
 
@@ -21,10 +21,12 @@ from statetrack.errors import UserError
 from statetrack.files import free_folder
 from statetrack.layers import MixerConfig
 from statetrack.models import ModelConfig
-from statetrack.tasks import make_task
+from statetrack.tasks import Task, make_task
 from statetrack.terminal import Json, check_json, make_console, print_progress, write_result
 from statetrack.training import Run, RunConfig, TrainingConfig, read_config
 from statetrack.training import train as train_run
+
+C = TypeVar("C", Task, MixerConfig)
 
 
 def main(args: Sequence[str]) -> None:
@@ -70,18 +72,27 @@ def _base(args: Sequence[str]) -> RunConfig:
         config = read_config(Path(known.config))
         task, model, training = config.task, config.model, config.training
     if known.task is not None and known.task != task.name:
-        task = make_task(known.task)
+        task = _shared_fields(make_task(known.task), task)
     if known.mixer is not None and known.mixer != _mixer_names(model):
-        mixers = tuple(MixerConfig.class_for(name)() for name in known.mixer.split(","))
+        old = _pattern(model)[0]
+        names = known.mixer.split(",")
+        mixers = tuple(_shared_fields(MixerConfig.class_for(name)(), old) for name in names)
         layers = model.num_layers if model.num_layers % len(mixers) == 0 else len(mixers)
         pattern = mixers[0] if len(mixers) == 1 else mixers
         model = replace(model, mixer=pattern, num_layers=layers)
     return RunConfig(task, replace(model, vocab_size=len(task.vocab)), training)
 
 
+def _shared_fields(new: C, old: Any) -> C:
+    """`new` with what `old` says of the options that both have, but for the name."""
+    both = (hints(type(new)).keys() & hints(type(old)).keys()) - {"name"}
+    changed = {f.name for f in dataclasses.fields(old) if getattr(old, f.name) != f.default}
+    return replace(new, **{name: getattr(old, name) for name in both & changed})
+
+
 class _Flag(NamedTuple):
     flag: str
-    section: str  # "task", "model", "training", or "mixer0", "mixer1", ...
+    section: str  # "task", "model", "training", "mixer0", "mixer1", ..., "mixers" for all
     field: str
     type: Any
     default: Any
@@ -89,6 +100,8 @@ class _Flag(NamedTuple):
 
 def _flags(base: RunConfig) -> Iterator[_Flag]:
     pattern = _pattern(base.model)
+    # the switch is one flag for all layers of a hybrid, unless a file sets them apart
+    shared = {"allow_neg_eigval"} if len({m.allow_neg_eigval for m in pattern}) == 1 else set()
     sections: dict[str, Any] = {f"mixer{i}": mixer for i, mixer in enumerate(pattern)}
     sections = {"task": base.task, **sections, "model": base.model, "training": base.training}
     for section, config in sections.items():
@@ -98,14 +111,21 @@ def _flags(base: RunConfig) -> Iterator[_Flag]:
                 continue  # chosen by --task and --mixer, or following from them
             # in a hybrid the options of its layers are told apart by their position
             hybrid = section.startswith("mixer") and len(pattern) > 1
-            flag = f"{section}_{f.name}" if hybrid else f.name
+            if hybrid and f.name in shared:
+                if section != "mixer0":
+                    continue
+                section_ = "mixers"
+            else:
+                section_ = section
+            flag = f"{section}_{f.name}" if hybrid and f.name not in shared else f.name
             kind = _help(types[f.name], f.metadata["help"])
-            yield _Flag(flag, section, f.name, kind, getattr(config, f.name))
+            yield _Flag(flag, section_, f.name, kind, getattr(config, f.name))
 
 
 def _config(base: RunConfig, values: dict[tuple[str, str], Any]) -> RunConfig:
     def changed(section: str, config: Any, **more: Any) -> Any:
-        own = {field: value for (owner, field), value in values.items() if owner == section}
+        owners = {section, "mixers"} if section.startswith("mixer") else {section}
+        own = {field: value for (owner, field), value in values.items() if owner in owners}
         return replace(config, **own, **more)
 
     mixers = tuple(changed(f"mixer{i}", m) for i, m in enumerate(_pattern(base.model)))

@@ -71,7 +71,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     text = (tmp_path / "log").read_text()
-    assert "Interrupted: 0 of 14 runs are done" in text
+    assert "Cut short: 0 of 14 runs are done" in text
     assert "Traceback" not in text
     assert json.loads((out / "results.json").read_text())["complete"] is False
     assert "Interrupted: not every run is here." in (out / "index.html").read_text()

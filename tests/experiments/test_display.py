@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from statetrack.experiments.demo import plan
 from statetrack.experiments.display import Display
 from statetrack.experiments.pool import Event
 from statetrack.training import Progress
@@ -36,9 +38,10 @@ def shown(*, terminal: bool) -> str:
 def test_without_a_terminal_a_line_for_every_quarter_and_the_score() -> None:
     lines = shown(terminal=False).splitlines()
     assert all(TITLES[0] in line for line in lines)
-    steps = [line.partition("step ")[2].partition(",")[0] for line in lines[:-1]]
+    assert lines[0].endswith("training")
+    steps = [line.partition("step ")[2].partition(",")[0] for line in lines[1:-1]]
     assert steps == ["2/8", "4/8", "6/8", "8/8"]
-    assert "loss 0.5000, accuracy 0.750, 6 s left" in lines[0]
+    assert "loss 0.5000, accuracy 0.750, 6 s left" in lines[1]
     assert lines[-1].endswith("score 0.875")
 
 
@@ -47,6 +50,24 @@ def test_in_a_terminal_a_table_of_all_jobs() -> None:
     for part in (*TITLES, "waiting", "measuring", "score 0.875", "3/8", "0.5000", "1 of 2 done"):
         assert part in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
+
+
+def test_a_standard_terminal_holds_it_all() -> None:
+    """80 columns and 24 lines: every model of the demo on a line of its own."""
+    titles = [
+        f"{job.experiment} {job.title} s{job.config.training.seed}" for job in plan(9, Path())
+    ]
+    out = StringIO()
+    console = Console(file=out, width=80, height=24, force_terminal=False)
+    display = Display(titles, console)
+    for job in range(len(titles)):
+        display.latest[job] = Progress(100, 400, 0.5, 0.75, 10.0, 100.0)
+        display.status[job] = "score -0.123"
+    console.print(display._table())
+    lines = out.getvalue().rstrip().splitlines()
+    assert len(lines) <= 23
+    for title in titles:
+        assert any(title in line and "0.7500" not in line and "100 s" in line for line in lines)
 
 
 def test_the_terminal_is_restored_after_an_error() -> None:

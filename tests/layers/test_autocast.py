@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from statetrack.layers import DeltaNet
 from tests.layers.common import LAYERS, inputs, make_layer
 from tests.ops.common import assert_close
 
@@ -37,3 +38,20 @@ def test_step_follows_forward(config):
         for t in range(6, 10):
             y_t, state = layer.step(x[:, t], state)
             assert_close(y_t, y[:, t], 0.05)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_reflections_stay_reflections_in_bfloat16(seed):
+    """A key that is too long by a rounding of bfloat16 would make the state explode."""
+    torch.manual_seed(seed)
+    layer = DeltaNet(32, num_heads=2, conv_size=0, allow_neg_eigval=True)
+    with torch.no_grad():
+        layer.beta.proj.weight.fill_(10.0)  # beta = 2 for inputs that sum to something positive
+    x = torch.rand(1, 1, 32).expand(1, 2000, 32)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        _, state = layer(x)
+        transition = layer.transitions(x[:, :1])
+    assert transition.beta.min() == 2
+    low, high = transition.bounds
+    assert low - 1e-5 <= transition.eigvals().real.min() <= transition.eigvals().real.max() <= high
+    assert state.S.abs().max() < 10

@@ -117,12 +117,16 @@ def test_training_feels_it_from_the_start_on(tmp_path: Path) -> None:
     shares = {"saturation_start": 0.5, "saturation_full": 1.0}
     penalised = train(small_config(steps=8, saturation=0.5, **shares), tmp_path / "penalised")
     losses = [[row["loss"] for row in run.metrics()] for run in (plain, penalised)]
-    assert losses[0][:5] == losses[1][:5]
-    assert all(more > less for less, more in zip(losses[0][5:], losses[1][5:], strict=True))
+    assert losses[0][:6] == losses[1][:6]  # step 5's is of the weights before it
+    assert losses[0][6:] != losses[1][6:]
+    assert all("penalty" not in row for row in plain.metrics())
+    penalties = [row["penalty"] for row in penalised.metrics()]
+    assert penalties[:5] == [0.0] * 5
+    assert all(penalty > 0 for penalty in penalties[5:])
 
 
-def test_the_loss_is_the_sum_over_real_tokens(tmp_path: Path) -> None:
-    """Without learning, the second step's loss grows by the penalty of the model as it began."""
+def test_the_penalty_is_over_real_tokens(tmp_path: Path) -> None:
+    """Without learning, the second step's penalty is that of the model as it began."""
     still = {"steps": 2, "lr": 0.0, "min_lr": 0.0}
     plain = train(small_config(**still), tmp_path / "plain")
     config = small_config(**still, saturation=3.0, saturation_start=0.0, saturation_full=0.5)
@@ -133,8 +137,8 @@ def test_the_loss_is_the_sum_over_real_tokens(tmp_path: Path) -> None:
     with torch.no_grad(), recorded_betas(model) as betas:
         model(tokens)
     penalty = saturation_penalty(betas, tokens != config.task.pad).item()
-    grown = penalised.metrics()[1]["loss"] - plain.metrics()[1]["loss"]
-    assert grown == pytest.approx(3.0 * penalty, rel=1e-5)
+    assert penalised.metrics()[1]["loss"] == plain.metrics()[1]["loss"]
+    assert penalised.metrics()[1]["penalty"] == pytest.approx(3.0 * penalty, rel=1e-5)
     everything = saturation_penalty(betas, torch.ones_like(tokens, dtype=torch.bool)).item()
     assert abs(everything - penalty) > 1e-4 * penalty  # so that it matters
 

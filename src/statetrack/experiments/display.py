@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.markup import escape
 from rich.table import Table
 
 from statetrack.experiments.pool import Event
@@ -59,34 +60,33 @@ class Display:
     def _table(self) -> Table:
         done = sum(status.startswith("score") for status in self.status)
         clock = f"{time.perf_counter() - self.began:.0f} s, {done} of {len(self.titles)} done"
-        table = Table(title=clock, title_justify="left")
-        for name in ("model", "progress", "step", "loss", "accuracy", "left", ""):
-            table.add_column(name, justify="left" if name in ("model", "progress", "") else "right")
+        table = Table(title=clock, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+        for name in ("model", "step", "loss", "accuracy", "left", ""):
+            justify: JustifyMethod = "left" if name in ("model", "") else "right"
+            table.add_column(name, justify=justify, no_wrap=True)
         for job, title in enumerate(self.titles):
             p = self.latest.get(job)
             if p is None:
-                table.add_row(title, "", "", "", "", "", self.status[job])
+                table.add_row(escape(title), "", "", "", "", self.status[job])
                 continue
-            bar = ProgressBar(total=p.steps, completed=p.step, width=16)
             left = f"{p.seconds_left:.0f} s" if p.step < p.steps else ""
-            table.add_row(
-                title, bar, f"{p.step}/{p.steps}", f"{p.loss:.4f}", f"{p.accuracy:.3f}", left,
-                self.status[job],
-            )  # fmt: skip
+            step = f"{p.step}/{p.steps}"
+            numbers = (step, f"{p.loss:.4f}", f"{p.accuracy:.3f}", left)
+            table.add_row(escape(title), *numbers, self.status[job])
         return table
 
     def _line(self, event: Event) -> None:
-        clock = f"[{time.perf_counter() - self.began:5.0f} s]"
-        title = self.titles[event.job]
-        if event.kind == "done":
-            self.console.print(f"{clock} {title}: {self.status[event.job]}", markup=False)
-        elif event.kind == "progress":
+        text = self.status[event.job]
+        if event.kind == "progress":
             p = event.value
             quarter = 4 * p.step // p.steps
-            if quarter > self.said.get(event.job, 0):
-                self.said[event.job] = quarter
-                self.console.print(
-                    f"{clock} {title}: step {p.step}/{p.steps}, loss {p.loss:.4f}, "
-                    f"accuracy {p.accuracy:.3f}, {p.seconds_left:.0f} s left",
-                    markup=False,
-                )
+            if quarter <= self.said.get(event.job, 0):
+                return
+            self.said[event.job] = quarter
+            text = (
+                f"step {p.step}/{p.steps}, loss {p.loss:.4f}, accuracy {p.accuracy:.3f}, "
+                f"{p.seconds_left:.0f} s left"
+            )
+        clock = f"[{time.perf_counter() - self.began:5.0f} s]"
+        line = f"{clock} {self.titles[event.job]}: {text}"
+        self.console.print(line, markup=False, soft_wrap=True)

@@ -18,6 +18,6 @@ PARITY_MEDIAN = {
     "DeltaNet [-1,1]": 0.999,
 }
 SWAPS = {
-    "DeltaNet [0,1]": "fails soon after the training length 32",
-    "DeltaNet [-1,1]": "solves it up to length 500",
+    "DeltaNet [0,1]": "5 layers: only slightly past 32",
+    "DeltaNet [-1,1]": "1 layer: solved to 500",
 }

@@ -116,7 +116,7 @@ def demo_swaps(*, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
         num_layers=1,
         mixer=DeltaNetConfig(allow_neg_eigval=allow_neg_eigval, num_heads=4, conv_size=0),
     )
-    training = TrainingConfig(steps=400, batch_size=64, min_length=32, max_length=32)
+    training = TrainingConfig(steps=600, batch_size=64, min_length=32, max_length=32)
     return RunConfig(task, model, _quick_schedule(training, lr=3e-3, seed=seed))
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from statetrack.config import Named, hints, option, unknown
+from statetrack.config import Named, check_types, hints, option, unknown
 from statetrack.errors import UserError
 from statetrack.layers.transitions import Transition
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
@@ -24,6 +24,7 @@ class MixerConfig(Named):
     kind: ClassVar[str] = "mixer"
     name: ClassVar[str]
     label: ClassVar[str]
+    has_beta: ClassVar[bool] = False  # whether the saturation penalty has something to act on
     about: ClassVar[str]
     layer: ClassVar[type[Mixer]]
 
@@ -39,6 +40,9 @@ class MixerConfig(Named):
     def title(self) -> str:
         """How this layer is called in tables, e.g. "DeltaNet [-1,1]"."""
         return f"{self.label} {'[-1,1]' if self.allow_neg_eigval else '[0,1]'}"
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
     def build(self, hidden_size: int) -> Mixer:
         """The layer with these options."""
@@ -73,6 +77,9 @@ class Mixer(nn.Module, ABC):
             config = _options(self.config_class, options)
         elif options:
             raise UserError(f"{type(self).__name__} takes a config or options, not both")
+        elif not isinstance(config, self.config_class):
+            wanted, got = self.config_class.__name__, type(config).__name__
+            raise UserError(f"{type(self).__name__} takes a {wanted}; got a {got}")
         if hidden_size < 1:
             raise UserError(f"hidden_size must be at least 1; got {hidden_size}")
         self.hidden_size = hidden_size
@@ -124,7 +131,12 @@ class Mixer(nn.Module, ABC):
     def _state(self, state: Any, batch: int) -> Any:
         if state is None:
             return self.init_state(batch)
-        if state[0].shape[0] != batch:
+        own = self.init_state(1)
+        shapes = [list(s.shape[1:]) for s in own]
+        if type(state) is not type(own) or [list(s.shape[1:]) for s in state] != shapes:
+            name = f"{type(own).__name__} with parts of shapes {shapes} behind the batch"
+            raise UserError(f"{type(self).__name__}: the state must be a {name}")
+        if any(s.shape[0] != batch for s in state):
             raise UserError(f"the state has batch {state[0].shape[0]}, the input {batch}")
         return state
 

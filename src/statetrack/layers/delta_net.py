@@ -23,6 +23,7 @@ class DeltaNetConfig(MixerConfig):
 
     name: ClassVar[str] = "delta_net"
     label: ClassVar[str] = "DeltaNet"
+    has_beta: ClassVar[bool] = True
     about: ClassVar[str] = "A(x) = I - beta k k^T, one generalised Householder matrix per head"
 
     num_heads: int = option(4, "heads, each with its own state")
@@ -33,6 +34,7 @@ class DeltaNetConfig(MixerConfig):
     beta_stretch: float = option(0.0, "d > 0 stretches beta past its ends by d and clips it")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least("num_heads", self.num_heads, 1)
         at_least("expand_k", self.expand_k, 0)
         at_least("expand_v", self.expand_v, 0)

@@ -35,6 +35,7 @@ class MambaConfig(MixerConfig):
     dt_max: float = option(1e-1, "greatest step size at initialisation")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least("d_state", self.d_state, 1)
         at_least("expand", self.expand, 1)
         at_least("conv_size", self.conv_size, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from statetrack.config import at_least, one_of, option
+from statetrack.config import at_least, check_types, one_of, option
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig, MixerConfig
 
@@ -27,15 +27,19 @@ class ModelConfig:
     norm_eps: float = option(1e-6, "epsilon of those norms and the final one")
     residual: bool = option(True, "add each part's input to its output")
     mlp: Literal["swiglu", "gated_gelu", "none"] = option("swiglu", "MLP after each mixer")
-    mlp_size: int | None = option(None, "MLP width; by default 8/3 (swiglu) or 1.3 (gelu) times")
+    mlp_size: int | None = option(None, "MLP width; None: 8/3 or 1.3 (gelu) of hidden size")
     final_norm: bool = option(True, "norm before the head")
     head_bias: bool = option(False, "bias in the head")
     tie_embeddings: bool = option(False, "the head is the embedding transposed")
     initializer_range: float | None = option(
-        0.02, "standard deviation of embedding, MLP and head; none for PyTorch's defaults"
+        0.02, "standard deviation of embedding, MLP and head; None for PyTorch's defaults"
     )
 
     def __post_init__(self) -> None:
+        pattern = self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
+        if not all(isinstance(mixer, MixerConfig) for mixer in pattern):
+            raise UserError(f"mixer must be a MixerConfig or a tuple of them; got {self.mixer!r}")
+        check_types(self)
         for name in ("vocab_size", "hidden_size", "num_layers"):
             at_least(name, getattr(self, name), 1)
         if self.mlp_size is not None:
@@ -46,9 +50,6 @@ class ModelConfig:
         one_of("embedding", self.embedding, ("learned", "one_hot"))
         one_of("norm", self.norm, ("rms", "layer", "none"))
         one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
-        pattern = self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
-        if not all(isinstance(mixer, MixerConfig) for mixer in pattern):
-            raise UserError(f"mixer must be a MixerConfig or a tuple of them; got {self.mixer!r}")
         if isinstance(self.mixer, tuple) and (not self.mixer or self.num_layers % len(self.mixer)):
             raise UserError(
                 f"a pattern of mixers must fit num_layers a whole number of times; got "

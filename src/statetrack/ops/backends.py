@@ -17,7 +17,7 @@ BACKENDS = ("naive", "torch")
 
 
 def choose(op: str, backend: str, available: Mapping[str, Impl]) -> Impl:
-    """The implementation for `backend`; "auto" takes the fastest for where the tensors are."""
+    """The implementation for `backend`; "auto" is the parallel form in plain torch."""
     if backend == "auto":
         backend = "torch"
     if backend not in available:

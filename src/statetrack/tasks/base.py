@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.config import Named, at_least, one_of, option, unknown
+from statetrack.config import Named, at_least, check_types, one_of, option, unknown
 from statetrack.errors import UserError
 
 Ints = NDArray[np.int64]
@@ -46,6 +46,7 @@ class Task(Named):
     supervision: Literal["last", "dense"] = option("last", "targets at the answer or everywhere")
 
     def __post_init__(self) -> None:
+        check_types(self)
         one_of("supervision", self.supervision, ("last", "dense"))
 
     @classmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from statetrack.config import at_least, from_dict, one_of, option, to_dict
+from statetrack.config import at_least, check_types, from_dict, one_of, option, to_dict
 from statetrack.errors import UserError
 from statetrack.files import read_json
 from statetrack.models import ModelConfig
@@ -18,7 +18,7 @@ SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-fo
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a model is trained. The defaults are the paper's for parity, but for a shorter run."""
+    """How a model is trained. Schedule, optimiser and lengths are by default as in the paper."""
 
     steps: int = option(1000, "optimiser steps")
     batch_size: int = option(256, "sequences per step")
@@ -34,14 +34,14 @@ class TrainingConfig:
     )
     betas: tuple[float, float] = option((0.9, 0.999), "AdamW's betas")
     eps: float = option(1e-8, "AdamW's epsilon")
-    clip: float | None = option(None, "greatest norm of the gradient; none for no limit")
+    clip: float | None = option(None, "greatest norm of the gradient; None for no limit")
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 trains under autocast")
     saturation: float = option(0.0, "weight of the penalty on betas that are not at an end")
     saturation_start: float = option(0.35, "share of the steps at which that penalty sets in")
     saturation_full: float = option(0.65, "share of the steps from which it is at full weight")
-    seed: int = option(0, "of the initialisation, and of the order of a finite data set")
-    data_seed: int = option(0, "of the data")
-    dataset_size: int | None = option(None, "different training sequences; none for no end")
+    seed: int = option(0, "seed of the initialisation, and of the order of a finite data set")
+    data_seed: int = option(0, "seed of the data")
+    dataset_size: int | None = option(None, "different training sequences; None for no end")
     eval_every: int = option(0, "steps between validations during training; 0 for none")
     eval_samples: int = option(256, "sequences per validation")
     eval_min_length: int = option(41, "least validation length")
@@ -50,6 +50,7 @@ class TrainingConfig:
     checkpoint_every: int = option(500, "steps between checkpoints")
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("steps", "batch_size", "log_every", "checkpoint_every", "eval_samples"):
             at_least(name, getattr(self, name), 1)
         for name in ("lr", "min_lr", "weight_decay", "eps", "saturation", "eval_every"):
@@ -61,6 +62,8 @@ class TrainingConfig:
             raise UserError(f"warmup must be a share of the steps in 0..1; got {self.warmup}")
         if not 0 <= self.saturation_start <= self.saturation_full <= 1:
             raise UserError("need 0 <= saturation_start <= saturation_full <= 1")
+        if self.min_lr > self.lr:
+            raise UserError(f"min_lr must not exceed lr; got {self.min_lr} and {self.lr}")
         for name in ("seed", "data_seed"):
             if not 0 <= getattr(self, name) < 2**32:
                 raise UserError(f"{name} must lie in 0..2^32-1; got {getattr(self, name)}")
@@ -89,6 +92,8 @@ class RunConfig:
                 f"vocab_size is {self.model.vocab_size}"
             )
         t = self.training
+        if t.saturation and not any(mixer.has_beta for mixer in self.model.mixers):
+            raise UserError(f"saturation acts on betas, and {self.model.title} has none")
         self.task.check_lengths(t.min_length, t.max_length)
         if t.eval_every:
             self.task.check_lengths(t.eval_min_length, t.eval_max_length)

@@ -15,7 +15,7 @@ from statetrack.models import SequenceModel
 from statetrack.tasks import IGNORE, Task, generator
 from statetrack.tasks.base import Ints
 
-TOKENS_AT_ONCE = 1 << 16  # bounds the memory of an evaluation at any length
+TOKENS_AT_ONCE = 1 << 16  # bounds what the model works on at once, at any length
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ def evaluate(
         whole += int((correct | ~supervised).all(1).sum())
     count = answers if task.metric == "answer" else whole
     score = count / samples
+    chance = 0.0 if task.metric == "sequence" else task.chance  # of a whole sequence: none
     interval = wilson(count, samples)
     return Evaluation(
         min_length=low,
@@ -77,7 +78,7 @@ def evaluate(
         score=score,
         low=interval[0],
         high=interval[1],
-        scaled=(score - task.chance) / (1 - task.chance),
+        scaled=(score - chance) / (1 - chance),
         token_accuracy=right / asked,
         answer_accuracy=answers / samples,
         sequence_accuracy=whole / samples,

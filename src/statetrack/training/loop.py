@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from statetrack.config import to_dict
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, Stream
@@ -59,11 +60,13 @@ def train(
     model = SequenceModel(config.model)
     optimizer = make_optimizer(model, config.training)
     data = _training_data(config)
+    data.batch(0)
     # all that can be wrong with a configuration has shown by now, before a folder is made
     if resume:
         run = Run.open(folder)
         if run.config != config:
-            raise UserError(f"{folder} holds a run with another configuration")
+            where = _difference(run.config, config)
+            raise UserError(f"{folder} holds a run with another configuration: {where}")
         run.tidy()
     else:
         run = Run.create(folder, config)
@@ -74,6 +77,16 @@ def train(
     run.rewind_metrics(start)
     _Loop(run, model, optimizer, data).run(start, on_progress)
     return run
+
+
+def _difference(old: RunConfig, new: RunConfig) -> str:
+    """The first option in which two configurations differ, and its values."""
+    for part in ("task", "model", "training"):
+        for name, value in to_dict(getattr(old, part)).items():
+            other = to_dict(getattr(new, part)).get(name)
+            if value != other:
+                return f"{part}.{name}: {value!r}, not {other!r}"
+    raise AssertionError("they are the same")
 
 
 class _Loop:
@@ -89,12 +102,14 @@ class _Loop:
         began = time.perf_counter()
         config = self.config
         for step in range(start, config.steps):
-            loss, accuracy = self.step(step)
+            loss, penalty, accuracy = self.step(step)
             done = step + 1
-            if not math.isfinite(loss):
+            if not math.isfinite(loss + penalty):
                 raise self.diverged(f"the loss is {loss} at step {done}")
             seconds = time.perf_counter() - began
             row = {"loss": loss, "accuracy": accuracy}
+            if config.saturation:
+                row["penalty"] = penalty
             if done % config.log_every == 0 or done == config.steps:
                 lr = learning_rate(config, step)
                 self.saver.log({"step": done, "kind": "train", **row, "lr": lr, "seconds": seconds})
@@ -113,19 +128,20 @@ class _Loop:
         last = self.saver.checkpoint_file(good[-1]) if good else "none was written yet"
         return DivergedError(f"{what}; last good checkpoint: {last}")
 
-    def step(self, step: int) -> tuple[float, float]:
-        """One optimiser step; the loss and the accuracy of its batch before it."""
+    def step(self, step: int) -> tuple[float, float, float]:
+        """One optimiser step; its batch's loss, penalty and accuracy before it."""
         config = self.config
         tokens, targets = _tensors(self.data.batch(step))
         weight = saturation_weight(config, step)
         with self.autocast, recorded_betas(self.model) as betas:
             logits, _ = self.model(tokens)
         loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
-        total = loss
+        penalty = torch.zeros(())
         if weight and betas:
-            total = loss + weight * saturation_penalty(betas, tokens != self.saver.config.task.pad)
+            real = tokens != self.saver.config.task.pad
+            penalty = weight * saturation_penalty(betas, real)
         self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
+        (loss + penalty).backward()
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         for group in self.optimizer.param_groups:
@@ -133,7 +149,7 @@ class _Loop:
         self.optimizer.step()
         asked = targets != IGNORE
         right = (logits.argmax(-1) == targets)[asked]
-        return float(total.detach()), float(right.float().mean())
+        return float(loss.detach()), float(penalty.detach()), float(right.float().mean())
 
     def validate(self, step: int) -> None:
         """Evaluate on the validation lengths and log it."""

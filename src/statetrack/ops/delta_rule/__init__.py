@@ -51,6 +51,8 @@ def delta_rule(
     """
     if q.dim() != 4 or 0 in q.shape:
         raise UserError(f"delta_rule: q must be [B, T, H, K], none of them 0; got {list(q.shape)}")
+    if v.dim() != 4 or 0 in v.shape:
+        raise UserError(f"delta_rule: v must be [B, T, H, V], none of them 0; got {list(v.shape)}")
     B, T, H, K = q.shape
     V = v.shape[-1]
     check_shape("delta_rule", "q", q, "[B, T, H, K]", (B, T, H, K))

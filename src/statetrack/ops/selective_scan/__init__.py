@@ -37,7 +37,8 @@ def selective_scan(
 
     The transition is diagonal, a_t = exp(delta_t A) in [0, 1], or 2 exp(delta_t A) - 1 in [-1, 1]
     with `allow_neg_eigval`; only the transition changes, not what is written. Gradients flow to
-    every input, to `initial_state` and through the final state.
+    every input, to `initial_state` and through the final state (once: the "torch" backend has no
+    second derivatives).
 
     Args:
         u, delta: [B, T, D], delta >= 0 (after the softplus).

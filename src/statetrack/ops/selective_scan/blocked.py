@@ -17,7 +17,8 @@ from torch.autograd.function import once_differentiable
 
 from statetrack.ops.selective_scan.naive import transition
 
-# Working tensors are [B, T, D, N]: longer sequences go segment by segment to bound them.
+# Working tensors are [B, T, D, N]: longer sequences go segment by segment, which bounds memory
+# where no gradients are wanted (those need every segment's states).
 MAX_ELEMENTS = 1 << 24
 
 
