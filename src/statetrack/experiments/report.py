@@ -32,7 +32,8 @@ NOTE = (
     "The paper: two layers of width 128 with convolutions, a target at the answer only, 100,000 "
     "steps of 1,024. The score is the mean over lengths 40-256 of accuracy with chance at 0. "
     "Swaps: one DeltaNet layer of width 64, 600 steps of 64 sequences. The paper: one or five "
-    "layers of width 128, 312,500 steps of 512. A sequence counts only if every position up to the length is right."
+    "layers of width 128, 312,500 steps of 512. A sequence counts only if every position up to "
+    "the length is right."
 )
 
 
