@@ -77,7 +77,7 @@ def tables(summary: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
     low, high = PARITY_TEST
     return [
         (
-            f"Parity: trained on lengths 3-40, scaled accuracy on {low}-{high} (paper: best / median)",
+            f"Parity: trained on 3-40, scaled accuracy on {low}-{high} (paper: best / median)",
             ["model", "best", "median", "every seed", "paper"],
             parity,
         ),
@@ -126,7 +126,7 @@ def _panel(axes: Axes, runs: list[dict[str, Any]], trained: int) -> None:
     axes.grid(alpha=0.2)
     if runs:
         axes.set_xlim(3, max(run["lengths"][-1] for run in runs))
-        axes.legend(loc="center", fontsize=8)
+        axes.legend(loc="center right", fontsize=8)
 
 
 def _smooth(lengths: Floats, values: Floats) -> tuple[Floats, Floats]:
