@@ -20,10 +20,10 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "terminal": {"errors", "files", "training"},  # training for its types only
     "ops": {"errors"},
-    "automata": {"errors"},
+    "automata": {"errors", "files"},
     "layers": {"errors", "config", "ops"},
     "models": {"errors", "config", "layers"},
-    "tasks": {"errors", "config", "automata"},
+    "tasks": {"errors", "config", "files", "automata"},
     "training": {"errors", "config", "files", "layers", "models", "tasks"},
     "experiments": {
         "errors", "config", "files", "terminal", "layers", "models", "tasks", "training",

@@ -24,6 +24,10 @@ ORDERS = {
     "Z2": 2,
     "Z60": 60,
     "A4_x_Z5": 60,
+    "D3": 6,
+    "D12": 24,
+    "Q8": 8,
+    "D5_x_Q8": 80,
     "S3_x_Z2_x_A4": 144,
     "S6": 720,
     "A7": 2520,
@@ -86,6 +90,60 @@ def test_sympy_agrees(name: str) -> None:
     table = [[number[tuple((q * p).array_form)] for q in elements] for p in elements]
     np.testing.assert_array_equal(group(name).permutations, [p.array_form for p in elements])
     np.testing.assert_array_equal(group(name).table, table)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5, 12, 200])
+def test_dihedral_groups(n: int) -> None:
+    g = group(f"D{n}")
+    assert g.permutations is not None
+    assert g.permutations.shape == (2 * n, n)
+    polygon = {frozenset((i, (i + 1) % n)) for i in range(n)}
+    elements = [tuple(p) for p in g.permutations.tolist()]
+    assert len(set(elements)) == 2 * n
+    for p in elements:  # the symmetries of a polygon are those of its sides
+        assert {frozenset((p[i], p[(i + 1) % n])) for i in range(n)} == polygon
+    rotation = [tuple((i + k) % n for i in range(n)) for k in range(n)]
+    assert elements[:n] == rotation
+    for a in range(0, 2 * n, 1 + n // 20):
+        for b in range(2 * n):
+            assert elements[g.table[a, b]] == tuple(elements[a][i] for i in elements[b])
+
+
+def test_quaternions() -> None:
+    one, i, j = np.eye(2), np.array([[1j, 0], [0, -1j]]), np.array([[0, 1], [-1, 0]])
+    matrices = [sign * unit for unit in (one, i, j, i @ j) for sign in (1, -1)]
+    for a, x in enumerate(matrices):
+        for b, y in enumerate(matrices):
+            np.testing.assert_array_equal(matrices[group("Q8").table[a, b]], x @ y)
+
+
+@pytest.mark.parametrize("name", ["S5", "Z60", "D12", "Q8", "A4_x_Z5", "A7", "Z2_x_Z2_x_Z2"])
+def test_generators(name: str) -> None:
+    g = group(name)
+    generators = g.generators()
+    reached, frontier = {0}, {0}
+    while frontier:
+        frontier = {int(g.table[x, y]) for x in generators for y in frontier} - reached
+        reached |= frontier
+    assert len(reached) == g.order
+    assert len(generators) <= {"Z60": 1, "Z2_x_Z2_x_Z2": 3, "A7": 3}.get(name, 2)
+    for left_out in generators:
+        rest = [x for x in generators if x != left_out]
+        assert not g.subgroup(rest).all()
+
+
+def test_subgroups_inverses_and_orders() -> None:
+    z12 = group("Z12")
+    assert np.flatnonzero(z12.subgroup([8])).tolist() == [0, 4, 8]
+    assert np.flatnonzero(z12.subgroup([8, 6])).tolist() == [0, 2, 4, 6, 8, 10]
+    assert np.flatnonzero(z12.subgroup([])).tolist() == [0]
+    assert z12.inverses().tolist() == [0, *range(11, 0, -1)]
+    assert z12.element_orders().tolist() == [1, 12, 6, 4, 3, 12, 2, 12, 3, 4, 6, 12]
+    s4 = group("S4")
+    assert s4.permutations is not None
+    orders = [Permutation(p).order() for p in s4.permutations.tolist()]
+    assert s4.element_orders().tolist() == orders
+    assert s4.subgroup([1, 2, 6]).all()  # neighbours swapped
 
 
 def test_the_left_factor_acts_last() -> None:
@@ -154,7 +212,7 @@ def test_reference_elements(golden: Path) -> None:
 
 
 UNKNOWN = [
-    *("Q8", "S", "S0", "s5", "S5_x_", "_x_S5", "S05", "S5_x_Q8", "S5 ", "S5\n", "", "S1234567"),
+    *("Q9", "S", "S0", "s5", "S5_x_", "_x_S5", "S05", "S5_x_Q9", "S5 ", "S5\n", "", "S1234567"),
     "Z1\u0662",  # an Arabic 2: one group, one name
 ]
 
@@ -165,7 +223,7 @@ def test_unknown_group(name: str) -> None:
         group(name)
 
 
-@pytest.mark.parametrize("name", ["Z1", "S1", "A2", "A1", "S5_x_Z1"])
+@pytest.mark.parametrize("name", ["Z1", "S1", "A2", "A1", "S5_x_Z1", "D1", "D2"])
 def test_trivial_group(name: str) -> None:
     with pytest.raises(UserError, match=f"^group {name}: "):
         group(name)
@@ -173,7 +231,13 @@ def test_trivial_group(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    [("S8", "40,320"), ("S7", "5,040"), ("Z2521", "2,521"), ("Z60_x_S5_x_S5", "864,000")],
+    [
+        ("S8", "40,320"),
+        ("S7", "5,040"),
+        ("Z2521", "2,521"),
+        ("D1261", "2,522"),
+        ("Z60_x_S5_x_S5", "864,000"),
+    ],
     ids=lambda value: value,
 )
 def test_too_large_group(name: str, order: str) -> None:

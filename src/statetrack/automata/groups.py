@@ -1,8 +1,9 @@
 """Finite groups by name, as multiplication tables.
 
-`S5`, `A5`, `Z60` and products such as `A4_x_Z5`. Elements are numbered as the word-problem
-literature does: permutations of 1..n in lexicographic order (even ones only for A_n), residues in
-order, pairs with the last factor running fastest. The identity is always 0.
+`S5`, `A5`, `Z60`, `D12`, `Q8` and products such as `A4_x_Z5`. Elements are numbered as the
+word-problem literature does: permutations of 1..n in lexicographic order (even ones only for A_n),
+residues in order, pairs with the last factor running fastest. D_n has the n rotations of the n-gon,
+then the n reflections; Q8 has 1, -1, i, -i, j, -j, k, -k. The identity is always 0.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, reduce
 
@@ -27,7 +29,7 @@ class Group:
 
     name: str
     table: NDArray[np.int32]  # [n, n]: table[a, b] = a * b, where (a * b)(i) = a(b(i))
-    permutations: NDArray[np.int8] | None  # [n, points]: image of each point
+    permutations: NDArray[np.integer] | None  # [n, points]: image of each point
 
     @property
     def order(self) -> int:
@@ -39,6 +41,47 @@ class Group:
         if self.permutations is None:
             raise UserError(f"{self.name} is not given by permutations of points")
         return (self.permutations != np.arange(self.permutations.shape[1])).sum(1)
+
+    def inverses(self) -> NDArray[np.int64]:
+        """[n]: the inverse of each element."""
+        return (self.table == 0).argmax(axis=1)
+
+    def element_orders(self) -> NDArray[np.int64]:
+        """[n]: the least power of each element that is the identity."""
+        elements = np.arange(self.order)
+        orders, powers = np.ones(self.order, dtype=np.int64), elements.copy()
+        while (going := powers != 0).any():
+            orders += going
+            powers = np.where(going, self.table[powers, elements], 0)
+        return orders
+
+    def subgroup(self, generators: Iterable[int]) -> NDArray[np.bool_]:
+        """[n]: which elements the given ones generate."""
+        generators = np.fromiter(generators, dtype=np.int64)[:, None]
+        members = np.zeros(self.order, dtype=np.bool_)
+        members[0] = True
+        frontier = np.zeros(1, dtype=np.int64)
+        while len(frontier):
+            before = members.copy()
+            members[self.table[generators, frontier]] = True
+            if 2 * np.count_nonzero(members) > self.order:  # a proper subgroup has at most half
+                return np.ones_like(members)
+            frontier = np.flatnonzero(members & ~before)
+        return members
+
+    def generators(self) -> tuple[int, ...]:
+        """A small generating set: at most log2(order) elements, none of which can be left out."""
+        chosen: list[int] = []
+        members = self.subgroup(chosen)
+        for element in np.argsort(-self.element_orders(), kind="stable").tolist():
+            if not members[element]:
+                chosen.append(element)
+                members = self.subgroup(chosen)
+        for element in chosen[:]:
+            rest = [other for other in chosen if other != element]
+            if self.subgroup(rest).all():
+                chosen = rest
+        return tuple(chosen)
 
 
 @cache
@@ -54,13 +97,21 @@ def group(name: str) -> Group:
     return Group(name, reduce(_product_table, (g.table for g in groups)), None)
 
 
-def _factor(part: str, name: str):  # type: ignore[no-untyped-def]
-    match = re.fullmatch(r"([SAZ])([1-9][0-9]{0,5})", part)
+def _factor(part: str, name: str) -> tuple[int, Callable[[], Group]]:
+    """The order of a group that is no product, and what makes it."""
+    if part == "Q8":
+        return 8, _quaternions
+    match = re.fullmatch(r"([SAZD])([1-9][0-9]{0,5})", part)
     if not match:
         raise UserError(
-            f"unknown group {name!r}; known: S<n>, A<n>, Z<m> and products such as A4_x_Z5"
+            f"unknown group {name!r}; known: S<n>, A<n>, Z<m>, D<n>, Q8 and products such as "
+            "A4_x_Z5"
         )
     family, n = match[1], int(match[2])
+    if family == "D":
+        if n < 3:
+            raise UserError(f"group {name}: a polygon has at least 3 corners; got {n}")
+        return 2 * n, lambda: _dihedral(part, n)
     if family == "Z":
         if n < 2:
             raise UserError(f"group {name}: the modulus must be at least 2; got {n}")
@@ -78,6 +129,24 @@ def _factor(part: str, name: str):  # type: ignore[no-untyped-def]
 def _cyclic(name: str, n: int) -> Group:
     i = np.arange(n, dtype=np.int32)
     return Group(name, (i[:, None] + i[None, :]) % n, None)
+
+
+def _dihedral(name: str, n: int) -> Group:
+    k, i = np.arange(n)[:, None], np.arange(n)[None, :]
+    rotations, reflections = (i + k) % n, (k - i) % n  # of the corners
+    table = np.block(
+        [[rotations, n + (k + i) % n], [n + (k - i) % n, (k - i) % n]]  # r_k r_i, r_k s_i, ...
+    )
+    permutations = np.concatenate([rotations, reflections]).astype(np.int16)
+    return Group(name, table.astype(np.int32), permutations)
+
+
+def _quaternions() -> Group:
+    unit, minus = np.divmod(np.arange(8), 2)  # units 1, i, j, k: a product's unit is the xor
+    flips = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 1, 0], [0, 0, 1, 1]])  # ij = k, ik = -j
+    units = unit[:, None] ^ unit[None, :]
+    signs = minus[:, None] ^ minus[None, :] ^ flips[unit[:, None], unit[None, :]]
+    return Group("Q8", (2 * units + signs).astype(np.int32), None)
 
 
 def _permutations(name: str, n: int, *, even: bool) -> Group:

@@ -1,0 +1,213 @@
+"""Deterministic finite automata: complete tables, minimal and canonically numbered on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from statetrack.errors import UserError
+from statetrack.files import read_json
+
+Ints = NDArray[np.int64]
+KEYS = ("alphabet", "start", "accepting", "transitions")
+
+
+@dataclass(frozen=True, eq=False)
+class DFA:
+    """A complete automaton. Two are equal if their tables are; see :meth:`minimal` for languages.
+
+    States and symbols are numbers; a symbol's text stands at its place in the alphabet.
+    """
+
+    alphabet: tuple[str, ...]
+    delta: Ints  # [states, symbols]: the next state
+    start: int
+    accepting: NDArray[np.bool_]  # [states]
+
+    def __post_init__(self) -> None:
+        check_alphabet(self.alphabet, "a DFA")
+        delta = np.array(self.delta, dtype=np.int64)  # copies: nobody else can change them
+        accepting = np.array(self.accepting, dtype=np.bool_)
+        states = len(accepting)
+        if not states or delta.shape != (states, len(self.alphabet)):
+            raise UserError(
+                f"a DFA needs a next state for each of its {states} states and "
+                f"{len(self.alphabet)} symbols; got a table of shape {delta.shape}"
+            )
+        for what, value in (("start", self.start), ("next", delta.min()), ("next", delta.max())):
+            if not 0 <= value < states:
+                raise UserError(f"a DFA's {what} state must be 0 to {states - 1}; got {value}")
+        delta.flags.writeable = accepting.flags.writeable = False
+        object.__setattr__(self, "alphabet", tuple(self.alphabet))
+        object.__setattr__(self, "start", int(self.start))
+        object.__setattr__(self, "delta", delta)
+        object.__setattr__(self, "accepting", accepting)
+
+    @property
+    def states(self) -> int:
+        """The number of states."""
+        return len(self.delta)
+
+    def _content(self) -> tuple[object, ...]:
+        return self.alphabet, self.start, self.delta.tobytes(), self.accepting.tobytes()
+
+    def __eq__(self, other: object) -> bool:
+        return self._content() == other._content() if isinstance(other, DFA) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def encode(self, word: str | Sequence[str]) -> Ints:
+        """[T]: the numbers of a word's symbols; a text is a sequence of characters."""
+        numbers = {symbol: i for i, symbol in enumerate(self.alphabet)}
+        for symbol in word:
+            if symbol not in numbers:
+                raise UserError(
+                    f"unknown symbol {symbol!r} in {word!r}; known: {', '.join(self.alphabet)}"
+                )
+        return np.array([numbers[symbol] for symbol in word], dtype=np.int64)
+
+    def step(self, states: int | Ints, symbols: int | Ints) -> Ints:
+        """The states after one symbol each."""
+        return np.asarray(self.delta[states, symbols])
+
+    def run(self, words: Ints, start: int | Ints | None = None) -> Ints:
+        """[B, T] symbols -> [B, T] the state after each; `start` (one or [B]) carries on a run."""
+        symbols = len(self.alphabet)
+        if words.size and not 0 <= words.min() <= words.max() < symbols:
+            raise UserError(
+                f"symbols must be numbers from 0 to {symbols - 1}; "
+                f"got {words.min()} to {words.max()}"
+            )
+        table = self.delta.ravel()
+        columns = np.ascontiguousarray(words.T)  # a row per time step: contiguous reads
+        visited = np.empty(columns.shape, dtype=np.int64)
+        state = np.empty(len(words), dtype=np.int64)
+        state[:] = self.start if start is None else start
+        for t, column in enumerate(columns):
+            state = visited[t] = table.take(state * symbols + column)
+        return visited.T
+
+    def accepts(self, word: str | Sequence[str]) -> bool:
+        """Whether the word is in the language."""
+        state = self.start
+        for symbol in self.encode(word):
+            state = self.delta[state, symbol]
+        return bool(self.accepting[state])
+
+    def minimal(self) -> DFA:
+        """The smallest complete DFA of the same language.
+
+        States are numbered breadth first from the start, symbols in the order of the alphabet:
+        two languages over one alphabet are equal if and only if their minimal DFAs are.
+        """
+        from automata.fa import dfa as library  # here: it loads networkx, a quarter of a second
+
+        minimal = library.DFA(
+            states=set(range(self.states)),
+            input_symbols=set(self.alphabet),
+            transitions={
+                state: dict(zip(self.alphabet, row, strict=True))
+                for state, row in enumerate(self.delta.tolist())
+            },
+            initial_state=self.start,
+            final_states=set(np.flatnonzero(self.accepting).tolist()),
+        ).minify()
+        numbers = {minimal.initial_state: 0}
+        rows: list[list[int]] = []
+        for state in (order := [minimal.initial_state]):  # grows while it is read
+            targets = [minimal.transitions[state][symbol] for symbol in self.alphabet]
+            for target in targets:
+                if target not in numbers:
+                    numbers[target] = len(order)
+                    order.append(target)
+            rows.append([numbers[target] for target in targets])
+        accepting = [state in minimal.final_states for state in order]
+        return DFA(self.alphabet, np.array(rows), 0, np.array(accepting))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, states named q0, q1 and so on."""
+        return {
+            "alphabet": list(self.alphabet),
+            "start": f"q{self.start}",
+            "accepting": [f"q{state}" for state in np.flatnonzero(self.accepting)],
+            "transitions": {
+                f"q{state}": {a: f"q{q}" for a, q in zip(self.alphabet, row, strict=True)}
+                for state, row in enumerate(self.delta.tolist())
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: Any, where: str = "a DFA") -> DFA:
+        """From JSON values as :meth:`to_json` writes them, states named at will.
+
+        States are numbered in the order of "transitions"; `where` names the DFA in errors.
+        """
+        if not isinstance(data, dict) or set(data) != set(KEYS):
+            got = ", ".join(map(str, data)) if isinstance(data, dict) else repr(data)
+            raise UserError(f"{where} must be an object with {', '.join(KEYS)}; got {got}")
+        alphabet, table = data["alphabet"], data["transitions"]
+        if not isinstance(alphabet, list):
+            raise UserError(f"{where}: alphabet must be a list of symbols; got {alphabet!r}")
+        check_alphabet(alphabet, where)
+        if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+            raise UserError(f"{where}: transitions must be an object of objects, one per state")
+        if not isinstance(data["accepting"], list):
+            raise UserError(
+                f"{where}: accepting must be a list of states; got {data['accepting']!r}"
+            )
+        numbers = {state: i for i, state in enumerate(table)}
+
+        def number(state: object, role: str) -> int:
+            if not isinstance(state, str) or state not in numbers:
+                known = ", ".join(numbers) or "none"
+                raise UserError(
+                    f"{where}: {role} is {state!r}, a state that is not in transitions; "
+                    f"known: {known}"
+                )
+            return numbers[state]
+
+        for state, row in table.items():
+            for symbol in row:
+                if symbol not in alphabet:
+                    raise UserError(
+                        f"{where}: state {state!r} has a transition on {symbol!r}, which is not "
+                        f"in the alphabet {', '.join(alphabet)}"
+                    )
+            for symbol in alphabet:
+                if symbol not in row:
+                    raise UserError(
+                        f"{where}: state {state!r} has no transition on {symbol!r}; every state "
+                        "needs one on every symbol"
+                    )
+        start = number(data["start"], "the start")
+        accepting = np.zeros(len(table), dtype=np.bool_)
+        accepting[[number(state, "an accepting state") for state in data["accepting"]]] = True
+        delta = [
+            [number(row[a], f"the transition of {state!r} on {a!r}") for a in alphabet]
+            for state, row in table.items()
+        ]
+        return cls(tuple(alphabet), np.array(delta), start, accepting)
+
+
+def check_alphabet(alphabet: Sequence[object], where: str) -> None:
+    """Check that symbols are texts, that there are some, and none twice."""
+    if not len(alphabet):
+        raise UserError(f"{where} needs an alphabet of at least one symbol")
+    seen: set[str] = set()
+    for symbol in alphabet:
+        if not isinstance(symbol, str) or not symbol:
+            raise UserError(f"{where}: a symbol must be a text that is not empty; got {symbol!r}")
+        if symbol in seen:
+            raise UserError(f"{where}: symbol {symbol!r} is in the alphabet twice")
+        seen.add(symbol)
+
+
+def read_dfa(path: Path | str) -> DFA:
+    """A DFA from a JSON file; see :meth:`DFA.to_json` for the format."""
+    return DFA.from_json(read_json(Path(path)), str(path))

@@ -1,0 +1,223 @@
+"""Regular expressions to DFAs.
+
+automata-lib does the work, but the syntax is checked here first: the library takes the digits of
+a{2,3} for symbols, reads a{0} as a? and gives & and | one precedence. It is handed a pattern whose
+symbols are stand-in characters, so that no symbol can be taken for syntax: [(][)] works.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from statetrack.automata.dfa import DFA, check_alphabet
+from statetrack.errors import UserError
+
+if TYPE_CHECKING:
+    from automata.fa.nfa import NFA
+
+SUPPORTED = "literals, |, &, *, +, ?, {m}, {m,}, {m,n}, [abc], [a-c], . and parentheses"
+MAX_SIZE = 2_000  # symbols after repetitions are written out
+MAX_STATES = 10_000  # of the DFA before it is minimised: there may be 2^size
+STAND_INS = 0xF0000  # the private characters of Unicode
+
+QUANTIFIER = re.compile(r"[*+?]|\{([0-9]*)(,?)([0-9]*)\}")
+
+
+def from_regex(pattern: str, alphabet: str | Sequence[str] | None = None) -> DFA:
+    """The minimal DFA of the words that match the whole pattern.
+
+    The alphabet, single characters, is that of the pattern's literals in sorted order unless
+    given; a dot stands for any of it. & is intersection; mixed with | it needs parentheses.
+    """
+    tokens = _Parser(pattern).tokens
+    literals = sorted({symbol for token in tokens if isinstance(token, tuple) for symbol in token})
+    alphabet = tuple(literals if alphabet is None else alphabet)
+    check_alphabet(alphabet, f"regex {pattern!r}")
+    for symbol in alphabet:
+        if len(symbol) != 1:
+            raise UserError(f"the alphabet of a regex has single characters; got {symbol!r}")
+    for symbol in literals:
+        if symbol not in alphabet:
+            known = ", ".join(alphabet)
+            raise UserError(f"regex {pattern!r}: {symbol!r} is not in the alphabet {known}")
+    from automata.fa.nfa import NFA  # here: it loads networkx, a quarter of a second
+
+    stand_in = {symbol: chr(STAND_INS + i) for i, symbol in enumerate(alphabet)}
+    written = "".join(
+        token if isinstance(token, str) else f"({'|'.join(stand_in[symbol] for symbol in token)})"
+        for token in tokens
+    )
+    nfa = NFA.from_regex(written, input_symbols=set(stand_in.values()))
+    return _determinise(nfa, alphabet, list(stand_in.values()), pattern).minimal()
+
+
+@dataclass
+class _Level:
+    """What has been read of the expression within one pair of parentheses."""
+
+    opened: int  # where
+    operator: str = ""  # its | or &
+    size: int = 0  # of what stands before the last operator
+    term: int = 0  # of what stands after it
+    last: int | None = None  # size of the last piece, if it may be repeated
+    empty: bool = True  # nothing after the last operator
+
+
+class _Parser:
+    """Checks a pattern and cuts it up: operators as texts, sets of symbols as tuples."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.at = 0
+        self.tokens: list[str | tuple[str, ...]] = []
+        self.levels = [_Level(0)]
+        while self.at < len(pattern):
+            self._token()
+        if len(self.levels) > 1:
+            self.at = self.levels[-1].opened
+            self._fail("'(' is not closed")
+        if pattern:
+            self._end_term()
+
+    def _fail(self, problem: str) -> NoReturn:
+        raise UserError(
+            f"regex {self.pattern!r}: {problem} at position {self.at + 1}; supported: {SUPPORTED}"
+        )
+
+    def _token(self) -> None:
+        character = self.pattern[self.at]
+        level = self.levels[-1]
+        if match := QUANTIFIER.match(self.pattern, self.at):
+            self._repeat(match)
+        elif character in "|&":
+            self._end_term()
+            if level.operator not in ("", character):
+                self._fail("& and | side by side need parentheses")
+            level.operator, level.empty, level.last = character, True, None
+            self._add(character)
+        elif character == "(":
+            self.levels.append(_Level(self.at))
+            self._add("(")
+        elif character == ")":
+            if len(self.levels) == 1:
+                self._fail("')' closes nothing")
+            if self.pattern[self.at - 1] != "(":  # () is the empty word
+                self._end_term()
+            self.levels.pop()
+            self._piece(level.size)
+            self._add(")")
+        elif character == "[":
+            self._class()
+        elif character == ".":
+            self._piece(1)
+            self._add(".")
+        elif character in r"\^$]{}" or character.isspace():
+            self._fail(f"{character!r} is not supported")
+        else:
+            self._piece(1)
+            self._add((character,))
+
+    def _add(self, token: str | tuple[str, ...], length: int = 1) -> None:
+        self.tokens.append(token)
+        self.at += length
+
+    def _piece(self, size: int) -> None:
+        level = self.levels[-1]
+        level.term += size
+        level.last, level.empty = size, False
+        self._check_size(level.term)
+
+    def _check_size(self, size: int) -> None:
+        if size > MAX_SIZE:
+            raise UserError(
+                f"regex {self.pattern!r} is too large: {size:,} symbols when its repetitions are "
+                f"written out; at most {MAX_SIZE:,} are supported"
+            )
+
+    def _end_term(self) -> None:
+        level = self.levels[-1]
+        if level.empty:
+            self._fail("an empty alternative (write a? for a or nothing)")
+        # an intersection is a product of automata
+        many = level.operator == "&"
+        level.size = level.size * level.term if many else level.size + level.term
+        level.term = 0
+        self._check_size(level.size)
+
+    def _repeat(self, match: re.Match[str]) -> None:
+        level = self.levels[-1]
+        if level.last is None:
+            self._fail(f"{match[0]!r} has nothing to repeat (twice over needs parentheses)")
+        times = 1
+        if match[0].startswith("{"):
+            low, comma, high = match.groups()
+            if not (low or high) or len(low + high) > 9:
+                self._fail(f"{match[0]!r} is not a repetition")
+            most = int(high) if high else int(low or 0) if not comma else None
+            if most is not None and not 1 <= most >= int(low or 0):
+                self._fail(f"{match[0]!r} must allow at least one and not end before it begins")
+            times = max(int(low or 0), int(high or 0), 1)
+        level.term += (times - 1) * level.last
+        level.last = None
+        self._check_size(level.term)
+        self._add(match[0], len(match[0]))
+
+    def _class(self) -> None:
+        end = self.pattern.find("]", self.at)
+        content = self.pattern[self.at + 1 : end]
+        if end < 0 or not content or content[0] == "^":
+            self._fail("a set that does not look like [abc] or [a-c]")
+        for character in content:
+            if character in "[\\" or character.isspace():
+                self._fail(f"a set with {character!r} in it is not supported")
+        symbols: list[str] = []
+        i = 0
+        while i < len(content):
+            if content[i + 1 : i + 2] == "-" and i + 2 < len(content):  # a last - is a symbol
+                low, high = ord(content[i]), ord(content[i + 2])
+                if low > high:
+                    self._fail(f"the range {content[i : i + 3]!r} runs backwards")
+                self._check_size(high - low)
+                symbols += map(chr, range(low, high + 1))
+                i += 3
+            else:
+                symbols.append(content[i])
+                i += 1
+        unique = tuple(dict.fromkeys(symbols))
+        self._piece(len(unique))
+        self._add(unique, end + 1 - self.at)
+
+
+def _determinise(nfa: NFA, alphabet: tuple[str, ...], symbols: list[str], pattern: str) -> DFA:
+    """The subset construction. The library's own has no limit and would run for ever."""
+
+    def closed(states: set[int]) -> frozenset[int]:
+        stack = list(states)
+        while stack:
+            new = set(nfa.transitions.get(stack.pop(), {}).get("", ())) - states
+            states |= new
+            stack += new
+        return frozenset(states)
+
+    order = [closed({nfa.initial_state})]
+    numbers = {order[0]: 0}
+    delta = []
+    for subset in order:  # grows while it is read
+        if len(order) > MAX_STATES:
+            raise UserError(f"regex {pattern!r} needs a DFA of more than {MAX_STATES:,} states")
+        row = []
+        for symbol in symbols:
+            moves = (nfa.transitions.get(state, {}).get(symbol, ()) for state in subset)
+            target = closed(set().union(*moves))
+            if target not in numbers:
+                numbers[target] = len(order)
+                order.append(target)
+            row.append(numbers[target])
+        delta.append(row)
+    accepting = [not subset.isdisjoint(nfa.final_states) for subset in order]
+    return DFA(alphabet, np.array(delta), 0, np.array(accepting))
