@@ -67,7 +67,7 @@ def test_an_unknown_task_lists_examples(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Q8", "S5_x_", "S5_", "S0", "S5_swaps", "S5_up_to_", "S5_up_to_x", "S5_up_to_\u0663", "S5\n"],
+    ["Q9", "S5_x_", "S5_", "S0", "S5_swaps", "S5_up_to_", "S5_up_to_x", "S5_up_to_\u0663", "S5\n"],
     ids=ascii,
 )
 def test_an_unknown_group(name: str) -> None:
@@ -145,7 +145,7 @@ def test_lengths_that_will_not_do(make: Callable[[], object], message: str) -> N
         make()
 
 
-@pytest.mark.parametrize("name", ["parity", "S5"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_least_length_will_do(name: str) -> None:
     least = make_task(name).min_length
     assert (stream(name, least, least).batch(0).targets >= 0).any(1).all()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from statetrack.tasks import Batch, Stream, Task, generator, make_task
+from tests.tasks.test_first_batches_practice import FIRST_BATCH as PRACTICE
 from tests.tasks.variants import EXAMPLES, VARIANTS, each
 
 # The first training batch of each task, as sha256 of its tokens and targets. A change of one of
@@ -24,11 +25,65 @@ FIRST_BATCH = {
     "A4_x_Z5": "208f95d3b918476ae78c6e60d10ba595022ea6666d4a2138370652b33dab9c69",
     "S5 4 tokens special": "e988a1fe71ef15ec13e1c1c181a29deff1c06423de7b65c385a85053ca72eaa2",
     "S5 4 tokens repeat": "0e133c8807827b045ab2ba28223c525476df491bf4ac85abc3e476b9ffdfcb8e",
+    "modular_arithmetic": "326b6794da1270ad3f3fe2cd445251f4fc7ce0435696bfd086bf7c87bd35007b",
+    "modular_arithmetic_brackets": (
+        "55ea77e7a2af07377b926f5325c341ef122ce2856d5a6d44866af21c45c036e8"
+    ),
+    "cycle_navigation": "4437d72b3c8b0e2d536a9a6bba9bffd09bd210e5a29ac89e74d46038fc4a2794",
+    "even_pairs": "12a9efbc53b5eeac2fbefa180f02b1e1650caa469c437df09ce9cec7b85de093",
+    "chomsky/odds_first": "b4d923484eb3aa9e1730f7a9a9ea63429eb7a1b65d478c933953ab04f457543e",
+    "chomsky/duplicate_string": "24029502b0cff2dcec0980c18608618004684ac73f769c3fc81c737e84071342",
+    "chomsky/missing_duplicate_string": (
+        "1efcc9a44f08e0e7924bd9812efdb502d64a7322c852dda53e7d77e977b5d0d4"
+    ),
+    "chomsky/bucket_sort": "9d29dd63b76c3c32fce2bba75b2b94bd7654cd2b33c631a9c7bb602f6f247c82",
+    "chomsky/compute_sqrt": "911c5f13d34bfdb5f27ad6bd201bb114d3496cdcd9f2f5a096c8dad7a0e46f67",
+    "chomsky/binary_addition": "f477edb8cf4b8f6982febe976534fe1f5aaebbfa1ea5fdbe4c89bb045ae50f78",
+    "chomsky/binary_multiplication": (
+        "1d22ebd93a320c3e5e9a7fee75dddb4c96e2e1a0547bdcfb1f04f313bf6e06e7"
+    ),
+    "chomsky/reverse_string": "f1a68188b76651b8c337f8254214ceb2c0dc11e7302551685706a33b32f4a4a8",
+    "chomsky/stack_manipulation": (
+        "c460c4963f02fb9a4a8d51542867f400ca88dc69bf8886557daab6cf5ff49200"
+    ),
+    "chomsky/modular_arithmetic_brackets": (
+        "13d4441604fbc3a56744fdc484ea70b31548234118629404862028a2cdfb4de4"
+    ),
+    "chomsky/modular_arithmetic_brackets_nomult": (
+        "e06343b8004038c3db395c3b4b28d2c4401f183b815873ce35e116aedb305c76"
+    ),
+    "chomsky/solve_equation": "5d882d0fbe4f0fdb8d10139504688902a07b18844c2cbdf796fa7ce6c92b4970",
+    "chomsky/even_pairs": "e751e0932a8220c8f5ab521e9d4c0239e110cd0bcda10d4efec01a45941e26b6",
+    "chomsky/parity_check": "609981a02d73bff534a4f7e22ee9a4ab73e94e81253ff7d333231749f16ff8a4",
+    "chomsky/cycle_navigation": "5b6ee12208b152ce12db14b5641e84bf46d1e7db9153dd7ace027e378360753b",
+    "chomsky/modular_arithmetic": (
+        "5cff762c8209bc90b5bec642d10160c96fa8df6f9f49edcda3c410ff9c93934f"
+    ),
+    "modular_arithmetic dense": "4b24d154338d6f6f19f032514e53bb26f5455729f6a129c207a6a4fc7ee57dee",
+    "modular_arithmetic_brackets no mult": (
+        "a44fa2a53f692e73c824e44c0a176cfbd064285a21e42a40963234d6e7bcbf26"
+    ),
+    "cycle_navigation of 6": "9d84cd353a3d26e380f49625c168d27409cff4097a19214097ab41944c36de35",
+    "regex:(ab)*": "46ee9bde4d397e6680c8221b80bae91b4af48e92e29c3e07e163ddc14996b6cb",
+    "tomita1": "ff4c9848f7f61d9bd9308ab00ac853a881bf390f7eb83363badf994a6dbff98b",
+    "tomita2": "5d319bbc3aacbd36a3fcdbb4557c5b19c54f8b8af826b7707c4e06302a37f58c",
+    "tomita3": "ec2d22afdbdfbfa453a2af65af8efb9cc35f49ddbb89e7aba8d99ed3a74c55b2",
+    "tomita4": "8aab856b5f96db51ebd8617511c96f71463092c71a155fc4ab867eadbc8c4a5b",
+    "tomita5": "2466a4378479812ac8b9b6916d5ebcfe1f071b160def4e028472f73e471f7df6",
+    "tomita6": "0590391289b633ef96dc23fd4ac476074b572851a10e466218808e72ff15ae54",
+    "tomita7": "696ac7d30b2bf1c1f11275ee6d6e94202e420a8ab4537d996ff4fe6f72931836",
+    "flip_flop": "77f3524d917428046a462faf5d3e72e352ac095d12cf5348d337a531750e6f75",
+    "dyck1_depth3": "58e2fe43b4b6db29bb43c9b30e154ca9f79385a16110ce99289b8e2e9d3dd304",
+    "gridworld5": "77837cb349542137cbab9324849d3fff3983ef2bafca9959044a1fe999e4665c",
+    "random_dfa8_seed0": "dd1e34cca3686b97ebb314cf4b0c3d29f28bb97fa7e4f008fe41817850466d0a",
+    "tomita5 dense": "d28811b5aca8a8930898b016feb14147da02a6ec27e2403f064edb71b9ed019e",
+    "tomita4 membership": "895c21ab944296709da2f28b7a2ff09c3bd7a697c34db05418928af65e80f919",
+    "dyck1_depth3 next symbols": "aea5d2ab2224112bd3e93357de0adb1e12ddba2bf3b388e8cc9119e265760793",
 }
 
 
 def stream(task: Task, split: str = "train", data_seed: int = 0) -> Stream:
-    return Stream(task, split, data_seed, 8, 3, 40)
+    return Stream(task, split, data_seed, 8, max(3, task.min_length), 40)
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -41,7 +96,8 @@ def digest(batch: Batch) -> str:
 
 
 def test_every_example_has_a_digest() -> None:
-    assert {*EXAMPLES, "S5 4 tokens special"} <= FIRST_BATCH.keys()
+    assert {*EXAMPLES, "S5 4 tokens special"} <= FIRST_BATCH.keys() | PRACTICE.keys()
+    assert not FIRST_BATCH.keys() & PRACTICE.keys()
 
 
 @pytest.mark.parametrize("label", FIRST_BATCH)

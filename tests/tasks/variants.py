@@ -18,7 +18,14 @@ VARIANTS: dict[str, Task] = {
     ),
     "A4_x_Z5 last": make_task("A4_x_Z5", supervision="last"),
     "parity dense": make_task("parity", supervision="dense"),
+    "modular_arithmetic dense": make_task("modular_arithmetic", supervision="dense"),
+    "modular_arithmetic_brackets no mult": make_task("modular_arithmetic_brackets", mult=False),
+    "cycle_navigation of 6": make_task("cycle_navigation", cycle_size=6),
+    "tomita5 dense": make_task("tomita5", supervision="dense"),
+    "tomita4 membership": make_task("tomita4", predict="membership"),
+    "dyck1_depth3 next symbols": make_task("dyck1_depth3", predict="next_symbols"),
 }
+PARITY = {label: task for label, task in VARIANTS.items() if task.family == "parity"}
 WORD_PROBLEMS = {label: task for label, task in VARIANTS.items() if task.family == "word problem"}
 
 

@@ -5,7 +5,15 @@ import pkgutil
 from typing import Any
 
 from statetrack.config import from_dict
-from statetrack.tasks.base import FAMILIES, IGNORE, Batch, Task, generator
+from statetrack.tasks.base import (
+    FAMILIES,
+    IGNORE,
+    Batch,
+    LengthwiseTask,
+    PrefixTask,
+    Task,
+    generator,
+)
 from statetrack.tasks.data import Data, FiniteDataset, Stream
 
 for _module in pkgutil.iter_modules(__path__):
@@ -23,6 +31,8 @@ __all__ = [
     "Batch",
     "Data",
     "FiniteDataset",
+    "LengthwiseTask",
+    "PrefixTask",
     "Stream",
     "Task",
     "generator",

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from statetrack.automata import DFA
 from statetrack.config import Named, at_least, check_types, one_of, option, unknown
 from statetrack.errors import UserError
 
@@ -39,15 +40,13 @@ class Task(Named):
     family: ClassVar[str]
     examples: ClassVar[tuple[str, ...]]
     about: ClassVar[str]
-    # what a sequence is scored on: its answer, or all its supervised positions together
-    metric: ClassVar[Literal["answer", "sequence"]]
+    # what a sequence is scored on: its answer, all its scored positions together, or each of them
+    metric: ClassVar[Literal["answer", "sequence", "token"]]
 
     name: str = option("", "which task of its family")
-    supervision: Literal["last", "dense"] = option("last", "targets at the answer or everywhere")
 
     def __post_init__(self) -> None:
         check_types(self)
-        one_of("supervision", self.supervision, ("last", "dense"))
 
     @classmethod
     def class_for(cls, name: str) -> type[Task]:
@@ -57,14 +56,14 @@ class Task(Named):
         raise unknown("task", name, [e for f in FAMILIES for e in f.examples])
 
     @classmethod
-    @abstractmethod
     def matches(cls, name: str) -> bool:
-        """Whether `name` is a task of this family."""
+        """Whether `name` is a task of this family; by default, one of its examples."""
+        return name in cls.examples
 
     @property
     @abstractmethod
     def vocab(self) -> tuple[str, ...]:
-        """The tokens, by id."""
+        """The tokens, by id, of inputs and targets alike."""
 
     @property
     @abstractmethod
@@ -90,8 +89,16 @@ class Task(Named):
         """[B, size] inputs; those past a row's length need not be padded."""
 
     @abstractmethod
-    def dense_targets(self, tokens: Ints) -> Ints:
-        """[B, T] -> the right answer at every position, as if each were the last."""
+    def targets(self, tokens: Ints) -> Ints:
+        """What `solve` returns, for valid tokens [B, T]; padding need not be IGNORE."""
+
+    def automaton(self) -> DFA | None:
+        """The automaton behind the task, if it is regular."""
+        return None
+
+    def scored(self, targets: Ints) -> NDArray[np.bool_]:
+        """Which positions count for accuracy; the loss counts every one that is not IGNORE."""
+        return targets != IGNORE
 
     def solve(self, tokens: Ints) -> Ints:
         """The targets of any input [B, T]: IGNORE on padding and wherever nothing is asked."""
@@ -100,20 +107,15 @@ class Task(Named):
             raise UserError(f"solve takes tokens [B, T]; got shape {list(tokens.shape)}")
         if tokens.size and not (tokens.min() >= 0 and tokens.max() < len(self.vocab)):
             raise UserError(f"{self.name}: token ids must lie in 0..{len(self.vocab) - 1}")
-        real = tokens != self.pad
-        targets = np.where(real, self.dense_targets(tokens), IGNORE)
-        if self.supervision == "dense":
-            return targets
-        last = np.where(real, np.arange(tokens.shape[1]), -1).max(1, initial=-1, keepdims=True)
-        return np.where(np.arange(tokens.shape[1]) == last, targets, IGNORE)
+        return np.where(tokens != self.pad, self.targets(tokens), IGNORE)
 
     def sample(self, rng: np.random.Generator, lengths: Ints) -> Batch:
         """Sequences of the given lengths."""
         lengths = np.asarray(lengths, dtype=np.int64)
         self.check_lengths(int(lengths.min()), int(lengths.max()))
-        size = self.input_size(int(lengths.max()))
-        tokens = self.sample_tokens(rng, lengths, size)
         sizes = np.array([self.input_size(n) for n in range(int(lengths.max()) + 1)])[lengths]
+        size = int(sizes.max())
+        tokens = self.sample_tokens(rng, lengths, size)
         tokens = np.where(np.arange(size) < sizes[:, None], tokens, self.pad)
         return Batch(tokens, self.solve(tokens), lengths)
 
@@ -122,6 +124,58 @@ class Task(Named):
         at_least(f"the length of {self.name}", low, self.min_length)
         if high < low:
             raise UserError(f"the greatest length {high} is below the least, {low}")
+
+
+@dataclass(frozen=True)
+class PrefixTask(Task):
+    """A task in which every prefix of a sequence is a sequence with an answer of its own."""
+
+    supervision: Literal["last", "dense"] = option("last", "targets at the answer or everywhere")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("supervision", self.supervision, ("last", "dense"))
+
+    @abstractmethod
+    def dense_targets(self, tokens: Ints) -> Ints:
+        """[B, T] -> the right answer at every position, as if each were the last."""
+
+    def targets(self, tokens: Ints) -> Ints:
+        answers = self.dense_targets(tokens)
+        if self.supervision == "dense":
+            return answers
+        position = np.arange(tokens.shape[1])
+        last = np.where(tokens != self.pad, position, -1).max(1, initial=-1, keepdims=True)
+        return np.where(position == last, answers, IGNORE)
+
+
+@dataclass(frozen=True)
+class LengthwiseTask(Task):
+    """A task whose sequences are drawn and solved all of one length at a time."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, count: int, length: int) -> Ints:
+        """[count, input_size(length)]: inputs of one length."""
+
+    @abstractmethod
+    def answer(self, tokens: Ints) -> Ints:
+        """[n, size] unpadded inputs of one length -> their targets, IGNORE where none."""
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        tokens = np.full((len(lengths), size), self.pad, dtype=np.int64)
+        for length in np.unique(lengths):
+            rows = np.flatnonzero(lengths == length)
+            drawn = self.draw(rng, len(rows), int(length))
+            tokens[rows, : drawn.shape[1]] = drawn
+        return tokens
+
+    def targets(self, tokens: Ints) -> Ints:
+        targets = np.full_like(tokens, IGNORE)
+        sizes = (tokens != self.pad).sum(1)
+        for size in np.unique(sizes[sizes > 0]):
+            rows = np.flatnonzero(sizes == size)
+            targets[rows, :size] = self.answer(tokens[rows, :size])
+        return targets
 
 
 FAMILIES: list[type[Task]] = []

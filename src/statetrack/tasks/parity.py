@@ -7,13 +7,14 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from statetrack.automata import DFA
 from statetrack.config import option
-from statetrack.tasks.base import Ints, Task, register
+from statetrack.tasks.base import Ints, PrefixTask, register
 
 
 @register
 @dataclass(frozen=True)
-class Parity(Task):
+class Parity(PrefixTask):
     """Token 1 is the bit 0, token 2 the bit 1; the answer, 1 or 2 likewise, is their sum mod 2.
 
     Length counts the answer, as in the paper: a sequence of length L has L - 1 bits, and the
@@ -23,13 +24,9 @@ class Parity(Task):
     family: ClassVar[str] = "parity"
     examples: ClassVar[tuple[str, ...]] = ("parity",)
     about: ClassVar[str] = "the number of ones modulo 2"
-    metric: ClassVar[Literal["answer", "sequence"]] = "answer"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
 
     name: str = option("parity", "which task of its family")
-
-    @classmethod
-    def matches(cls, name: str) -> bool:
-        return name == "parity"
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -55,3 +52,7 @@ class Parity(Task):
 
     def dense_targets(self, tokens: Ints) -> Ints:
         return 1 + np.cumsum(tokens == 2, axis=1) % 2
+
+    def automaton(self) -> DFA:
+        """Two states; a word is accepted if it has an odd number of ones."""
+        return DFA(("0", "1"), np.array([[0, 1], [1, 0]]), 0, np.array([False, True]))

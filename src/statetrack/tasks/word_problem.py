@@ -5,27 +5,30 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from statetrack.automata import Group, group
+from statetrack.automata import DFA, Group, group, read_group
 from statetrack.config import at_least, one_of, option, unknown
 from statetrack.errors import UserError
-from statetrack.tasks.base import Ints, Task, register
+from statetrack.tasks.base import Ints, PrefixTask, register
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 
 
 @register
 @dataclass(frozen=True)
-class GroupWordProblem(Task):
+class GroupWordProblem(PrefixTask):
     """y_t = x_1 x_2 ... x_t, the new element multiplied on the right.
 
     The name is a group (`S5`, `A5`, `Z60`, `A4_x_Z5`), all of whose elements are inputs, or a
     permutation group with a suffix: `_only_swaps` for the identity and the transpositions,
-    `_up_to_3` for what moves at most 3 points. Tokens are the elements by number, then seven
-    specials. A BOS stands before input and target; length counts the tokens after it.
+    `_up_to_3` for what moves at most 3 points; or `group:FILE`, a JSON file with a multiplication
+    table or with generators. `generators` restricts the inputs to some elements. Tokens are the
+    elements by number, then seven specials. A BOS stands before input and target; length counts
+    the tokens after it.
 
     With `tokens_per_element` = n > 1 each element is followed by n - 1 fillers, a special token or
     the element again, and targets come n - 1 positions later, on the last token of a block; until
@@ -37,9 +40,10 @@ class GroupWordProblem(Task):
         "S5", "S5_only_swaps", "S5_up_to_3", "A5", "Z60", "A4_x_Z5",
     )  # fmt: skip
     about: ClassVar[str] = "the running product of group elements"
-    metric: ClassVar[Literal["answer", "sequence"]] = "sequence"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "sequence"
 
     supervision: Literal["last", "dense"] = option("dense", "targets at the answer or everywhere")
+    generators: tuple[int, ...] = option((), "elements that are inputs; by default the name says")
     tokens_per_element: int = option(1, "tokens that each element takes")
     filler: Literal["special", "repeat"] = option("special", "what fills an element's tokens")
 
@@ -51,10 +55,12 @@ class GroupWordProblem(Task):
 
     @classmethod
     def matches(cls, name: str) -> bool:
-        return re.match(r"[A-Z][0-9]", name) is not None
+        return re.match(r"[A-Z][0-9]|group:", name) is not None
 
     @cached_property
     def _parts(self) -> tuple[Group, str]:
+        if self.name.startswith("group:"):
+            return read_group(Path(self.name.removeprefix("group:"))), ""
         match = re.fullmatch(r"(.*?)(|_only_swaps|_up_to_[0-9]{1,3})", self.name)
         if match is None:
             raise unknown("task", self.name, self.examples)
@@ -69,12 +75,26 @@ class GroupWordProblem(Task):
     def inputs(self) -> Ints:
         """The elements that occur in the input, by number."""
         group, suffix = self._parts
+        if self.generators:
+            return self._given_inputs(group)
         if not suffix:
             return np.arange(group.order)
         points = 2 if suffix == "_only_swaps" else int(suffix.rsplit("_", 1)[1])
         inputs = np.flatnonzero(group.moved_points() <= points)
         if len(inputs) < 2:
             raise UserError(f"{self.name}: only the identity moves at most {points} points")
+        return inputs
+
+    def _given_inputs(self, group: Group) -> Ints:
+        inputs = np.unique(self.generators)
+        if inputs[0] < 0 or inputs[-1] >= group.order:
+            raise UserError(f"generators of {self.name} must lie in 0..{group.order - 1}")
+        reached = int(group.subgroup(self.generators).sum())
+        if reached < group.order:
+            raise UserError(
+                f"{self.generators} do not generate {self.name}: they reach {reached} of "
+                f"{group.order} elements"
+            )
         return inputs
 
     @property
@@ -98,6 +118,15 @@ class GroupWordProblem(Task):
     @property
     def chance(self) -> float:
         return 1 / self.group.order
+
+    def automaton(self) -> DFA | None:
+        """The elements as states, the inputs as symbols; accepting is the identity."""
+        if self.tokens_per_element > 1:
+            return None
+        symbols = tuple(str(i) for i in self.inputs)
+        accepting = np.arange(self.group.order) == 0
+        delta = self.group.table[:, self.inputs].astype(np.int64)
+        return DFA(symbols, delta, 0, accepting)
 
     def input_size(self, length: int) -> int:
         return 1 + length

@@ -1,0 +1,145 @@
+"""Modular arithmetic, without and with brackets, as in the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from statetrack.config import at_least, option
+from statetrack.tasks.base import IGNORE, Batch, Ints, PrefixTask, Task, register
+from statetrack.tasks.expressions import (
+    Symbols,
+    answered_at,
+    bracket_expressions,
+    bracket_values,
+    flat_expressions,
+    running_values,
+)
+
+
+@register
+@dataclass(frozen=True)
+class ModularArithmetic(PrefixTask):
+    """Digits joined by + - *, then =, where the value modulo m is asked, as the token of a digit.
+
+    Length counts the answer, as in the paper, and an even length gives the next smaller odd one:
+    of length 5 or 6 is `d + d =`. With dense supervision the value so far is asked at every digit.
+    """
+
+    family: ClassVar[str] = "modular arithmetic"
+    examples: ClassVar[tuple[str, ...]] = ("modular_arithmetic",)
+    about: ClassVar[str] = "the value of a sum of products modulo m"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+
+    name: str = option("modular_arithmetic", "which task of its family")
+    modulus: int = option(5, "m: the digits are 0 to m - 1")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("modulus", self.modulus, 2)
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        return ("PAD", "+", "-", "*", "=", *map(str, range(self.modulus)))
+
+    @property
+    def symbols(self) -> Symbols:
+        """The ids of digits and operators."""
+        return Symbols(self.modulus, zero=5, plus=1, minus=2, times=3)
+
+    @property
+    def equals(self) -> int:
+        """The id of =."""
+        return 4
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.modulus
+
+    @property
+    def min_length(self) -> int:
+        return 3
+
+    def input_size(self, length: int) -> int:
+        return (length + 1) // 2 * 2 - 2
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        tokens = flat_expressions(rng, len(lengths), size, self.symbols)
+        tokens[np.arange(len(lengths)), (lengths + 1) // 2 * 2 - 3] = self.equals
+        return tokens
+
+    def dense_targets(self, tokens: Ints) -> Ints:
+        asked = (tokens >= self.symbols.zero) | (tokens == self.equals)
+        values = running_values(tokens, self.symbols)
+        return np.where(asked, self.symbols.zero + values, IGNORE)
+
+
+@register
+@dataclass(frozen=True)
+class ModularArithmeticBrackets(Task):
+    """A bracketed expression, then =, where its value modulo m is asked, as the token of a digit.
+
+    Length counts the answer and one PAD after it, as in the paper, and is raised to at least 5:
+    of length L are max(L, 5) - 3 tokens of expression and the =.
+    """
+
+    family: ClassVar[str] = "modular arithmetic with brackets"
+    examples: ClassVar[tuple[str, ...]] = ("modular_arithmetic_brackets",)
+    about: ClassVar[str] = "the value of a bracketed expression modulo m"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+
+    name: str = option("modular_arithmetic_brackets", "which task of its family")
+    modulus: int = option(5, "m: the digits are 0 to m - 1")
+    mult: bool = option(True, "whether * occurs besides + and -")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("modulus", self.modulus, 2)
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        return (*map(str, range(self.modulus)), "+", "-", "*", "(", ")", "=", "PAD")
+
+    @property
+    def symbols(self) -> Symbols:
+        """The ids of digits, operators and brackets."""
+        m = self.modulus
+        return Symbols(m, zero=0, plus=m, minus=m + 1, times=m + 2, open=m + 3, close=m + 4)
+
+    @property
+    def equals(self) -> int:
+        """The id of =."""
+        return self.modulus + 5
+
+    @property
+    def pad(self) -> int:
+        return self.modulus + 6
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.modulus
+
+    def input_size(self, length: int) -> int:
+        return max(length, 5) - 2
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        return self.sample(rng, lengths).tokens
+
+    def sample(self, rng: np.random.Generator, lengths: Ints) -> Batch:
+        lengths = np.asarray(lengths, dtype=np.int64)
+        self.check_lengths(int(lengths.min()), int(lengths.max()))
+        sizes = np.maximum(lengths, 5) - 3
+        tokens, values = bracket_expressions(
+            rng, sizes, int(sizes.max()) + 1, self.symbols, self.mult, self.pad
+        )
+        return answered_at(tokens, sizes, self.equals, values, lengths)
+
+    def targets(self, tokens: Ints) -> Ints:
+        values = bracket_values(tokens, self.symbols)
+        return np.where(tokens == self.equals, values[:, None], IGNORE)

@@ -1,0 +1,127 @@
+"""Entities moved between boxes: in which box is this one now?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from statetrack.config import at_least, option
+from statetrack.tasks.base import IGNORE, Ints, Task, register
+from statetrack.tasks.forms import fill, fillable
+
+SYMBOLS = ("PAD", ".", "?", "swap")
+PAD, DOT, ASK, SWAP = range(4)
+ENTITY, BOX, OTHER_BOX = -1, -2, -3  # what the sampler fills in
+
+
+@register
+@dataclass(frozen=True)
+class Boxes(Task):
+    """Statements and questions about entities that all start in box0.
+
+    `entity1 box2` puts an entity into a box; `swap box0 box2` exchanges what is in two boxes;
+    `? entity1` asks for an entity's box, and the answer is due on the entity. Puts alone are
+    recall of the last one; with `swaps` an entity must be followed through all that came since.
+
+    Length counts tokens. The last two are a question; what stands before them is drawn uniformly
+    from puts, questions and swaps, among those that can still be completed. A dot, which does
+    nothing, comes before the last question if statements cannot fill the length: length 3, or any
+    odd length without swaps. Puts are uniform over boxes, and so are answers in the long run; early
+    ones favour box0.
+    """
+
+    family: ClassVar[str] = "boxes"
+    examples: ClassVar[tuple[str, ...]] = ("boxes",)
+    about: ClassVar[str] = "the box of an entity after puts and swaps of boxes"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+
+    name: str = option("boxes", "which task of its family")
+    entities: int = option(4, "entities in the boxes")
+    boxes: int = option(3, "boxes")
+    swaps: bool = option(True, "whether the contents of two boxes may trade places")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("entities", self.entities, 1)
+        at_least("boxes", self.boxes, 2)
+
+    @cached_property
+    def vocab(self) -> tuple[str, ...]:
+        entities = (f"entity{i}" for i in range(self.entities))
+        return (*SYMBOLS, *entities, *(f"box{i}" for i in range(self.boxes)))
+
+    @property
+    def pad(self) -> int:
+        return PAD
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.boxes
+
+    @property
+    def min_length(self) -> int:
+        return 2
+
+    def input_size(self, length: int) -> int:
+        return length
+
+    @property
+    def _first_entity(self) -> int:
+        return len(SYMBOLS)
+
+    @property
+    def _first_box(self) -> int:
+        return len(SYMBOLS) + self.entities
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        forms = [(ENTITY, BOX), (ASK, ENTITY), (SWAP, BOX, OTHER_BOX)][: 3 if self.swaps else 2]
+        totals = lengths - 2
+        totals = totals - ~fillable([len(form) for form in forms], int(totals.max()))[totals]
+        tokens = np.full((len(lengths), size), DOT)
+        statements = fill(rng, forms, totals)
+        width = statements.shape[1]
+        tokens[:, :width] = np.where(np.arange(width) < totals[:, None], statements, DOT)
+        question = lengths[:, None] + (-2, -1)
+        np.put_along_axis(tokens, question, np.array([[ASK, ENTITY]]), axis=1)
+
+        entity = rng.integers(self._first_entity, self._first_box, tokens.shape)
+        box = rng.integers(0, self.boxes, tokens.shape)
+        i, t = np.nonzero(tokens == OTHER_BOX)
+        tokens[i, t] = BOX
+        box[i, t] = (box[i, t - 1] + rng.integers(1, self.boxes, len(i))) % self.boxes
+        tokens = np.where(tokens == ENTITY, entity, tokens)
+        return np.where(tokens == BOX, self._first_box + box, tokens)
+
+    def targets(self, tokens: Ints) -> Ints:
+        """Contents are labelled by the box in which they began; a swap moves two labels.
+
+        All state is in two flat tables with a cell per token of the vocabulary, so that ids plus
+        the row's offset are addresses; cell 0 is for what does not happen at a position.
+        """
+        cells = len(self.vocab)
+        row = cells * np.arange(len(tokens))
+        label = np.arange(cells * len(tokens))  # of a box's contents, and of an entity's
+        label.reshape(-1, cells)[:, self._first_entity : self._first_box] = (
+            row[:, None] + self._first_box
+        )
+        place = label.copy()  # the box in which the contents with a label are now
+        columns = np.ascontiguousarray(tokens.T)  # a row per time step: contiguous reads
+        targets = np.empty_like(columns)
+        before = earlier = np.zeros_like(row)
+        for t, word in enumerate(columns):
+            is_box = word >= self._first_box
+            put = is_box & (before >= self._first_entity) & (before < self._first_box)
+            label[row + before * put] = label.take(row + word * put)
+            swap = is_box & (earlier == SWAP)
+            a, b = row + before * swap, row + word * swap
+            in_a, in_b = label.take(a), label.take(b)
+            label[a], label[b] = in_b, in_a
+            place[in_a], place[in_b] = b, a
+            asked = (before == ASK) & (word >= self._first_entity) & ~is_box
+            answer = place.take(label.take(row + word * asked)) - row
+            targets[t] = np.where(asked, answer, IGNORE)
+            before, earlier = word, before
+        return np.ascontiguousarray(targets.T)

@@ -1,0 +1,230 @@
+"""The context-sensitive tasks of the Chomsky hierarchy suite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from statetrack.tasks.base import Ints, register
+from statetrack.tasks.chomsky import TERMINATOR, ChomskyTask, gather, uniform
+
+BITS = ("0", "1")
+
+
+@register
+@dataclass(frozen=True)
+class OddsFirst(ChomskyTask, task="odds_first", level="cs"):
+    """The bits at places 1, 3, 5, ..., then those at 0, 2, 4, ..., counted from 0.
+
+    That is what the suite does; its own description counts from 1.
+    """
+
+    about: ClassVar[str] = "the bits at odd places, then those at even ones"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    symbols: ClassVar[tuple[str, ...]] = BITS
+    classes: ClassVar[int] = 2
+
+    def output_sizes(self, lengths: Ints) -> Ints:
+        return lengths
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        return uniform(rng, 2, sizes, width)
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        odd, place = sizes[:, None] // 2, np.arange(width)
+        return gather(inputs, np.where(place < odd, 2 * place + 1, 2 * (place - odd)))
+
+
+@register
+@dataclass(frozen=True)
+class DuplicateString(ChomskyTask, task="duplicate_string", level="cs"):
+    """The bits twice over."""
+
+    about: ClassVar[str] = "the string twice over"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    symbols: ClassVar[tuple[str, ...]] = BITS
+    classes: ClassVar[int] = 2
+
+    def output_sizes(self, lengths: Ints) -> Ints:
+        return 2 * lengths
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        return uniform(rng, 2, sizes, width)
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        return gather(inputs, np.arange(width) % np.maximum(sizes, 1)[:, None])
+
+
+@register
+@dataclass(frozen=True)
+class MissingDuplicateString(ChomskyTask, task="missing_duplicate_string", level="cs"):
+    """Half the bits twice over, but for one GAP: which bit is missing? An odd length ends in END.
+
+    An input of one token is the bit 1, and so is its answer.
+    """
+
+    about: ClassVar[str] = "the bit missing in one of two copies"
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1", "GAP", "END")
+    classes: ClassVar[int] = 2
+
+    gap: ClassVar[int] = 2
+    end: ClassVar[int] = 3
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        half = np.maximum(sizes // 2, 1)[:, None]
+        tokens = gather(uniform(rng, 2, sizes, width), np.arange(width) % half)
+        tokens[np.arange(width) == rng.integers(0, 2 * half)] = self.gap
+        tokens[np.arange(width) == 2 * half] = self.end
+        tokens[sizes == 1, 0] = 1
+        return tokens
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        half = np.maximum(sizes // 2, 1)[:, None]
+        place = (inputs == self.gap).argmax(1)[:, None]
+        other = gather(inputs, (place + half) % (2 * half))
+        return np.where(sizes[:, None] == 1, inputs[:, :1], other)
+
+
+@register
+@dataclass(frozen=True)
+class BucketSort(ChomskyTask, task="bucket_sort", level="cs"):
+    """The digits 0 to 4 in ascending order."""
+
+    about: ClassVar[str] = "the string sorted"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    symbols: ClassVar[tuple[str, ...]] = tuple("01234")
+    classes: ClassVar[int] = 5
+
+    def output_sizes(self, lengths: Ints) -> Ints:
+        return lengths
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        return uniform(rng, 5, sizes, width)
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        return np.sort(inputs.astype(np.int8), axis=1, kind="stable")[:, :width].astype(np.int64)
+
+
+@register
+@dataclass(frozen=True)
+class ComputeSqrt(ChomskyTask, task="compute_sqrt", level="cs"):
+    """The square root, rounded down, of a number from 1 on; both are written highest bit first."""
+
+    about: ClassVar[str] = "the square root of a binary number"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    symbols: ClassVar[tuple[str, ...]] = BITS
+    classes: ClassVar[int] = 2
+
+    def output_sizes(self, lengths: Ints) -> Ints:
+        return (lengths + 1) // 2
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        inside = np.arange(width) < sizes[:, None]
+        tokens = uniform(rng, 2, sizes, width)
+        while len(bad := np.flatnonzero(~(inside & (tokens == 1)).any(1))):  # no zeros
+            tokens[bad] = uniform(rng, 2, bad, width)
+        return tokens
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        place = np.arange(inputs.shape[1])
+        lowest_first = gather(inputs, sizes[:, None] - 1 - place) * (place < sizes[:, None])
+        roots = to_bits(map(math.isqrt, to_integers(lowest_first)), width)
+        return gather(roots, self.output_sizes(sizes)[:, None] - 1 - np.arange(width))
+
+
+@dataclass(frozen=True)
+class _BinaryArithmetic(ChomskyTask, task="", level=""):
+    """Two numbers from 1 on, lowest bit first, with a separator between them, uniformly placed.
+
+    Asked is the result, lowest bit first and without leading zeros, terminated. An input of fewer
+    than 3 tokens is one number, from 0 on and not all ones.
+    """
+
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1", "SEP")
+    classes: ClassVar[int] = 3
+    terminated: ClassVar[bool] = True
+
+    separator: ClassVar[int] = 2
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        place, pair = np.arange(width), sizes > 2
+        split = np.where(pair, rng.integers(1, np.maximum(sizes, 3) - 1), sizes)[:, None]
+        first = place < split
+        second = (place > split) & (place < sizes[:, None])
+        tokens = uniform(rng, 2, sizes, width)
+        bad = np.arange(len(sizes))
+        while len(bad):
+            ones = tokens[bad] == 1
+            some_first, some_second = (ones & first[bad]).any(1), (ones & second[bad]).any(1)
+            all_first = (ones | ~first[bad]).all(1)
+            bad = bad[np.where(pair[bad], ~(some_first & some_second), all_first)]
+            tokens[bad] = uniform(rng, 2, bad, width)
+        tokens[place == split] = self.separator
+        return tokens
+
+    def operands(self, inputs: Ints, sizes: Ints) -> list[tuple[int, int]]:
+        """The two numbers of each row; where there is no separator, the second is 0."""
+        is_separator = inputs == self.separator
+        split = np.where(is_separator.any(1), is_separator.argmax(1), sizes).tolist()
+        whole = to_integers(inputs * (inputs < self.separator))
+        return [(n & ((1 << s) - 1), n >> (s + 1)) for n, s in zip(whole, split, strict=True)]
+
+    def terminate(self, results: list[int], width: int) -> Ints:
+        """[B, width]: the bits of each result, the terminator, zeros."""
+        bits = to_bits(results, width)
+        ends = [max(1, result.bit_length()) for result in results]
+        bits[np.arange(len(results)), ends] = TERMINATOR
+        return bits
+
+
+@register
+@dataclass(frozen=True)
+class BinaryAddition(_BinaryArithmetic, task="binary_addition", level="cs"):
+    """The sum of two binary numbers; one number alone is its own."""
+
+    about: ClassVar[str] = "the sum of two binary numbers"
+
+    def output_sizes(self, lengths: Ints) -> Ints:
+        return lengths + 1
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        return self.terminate([a + b for a, b in self.operands(inputs, sizes)], width)
+
+
+@register
+@dataclass(frozen=True)
+class BinaryMultiplication(_BinaryArithmetic, task="binary_multiplication", level="cs"):
+    """The product of two binary numbers; for one number alone, zeros, and the terminator last."""
+
+    about: ClassVar[str] = "the product of two binary numbers"
+
+    def output_sizes(self, lengths: Ints) -> Ints:
+        return lengths
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        products = [a * b for a, b in self.operands(inputs, sizes)]
+        classes = self.terminate(products, max(width, 2))
+        alone = ~(inputs == self.separator).any(1)
+        classes[alone] = 0
+        classes[alone, sizes[alone] - 1] = TERMINATOR
+        return classes
+
+
+def to_integers(bits: Ints) -> list[int]:
+    """[B, T] bits, the lowest first -> B numbers of any size."""
+    packed = np.packbits(bits.astype(np.uint8), axis=1, bitorder="little")
+    size, data = packed.shape[1], packed.tobytes()
+    return [int.from_bytes(data[i * size : (i + 1) * size], "little") for i in range(len(bits))]
+
+
+def to_bits(numbers: Iterable[int], width: int) -> Ints:
+    """B numbers below 2^width -> [B, width] bits, the lowest first."""
+    size = -(-width // 8)
+    data = b"".join(number.to_bytes(size, "little") for number in numbers)
+    packed = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)
+    return np.unpackbits(packed, axis=1, count=width, bitorder="little").astype(np.int64)

@@ -1,0 +1,84 @@
+"""The regular tasks of the Chomsky hierarchy suite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from statetrack.tasks.base import Ints, register
+from statetrack.tasks.chomsky import ChomskyTask, gather, uniform
+from statetrack.tasks.expressions import Symbols, flat_expressions, running_values
+
+BITS = ("0", "1")
+
+
+@register
+@dataclass(frozen=True)
+class EvenPairs(ChomskyTask, task="even_pairs", level="regular"):
+    """Class 1 if the number of 01 and 10 is odd: if the first bit and the last differ."""
+
+    about: ClassVar[str] = "whether the first bit differs from the last"
+    symbols: ClassVar[tuple[str, ...]] = BITS
+    classes: ClassVar[int] = 2
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        return uniform(rng, 2, sizes, width)
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        return np.where(gather(inputs, sizes[:, None] - 1) == inputs[:, :1], 0, 1)
+
+
+@register
+@dataclass(frozen=True)
+class ParityCheck(ChomskyTask, task="parity_check", level="regular"):
+    """The number of ones modulo 2."""
+
+    about: ClassVar[str] = "the number of ones modulo 2"
+    symbols: ClassVar[tuple[str, ...]] = BITS
+    classes: ClassVar[int] = 2
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        return uniform(rng, 2, sizes, width)
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        return (inputs == 1).sum(1, keepdims=True) % 2
+
+
+@register
+@dataclass(frozen=True)
+class CycleNavigation(ChomskyTask, task="cycle_navigation", level="regular"):
+    """The position on a cycle of 5, first 0; tokens 0, 1, 2 are steps of -1, 0, 1."""
+
+    about: ClassVar[str] = "the position after steps on a cycle"
+    symbols: ClassVar[tuple[str, ...]] = ("-1", "0", "+1")
+    classes: ClassVar[int] = 5
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        return uniform(rng, 3, sizes, width)
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        steps = np.where(inputs == 2, 1, 0) - (inputs == 0)
+        return steps.sum(1, keepdims=True) % 5
+
+
+@register
+@dataclass(frozen=True)
+class ModularArithmetic(ChomskyTask, task="modular_arithmetic", level="regular"):
+    """Digits joined by + - *, modulo 5. An even length gives one token less. No BLANK is drawn."""
+
+    about: ClassVar[str] = "the value of a sum of products modulo 5"
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1", "2", "3", "4", "+", "-", "*", "BLANK")
+    classes: ClassVar[int] = 5
+
+    ids: ClassVar[Symbols] = Symbols(5, zero=0, plus=5, minus=6, times=7)
+
+    def input_sizes(self, lengths: Ints) -> Ints:
+        return (lengths - 1) // 2 * 2 + 1
+
+    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
+        return flat_expressions(rng, len(sizes), width, self.ids)
+
+    def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
+        return gather(running_values(inputs, self.ids), sizes[:, None] - 1)

@@ -1,0 +1,89 @@
+"""Regular languages with a name: Tomita's, flip-flop, bounded Dyck, gridworlds, random DFAs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+
+from statetrack.automata import DFA
+from statetrack.errors import UserError
+
+NAMED = (
+    *(f"tomita{n}" for n in range(1, 8)),
+    "flip_flop",
+    "dyck1_depth3",
+    "gridworld5",
+    "random_dfa8_seed0",
+)
+MAX_STATES = 128
+
+
+@cache
+def named_language(name: str) -> DFA | None:
+    """The DFA called `name`, or None if nothing is."""
+    for pattern, make in _MAKERS.items():
+        match = re.fullmatch(pattern, name)
+        if match:
+            numbers = [int(n) for n in match.groups()]
+            if any(n > MAX_STATES for n in numbers[:1]):
+                raise UserError(f"{name} is too large: at most {MAX_STATES} states are supported")
+            return make(*numbers)
+    return None
+
+
+def _tomita(n: int) -> DFA:
+    """Tomita's languages over {0, 1}; each row is (on 0, on 1)."""
+    table, accepting = {
+        1: ([(1, 0), (1, 1)], [0]),  # 1*
+        2: ([(2, 1), (0, 2), (2, 2)], [0]),  # (10)*
+        # no odd run of zeros anywhere after an odd run of ones
+        3: ([(0, 1), (2, 0), (3, 4), (2, 3), (4, 4)], [0, 1, 3]),
+        4: ([(1, 0), (2, 0), (3, 0), (3, 3)], [0, 1, 2]),  # no 000
+        5: ([(1, 2), (0, 3), (3, 0), (2, 1)], [0]),  # an even number of zeros and of ones
+        6: ([(1, 2), (2, 0), (0, 1)], [0]),  # as many zeros as ones, modulo 3
+        7: ([(0, 1), (2, 1), (2, 3), (4, 3), (4, 4)], [0, 1, 2, 3]),  # 0*1*0*1*
+    }[n]
+    return _dfa("01", table, accepting)
+
+
+def _flip_flop() -> DFA:
+    """One bit: w writes 1, e erases it, i ignores; the language is that of words that leave 1."""
+    return _dfa("eiw", [(0, 0, 1), (0, 1, 1)], [1])
+
+
+def _dyck(depth: int) -> DFA:
+    """Balanced brackets, never more than `depth` deep; the last state is the sink."""
+    sink = depth + 1
+    rows = [(min(d + 1, sink), d - 1 if d else sink) for d in range(depth + 1)]
+    return _dfa("()", [*rows, (sink, sink)], [0])
+
+
+def _gridworld(size: int) -> DFA:
+    """A corridor of `size` fields; L and R move, a wall stops. The goal is the last field."""
+    rows = [(max(i - 1, 0), min(i + 1, size - 1)) for i in range(size)]
+    return _dfa("LR", rows, [size - 1])
+
+
+def _random(states: int, seed: int) -> DFA:
+    """A random complete DFA over {a, b}; after minimisation it may have fewer states."""
+    rng = np.random.default_rng([states, seed])
+    delta = rng.integers(0, states, (states, 2))
+    return _dfa("ab", delta.tolist(), np.flatnonzero(rng.random(states) < 0.5).tolist())
+
+
+def _dfa(alphabet: str, rows: Sequence[Sequence[int]], accepting: list[int]) -> DFA:
+    accepts = np.zeros(len(rows), dtype=bool)
+    accepts[accepting] = True
+    return DFA(tuple(alphabet), np.array(rows), 0, accepts)
+
+
+_MAKERS: dict[str, Callable[..., DFA]] = {
+    r"tomita([1-7])": _tomita,
+    r"flip_flop": _flip_flop,
+    r"dyck1_depth([1-9][0-9]{0,3})": _dyck,
+    r"gridworld([2-9]|[1-9][0-9]{1,3})": _gridworld,
+    r"random_dfa([2-9]|[1-9][0-9]{1,3})_seed([0-9]{1,9})": _random,
+}

@@ -1,0 +1,217 @@
+"""Controls that ask for memory and no state tracking: associative recall, copying, induction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from statetrack.config import at_least, option
+from statetrack.errors import UserError
+from statetrack.tasks.base import IGNORE, Ints, Task, register
+
+
+def names(letter: str, count: int) -> list[str]:
+    """Names of `count` tokens of a kind: k0, k1, ..."""
+    return [f"{letter}{i}" for i in range(count)]
+
+
+def distinct(rng: np.random.Generator, rows: int, choices: int, count: int) -> Ints:
+    """[rows, count]: different numbers below `choices`, every ordered choice equally likely."""
+    drawn = np.full((rows, count), -1)
+    for column, top in enumerate(range(choices - count, choices)):  # Floyd's algorithm
+        number = rng.integers(0, top + 1, rows)
+        taken = (drawn[:, :column] == number[:, None]).any(axis=1)
+        drawn[:, column] = np.where(taken, top, number)
+    return rng.permuted(drawn, axis=1)
+
+
+@register
+@dataclass(frozen=True)
+class MultiQueryRecall(Task):
+    """Multi-query associative recall, after zoology (arXiv:2312.04927).
+
+    First come `pairs` pairs of a key and its value, then fillers among which every key stands once
+    more; there the target is its value. The keys of a sequence differ from each other; values are
+    uniform. As in zoology, the place g = 1, 2, ... after the pairs is asked at with a weight of
+    g^(power_a - 1): 1 is uniform, less brings queries closer to the pairs. Unlike there, any place
+    will do, not only every other one; fillers are tokens of their own and can be told from keys.
+    Length counts tokens.
+    """
+
+    family: ClassVar[str] = "associative recall"
+    examples: ClassVar[tuple[str, ...]] = ("mqar",)
+    about: ClassVar[str] = "the values of keys, from pairs given first"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+
+    name: str = option("mqar", "which task of its family")
+    pairs: int = option(8, "pairs of a key and a value")
+    keys: int = option(64, "keys in the vocabulary")
+    values: int = option(64, "values in the vocabulary")
+    fillers: int = option(1, "fillers in the vocabulary")
+    power_a: float = option(0.01, "the power law of the queries' places; 1 is uniform")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("pairs", self.pairs, 1)
+        at_least("values", self.values, 2)
+        at_least("fillers", self.fillers, 1)
+        if self.keys < self.pairs:
+            raise UserError(f"{self.pairs} pairs need as many keys; got {self.keys}")
+        if not 0 < self.power_a <= 1:
+            raise UserError(f"power_a must be above 0 and at most 1; got {self.power_a!r}")
+
+    @cached_property
+    def vocab(self) -> tuple[str, ...]:
+        kinds = (("k", self.keys), ("v", self.values), ("f", self.fillers))
+        return ("PAD", *(name for kind in kinds for name in names(*kind)))
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.values
+
+    @property
+    def min_length(self) -> int:
+        return 3 * self.pairs
+
+    def input_size(self, length: int) -> int:
+        return length
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        rows, context = len(lengths), 2 * self.pairs
+        first_filler = 1 + self.keys + self.values
+        keys = 1 + distinct(rng, rows, self.keys, self.pairs)
+        tokens = rng.integers(first_filler, first_filler + self.fillers, (rows, size))
+        tokens[:, 0:context:2] = keys
+        tokens[:, 1:context:2] = rng.integers(1 + self.keys, first_filler, (rows, self.pairs))
+        # a race of exponential clocks draws places without replacement by their weights
+        weights = np.arange(1, size - context + 1) ** (self.power_a - 1)
+        clocks = rng.exponential(size=(rows, size - context)) / weights
+        clocks[np.arange(context, size) >= lengths[:, None]] = np.inf
+        places = np.argpartition(clocks, self.pairs - 1, axis=1)[:, : self.pairs]
+        places = rng.permuted(places, axis=1)  # whichever pair
+        np.put_along_axis(tokens, context + places, keys, axis=1)
+        return tokens
+
+    def targets(self, tokens: Ints) -> Ints:
+        context = 2 * self.pairs
+        targets = np.full_like(tokens, IGNORE)
+        if tokens.shape[1] > context:
+            keys = np.where(tokens <= self.keys, tokens, 0)
+            values = np.full((len(tokens), 1 + self.keys), IGNORE)
+            np.put_along_axis(values, keys[:, 0:context:2], tokens[:, 1:context:2], axis=1)
+            values[:, 0] = IGNORE  # of what is no key
+            targets[:, context:] = np.take_along_axis(values, keys[:, context:], axis=1)
+        return targets
+
+
+@register
+@dataclass(frozen=True)
+class Copying(Task):
+    """A random string, a separator, then blanks, at which the string is to be given again.
+
+    Length counts the symbols of the string; the input has one token more than twice as many.
+    """
+
+    family: ClassVar[str] = "copying"
+    examples: ClassVar[tuple[str, ...]] = ("copying",)
+    about: ClassVar[str] = "a string again, after a separator"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+
+    name: str = option("copying", "which task of its family")
+    symbols: int = option(16, "symbols that strings are made of")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("symbols", self.symbols, 2)
+
+    @cached_property
+    def vocab(self) -> tuple[str, ...]:
+        return ("PAD", "SEP", "BLANK", *names("s", self.symbols))
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    def input_size(self, length: int) -> int:
+        return 2 * length + 1
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        symbols = rng.integers(3, 3 + self.symbols, (len(lengths), int(lengths.max())))
+        tokens = np.full((len(lengths), size), 2)
+        tokens[:, : symbols.shape[1]] = symbols
+        position, end = np.arange(size), lengths[:, None]
+        return np.where(position < end, tokens, np.where(position == end, 1, 2))
+
+    def targets(self, tokens: Ints) -> Ints:
+        if not tokens.shape[1]:
+            return tokens
+        separator = tokens == 1
+        end = np.where(separator.any(axis=1), separator.argmax(axis=1), tokens.shape[1])[:, None]
+        source = np.arange(tokens.shape[1]) - end - 1
+        asked = (source >= 0) & (source < end) & (tokens == 2)
+        return np.where(asked, np.take_along_axis(tokens, source.clip(0), axis=1), IGNORE)
+
+
+@register
+@dataclass(frozen=True)
+class Induction(Task):
+    """A special token somewhere in a random sequence, and again at its end: what followed it?
+
+    The symbols are uniform, and so is the place of the special token. Length counts tokens.
+    """
+
+    family: ClassVar[str] = "induction"
+    examples: ClassVar[tuple[str, ...]] = ("induction",)
+    about: ClassVar[str] = "what followed a special token"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+
+    name: str = option("induction", "which task of its family")
+    symbols: int = option(16, "symbols besides the special token")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("symbols", self.symbols, 2)
+
+    @cached_property
+    def vocab(self) -> tuple[str, ...]:
+        return ("PAD", "SPECIAL", *names("s", self.symbols))
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    @property
+    def min_length(self) -> int:
+        return 3
+
+    def input_size(self, length: int) -> int:
+        return length
+
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        tokens = rng.integers(2, 2 + self.symbols, (len(lengths), size))
+        places = np.stack([rng.integers(0, lengths - 2), lengths - 1], axis=1)
+        np.put_along_axis(tokens, places, 1, axis=1)
+        return tokens
+
+    def targets(self, tokens: Ints) -> Ints:
+        if not tokens.shape[1]:
+            return tokens
+        special = tokens == 1
+        follower = (special.argmax(axis=1) + 1).clip(max=tokens.shape[1] - 1)[:, None]
+        again = special & (np.cumsum(special, axis=1) > 1)
+        return np.where(again, np.take_along_axis(tokens, follower, axis=1), IGNORE)
