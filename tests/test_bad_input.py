@@ -56,6 +56,19 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
         (["--task=S9"], ["group S9", "362,880 elements", "at most 2,520"]),
         (["--task=S5_up_to_1"], ["S5_up_to_1", "only the identity"]),
         (["--task=Z60_only_swaps"], ["Z60", "permutations"]),
+        (["--task=S3", "--generators=1"], ["(1,) do not generate S3", "reach 2 of 6 elements"]),
+        (["--task=S3", "--generators=6"], ["generators of S3 must lie in 0..5"]),
+        (["--task=S3", "--generators=-1"], ["generators of S3 must lie in 0..5"]),
+        (["--task=group:nowhere.json"], ["nowhere.json"]),
+        (["--task=dfa:nowhere.json"], ["nowhere.json"]),
+        (["--task=regex:(ab"], ["(ab"]),
+        (["--task=regex:"], ["regex"]),
+        (["--preset=nope"], ["unknown preset 'nope'", "known: demo, paper, repo"]),
+        (["--preset=paper", "--config=x.json"], ["--preset or --config, not both"]),
+        (["--preset=paper", "--task=board"], ["the paper has no board", "parity", "groups"]),
+        (["--preset=repo", "--task=S5"], ["no command for S5", "known: parity"]),
+        (["--preset=demo", "--task=S5"], ["the demo has no delta_net on S5"]),
+        (["--preset=paper", "--mixer=lstm"], ["unknown mixer 'lstm'", "delta_net, mamba"]),
         (["--task=S3", "--tokens-per-element=0"], ["tokens_per_element", "at least 1; got 0"]),
         (["--num-heads=3"], ["num_heads must divide", "got 3 heads for 8"]),
         (["--num-heads=0"], ["num_heads", "at least 1; got 0"]),
@@ -288,6 +301,7 @@ def test_out_that_cannot_be(command: list[str], refused: Refused, tmp_path: Path
         ["tasks"],
         ["tasks", "parity"],
         ["models"],
+        ["bench"],
         ["info"],
     ],
     ids=lambda command: " ".join(command[:2]),
@@ -339,10 +353,46 @@ def test_a_run_without_a_checkpoint(refused: Refused, tmp_path: Path) -> None:
         (["--lengths", "0"], ["the length of parity", "at least 2; got 0"]),
         (["--lengths", "5", "1"], ["the length of parity", "at least 2; got 1"]),
         (["--data-seed=-1"], ["data_seed must lie in 0..2^32-1; got -1"]),
+        (["--curve=1"], ["the length of parity", "at least 2; got 1"]),
+        (["--figure=x.jpg"], ["ending of a figure", ".png, .svg, .pdf", ".jpg"]),
+        (["--figure=x"], ["ending of a figure", ".png, .svg, .pdf"]),
     ),
 )
 def test_eval_options(args: list[str], says: list[str], refused: Refused, run_folder: Path) -> None:
     refused("eval", "run", *args, says=says)
+
+
+def test_a_figure_that_cannot_be_written(refused: Refused, run_folder: Path) -> None:
+    refused("eval", "run", "--lengths=5", "--samples=4", "--figure=nowhere/x.png", says=["nowhere"])
+
+
+def test_a_curve_of_a_task_that_has_none(refused: Refused, tmp_path: Path) -> None:
+    train(small_config("chomsky/reverse_string"), tmp_path / "run")
+    says = ["chomsky/reverse_string has no curve", "prefix"]
+    refused("eval", "run", "--lengths=5", "--samples=4", "--curve=9", says=says)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    named(
+        (["S3", "--n=0"], ["number of sequences", "at least 1; got 0"]),
+        (["S3", "--min-length=0"], ["the length of S3", "at least 1; got 0"]),
+        (["S3", "--min-length=9", "--max-length=5"], ["greatest length 5 is below the least, 9"]),
+        (["S3", "--data-seed=-1"], ["data_seed must lie in 0..2^32-1; got -1"]),
+        (["nope"], ["unknown task 'nope'", "parity"]),
+        (["parity", "--format=csv"], ["csv", "group word problems", "parity is none"]),
+        (["S3", "--out=old"], ["old exists; choose another file"]),
+        (["S3", "--out=nowhere/new", "--n=2"], ["nowhere"]),
+    ),
+)
+def test_export(args: list[str], says: list[str], refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("years of work")
+    out = [] if any(arg.startswith("--out") for arg in args) else ["--out=new"]
+    refused("tasks", "export", *args, *out, says=says)
+
+
+def test_bench_of_no_rounds(refused: Refused) -> None:
+    refused("bench", "tasks", "--rounds=0", "--out=new", says=["rounds", "at least 1; got 0"])
 
 
 @pytest.mark.parametrize(

@@ -8,47 +8,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 
 import statetrack
-from statetrack import cli, train_command
+from statetrack import train_command
 from statetrack.layers import MIXERS, MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import make_task
 from statetrack.terminal import print_progress
 from statetrack.training import Progress, Run, TrainingConfig, evaluate
+from tests.conftest import Command
 from tests.training.small import FLAGS
-
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs `statetrack ...` in this process."""
-    monkeypatch.setenv("COLUMNS", "200")  # nothing is broken into lines
-
-    def run(*args: str | Path) -> Result:
-        try:
-            code: Any = cli.main([str(arg) for arg in args])
-        except SystemExit as end:
-            code = end.code
-        return Result(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture
@@ -91,6 +67,7 @@ def test_train_mentions_every_option(command: Command) -> None:
 def test_every_kind_of_option_can_be_given(command: Command, tmp_path: Path) -> None:
     flags = [
         "--task=S3", "--supervision=last", "--tokens-per-element=2", "--filler=repeat",
+        "--generators", "1", "2",
         "--allow-neg-eigval", "--beta-stretch=0.1", "--no-final-norm", "--initializer-range=None",
         "--mlp-size=16", "--betas", "0.5", "0.75", "--clip=2", "--schedule=constant",
         "--data-seed=3", "--min-length=5", "--max-length=5", "--dataset-size=8",
@@ -100,6 +77,7 @@ def test_every_kind_of_option_can_be_given(command: Command, tmp_path: Path) -> 
     assert config["task"] == {
         "name": "S3",
         "supervision": "last",
+        "generators": [1, 2],
         "tokens_per_element": 2,
         "filler": "repeat",
     }
@@ -232,7 +210,8 @@ def test_eval(command: Command, run_folder: Path) -> None:
     expected = [evaluate(run.model(), run.config.task, n, samples=50) for n in (5, (8, 12))]
     assert result["results"] == [e.to_json() for e in expected]
     assert "DeltaNet [0,1] on parity, trained on 3-40" in err
-    for text in ("8-12", f"{expected[0].score:.4f}", f"{expected[1].scaled:.4f}"):
+    texts = [f"{n:.4f}" for e in expected for n in (e.score, e.majority, e.scaled)]
+    for text in ("8-12", "majority", *texts):
         assert text in err
 
 
@@ -387,11 +366,11 @@ STATETRACK = [sys.executable, "-m", "statetrack.cli"]
 def test_help(args: list[str], command: Command) -> None:
     code, out, _ = command(*args)
     assert code == 0
-    for name in ("demo", "train", "eval", "tasks", "models", "info"):
+    for name in ("demo", "train", "eval", "tasks", "models", "bench", "info"):
         assert name in out
 
 
-@pytest.mark.parametrize("name", ["demo", "train", "eval", "tasks", "models", "info"])
+@pytest.mark.parametrize("name", ["demo", "train", "eval", "tasks", "models", "bench", "info"])
 def test_help_of_a_command(name: str, command: Command) -> None:
     code, out, err = command(name, "--help")
     assert (code, err) == (0, "")

@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from statetrack.cli import main
+from statetrack.experiments import bench
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -34,14 +35,16 @@ def test_commands_work_one_after_the_other(
     tmp_path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bench, "BATCH", 2)  # what only takes long is shortened
+    monkeypatch.setattr(bench, "LENGTH", 32)
     done = []
     for words in commands():
-        # what only takes long is shortened
         more = {"demo": ["--quick"], "train": ["--steps", "20"]}.get(words[0], [])
         assert main([*words, *more]) == 0, (words, capsys.readouterr().err)
         done.append(words[0])
-    assert set(done) == {"demo", "tasks", "models", "info", "train", "eval"}
+    assert set(done) == {"demo", "tasks", "models", "bench", "info", "train", "eval"}
     assert (tmp_path / "runs" / "demo-1" / "index.html").is_file()
+    assert (tmp_path / "runs" / "parity.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_links_lead_somewhere() -> None:

@@ -32,11 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "eval": evaluate,
         "tasks": tasks,
         "models": models,
+        "bench": bench,
         "info": info,
     }
     try:
         if args == ["--version"]:
             sys.stdout.write(f"statetrack {version('statetrack')}\n")
+            return 0
+        if args[:2] == ["tasks", "export"]:
+            tyro.cli(export, prog="statetrack tasks export", args=args[2:])
             return 0
         if args[:1] == ["train"]:
             from statetrack import train_command
@@ -125,6 +129,8 @@ def evaluate(
     samples: int = 1024,
     split: Literal["validation", "test"] = "test",
     data_seed: int | None = None,
+    curve: int | None = None,
+    figure: Path | None = None,
     json: Json = None,
 ) -> None:
     """Evaluate a run by length.
@@ -136,9 +142,14 @@ def evaluate(
         samples: sequences per length or range.
         split: which fresh sequences; training draws from neither.
         data_seed: of the sequences; the run's own if absent.
+        curve: accuracy at every length up to this one, and the horizon: the length up to which it
+            stays at 0.99 or above; for tasks whose prefixes are sequences of their own.
+        figure: a PNG, SVG or PDF of the results against length, training lengths marked.
         json: see above.
     """
+    from statetrack.experiments.figures import check_figure, write_figure
     from statetrack.training import Run
+    from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model
 
     check_json(json)
@@ -150,23 +161,34 @@ def evaluate(
     ]  # fmt: skip
     for low, high in wanted:
         task.check_lengths(low, high)
+    if figure is not None:
+        check_figure(figure)
     model = opened.model()
     console = make_console(json)
     rows = []
+    traced = None
+    seed = trained.data_seed if data_seed is None else data_seed
     with console.status("evaluating") as status:
+        if curve is not None:
+            status.update(f"evaluating {task.name} up to {curve}")
+            traced = trace_curve(
+                model, task, curve, samples=min(samples, 256), split=split, data_seed=seed
+            )
         for low, high in wanted:
             status.update(f"evaluating {task.name} at {low}-{high}")
-            seed = trained.data_seed if data_seed is None else data_seed
             result = evaluate_model(
                 model, task, (low, high), samples=samples, split=split, data_seed=seed
             )
             rows.append(result)
-    columns = ["length", f"{task.metric} accuracy", "95 % interval", "scaled", "token accuracy"]
+    columns = [
+        "length", f"{task.metric} accuracy", "95 % interval", "majority", "scaled", "per token",
+    ]  # fmt: skip
     body = [
         [
             str(r.min_length) if r.min_length == r.max_length else f"{r.min_length}-{r.max_length}",
             f"{r.score:.4f}",
             f"{r.low:.4f}-{r.high:.4f}",
+            f"{r.majority:.4f}",
             f"{r.scaled:.4f}",
             f"{r.token_accuracy:.4f}",
         ]
@@ -174,7 +196,14 @@ def evaluate(
     ]
     title = f"{opened.config.model.title} on {task.name}, trained on {trained.min_length}-{top}"
     print_table(console, title, columns, body)
-    write_result(json, {"run": str(run), "results": [r.to_json() for r in rows]})
+    result_: dict[str, Any] = {"run": str(run), "results": [r.to_json() for r in rows]}
+    if traced is not None:
+        result_["curve"] = traced.to_json()
+        reached = f"to length {traced.horizon}" if traced.horizon else "at no length"
+        console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).", markup=False)
+    if figure is not None:
+        write_figure(figure, title, task.metric, rows, traced, top)
+    write_result(json, result_)
 
 
 def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -> None:
@@ -221,6 +250,76 @@ def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -
             "example": {"input": tokens, "target": targets},
         },
     )
+
+
+def export(
+    name: tyro.conf.Positional[str],
+    /,
+    out: Path,
+    n: int = 10_000,
+    format: Literal["jsonl", "parquet", "csv"] = "jsonl",
+    split: Literal["train", "validation", "test"] = "test",
+    min_length: int = 40,
+    max_length: int = 256,
+    data_seed: int = 0,
+) -> None:
+    """Write sequences of a task to a file.
+
+    Args:
+        name: a task.
+        out: the file; it must not exist.
+        n: how many sequences.
+        format: csv is that of jopetty/word-problem, for word problems only.
+        split: which stream they come from.
+        min_length: least length.
+        max_length: greatest length.
+        data_seed: of the stream.
+    """
+    from statetrack.tasks import make_task
+    from statetrack.tasks.exchange import export_task
+
+    lengths = (min_length, max_length)
+    export_task(
+        make_task(name), out, format=format, count=n, lengths=lengths, split=split,
+        data_seed=data_seed,
+    )  # fmt: skip
+    make_console(None).print(f"{n} sequences of {name} in {out}", markup=False)
+
+
+def bench(
+    what: tyro.conf.Positional[Literal["tasks"]] = "tasks",
+    /,
+    rounds: int = 5,
+    out: Path | None = None,
+    json: Json = None,
+) -> None:
+    """Measure how fast this machine does things.
+
+    Args:
+        what: tasks (the time to draw 1,024 sequences of length 256 on one core).
+        rounds: the least time over so many counts.
+        out: a markdown file for the table.
+        json: see above.
+    """
+    from statetrack.config import at_least
+    from statetrack.experiments.bench import bench_tasks
+    from statetrack.files import write_atomic
+
+    check_json(json)
+    at_least("rounds", rounds, 1)
+    console = make_console(json)
+    with console.status("measuring"):
+        rows = bench_tasks(rounds)
+    columns = ["task", "ms", "million tokens/s"]
+    body = [
+        [r["task"], f"{r['milliseconds']:.1f}", f"{r['tokens per second'] / 1e6:.1f}"] for r in rows
+    ]
+    print_table(console, "1,024 sequences of length 256, drawn and solved", columns, body)
+    if out is not None:
+        command = f"`statetrack bench {what} --rounds {rounds} --out {out}`"
+        lines = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * 3, *body)]
+        write_atomic(out, "\n".join([f"# Sampling, measured by {command}", "", *lines, ""]))
+    write_result(json, {"tasks": rows})
 
 
 def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -> None:

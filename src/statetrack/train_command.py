@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import tyro
 
-from statetrack.config import hints
+from statetrack.config import hints, unknown
 from statetrack.errors import UserError
+from statetrack.experiments.presets import PRESETS
 from statetrack.files import free_folder
 from statetrack.layers import MixerConfig
 from statetrack.models import ModelConfig
@@ -37,6 +39,7 @@ def main(args: Sequence[str]) -> None:
     head: list[tuple[str, Any, Any]] = [
         ("task", _help(str, "see `statetrack tasks`"), base.task.name),
         ("mixer", _help(str, "see `statetrack models`; a,b for a hybrid"), names),
+        ("preset", _help(str | None, "paper, repo or demo: start from what they train"), None),
         ("config", _help(Path | None, "start from this file, e.g. a run's config.json"), None),
         ("out", _help(Path | None, "the run's folder; runs/TASK-MIXER-1, -2, ... if absent"), None),
         ("resume", _help(Path | None, "go on with the run in this folder"), None),
@@ -55,7 +58,7 @@ def main(args: Sequence[str]) -> None:
 def _base(args: Sequence[str]) -> RunConfig:
     """The configuration whose fields are the defaults of the flags."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in ("--config", "--task", "--mixer", "--resume"):
+    for flag in ("--config", "--preset", "--task", "--mixer", "--resume"):
         first.add_argument(flag)
     try:
         known, _ = first.parse_known_args(list(args))
@@ -63,11 +66,18 @@ def _base(args: Sequence[str]) -> RunConfig:
         known = first.parse_args([])
     if known.resume is not None:
         config = Run.open(Path(known.resume)).config
-        others = (known.config, known.task or config.task.name, known.mixer)
-        if others != (None, config.task.name, known.mixer and _mixer_names(config.model)):
+        others = (known.config, known.preset, known.task or config.task.name, known.mixer)
+        if others != (None, None, config.task.name, known.mixer and _mixer_names(config.model)):
             raise UserError(f"{known.resume} is resumed with the task, mixer and options it has")
         return config
     task, model, training = make_task("parity"), ModelConfig(), TrainingConfig()
+    if known.preset is not None:
+        if known.config is not None:
+            raise UserError("give --preset or --config, not both")
+        if known.preset not in PRESETS:
+            raise unknown("preset", known.preset, PRESETS)
+        names = (known.mixer or "delta_net", known.task or "parity")
+        return PRESETS[known.preset](*names, allow_neg_eigval=False)
     if known.config is not None:
         config = read_config(Path(known.config))
         task, model, training = config.task, config.model, config.training
@@ -145,6 +155,7 @@ def _train(config: RunConfig, out: Path | None, resume: Path | None, json: str |
     if resume is not None and out is not None:
         raise UserError("give --out for a new run or --resume for an old one, not both")
     stem = f"{config.task.name}-{_mixer_names(config.model).replace(',', '+')}"
+    stem = re.sub(r"[^\w.+-]", "_", stem)  # a task's name may hold slashes and stars
     folder = resume or out or free_folder(Path("runs"), stem)
     show = print_progress(console, f"{config.model.title} on {config.task.name}")
     try:

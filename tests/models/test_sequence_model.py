@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from statetrack.experiments.presets import paper_model, paper_parity
+from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import make_task
@@ -24,7 +24,7 @@ SWITCH = pytest.mark.parametrize("switch", [False, True], ids=["[0,1]", "[-1,1]"
 @SWITCH
 @pytest.mark.parametrize(("mixer", "count"), [("delta_net", 529_856), ("mamba", 233_984)])
 def test_parameters_of_the_papers_parity_models(mixer, count, switch):
-    config = paper_parity(mixer, allow_neg_eigval=switch).model
+    config = presets.paper(mixer, "parity", allow_neg_eigval=switch).model
     assert config.vocab_size == 3
     assert all(m.allow_neg_eigval is switch for m in config.mixers)
     assert SequenceModel(config).num_parameters() == count
@@ -34,7 +34,7 @@ def test_parameters_of_the_papers_parity_models(mixer, count, switch):
 @pytest.mark.parametrize(("num_layers", "count"), [(1, 295_584), (5, 1_347_360)])
 def test_parameters_of_the_papers_word_problem_models(num_layers, count, switch):
     task = make_task("S5")
-    config = paper_model("delta_net", task, num_layers=num_layers, allow_neg_eigval=switch)
+    config = presets._paper_model("delta_net", task, num_layers=num_layers, allow_neg_eigval=switch)
     assert config.vocab_size == 127
     assert config.mixer.conv_size == 0
     assert SequenceModel(config).num_parameters() == count

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from statetrack.errors import UserError
-from statetrack.tasks import Task, make_task
+from statetrack.models import SequenceModel
+from statetrack.tasks import FAMILIES, PrefixTask, Task, make_task
 from statetrack.training import curve, evaluate
+from statetrack.training.evaluate import wilson
 from tests.training.fakes import Constant, Fake, at_once, perfect, right_up_to
+from tests.training.small import small_config
 
 PARITY = make_task("parity")
 WORDS = make_task("S3")
@@ -78,3 +85,104 @@ def test_large_samples_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) ->
 def test_too_short() -> None:
     with pytest.raises(UserError, match="at least 2"):
         measured(perfect(PARITY), PARITY, 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["chomsky/reverse_string", "chomsky/parity_check", "modular_arithmetic_brackets", "copying"],
+)
+def test_tasks_that_have_none(name: str) -> None:
+    task = make_task(name)
+    with pytest.raises(UserError, match=f"{name} has no curve: a prefix of its sequences is none"):
+        measured(perfect(task), task, 20)
+
+
+class Solver(nn.Module):
+    """Says at every position what is asked there."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+
+    def forward(self, tokens: Tensor, state: None = None) -> tuple[Tensor, None]:
+        right = np.maximum(0, self.task.dense_targets(tokens.numpy()))  # type: ignore[attr-defined]
+        return F.one_hot(torch.from_numpy(right), len(self.task.vocab)).float(), None
+
+
+NAMES = [name for family in FAMILIES for name in family.examples]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_task_has_a_true_curve_or_none(name: str) -> None:
+    """A model that is always right is right at every length."""
+    task = make_task(name)
+    if not isinstance(task, PrefixTask):
+        with pytest.raises(UserError, match="has no curve"):
+            measured(Solver(task), task, 300)  # type: ignore[arg-type]
+        return
+    try:
+        got = measured(Solver(task), task, max(12, task.min_length), samples=8)  # type: ignore[arg-type]
+    except UserError:  # a prefix of an expression is none: refusing would do as well
+        if name == "modular_arithmetic":
+            return
+        raise
+    assert got.accuracy.tolist() == [1.0] * len(got.lengths)
+    assert got.sequence_accuracy.tolist() == [1.0] * len(got.lengths)
+    assert got.horizon == got.lengths[-1]
+
+
+def test_intervals_are_those_of_wilson() -> None:
+    got = measured(Constant(PARITY, 1), PARITY, 12, samples=64)
+    assert got.samples == 64
+    assert len(set(got.accuracy.tolist())) > 2
+    for accuracy, low, high in zip(got.accuracy, got.low, got.high, strict=True):
+        assert (low, high) == pytest.approx(wilson(round(64 * accuracy), 64))
+        assert low < accuracy < high
+
+
+def test_intervals_at_the_ends() -> None:
+    got = measured(right_up_to(PARITY, 5), PARITY, 9, samples=50)
+    assert got.high[:4].tolist() == pytest.approx([1.0] * 4)
+    assert got.low[4:].tolist() == pytest.approx([0.0] * 4)
+    assert (got.low[:4] > 0.9).all()
+    assert (got.high[4:] < 0.1).all()
+
+
+@pytest.mark.parametrize(("known", "expected"), [(0, None), (1, None), (2, 2), (8, 8), (30, 20)])
+def test_horizon(known: int, expected: int | None) -> None:
+    """Lengths go from 2 to 20."""
+    assert measured(right_up_to(PARITY, known), PARITY, 20, samples=10).horizon == expected
+
+
+def test_a_dip_ends_the_horizon() -> None:
+    model = Fake(WORDS, lambda positions: positions != 5)
+    assert measured(model, WORDS, 9, samples=10).horizon == 4
+
+
+def test_json() -> None:
+    got = measured(right_up_to(WORDS, 4), WORDS, 9, samples=10)
+    told = json.loads(json.dumps(got.to_json()))
+    assert told["lengths"] == list(range(1, 10))
+    assert (told["samples"], told["horizon"]) == (10, 4)
+    for name in ("accuracy", "low", "high", "sequence_accuracy"):
+        assert told[name] == getattr(got, name).tolist()
+
+
+@pytest.mark.parametrize("mixer", ["delta_net", "mamba"])
+def test_long_sequences_in_segments(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held at once is bounded, and makes no difference."""
+    torch.manual_seed(0)
+    config = small_config("S3", mixer, allow_neg_eigval=True, model={"initializer_range": 1.0})
+    model = SequenceModel(config.model)
+    sizes: list[tuple[int, ...]] = []
+    model.register_forward_pre_hook(lambda _, args: sizes.append(tuple(args[0].shape)))
+    whole = curve(model, WORDS, 5000, samples=2)
+    assert sizes == [(2, 5001)]
+    sizes.clear()
+    at_once(1500, monkeypatch)
+    parts = curve(model, WORDS, 5000, samples=2)
+    assert max(b * t for b, t in sizes) <= 1500
+    assert sum(t for _, t in sizes) in (5001, 2 * 5001)
+    assert len(sizes) > 3
+    assert 0 < whole.accuracy.mean() < 1
+    assert parts.to_json() == whole.to_json()

@@ -5,26 +5,99 @@ from __future__ import annotations
 from dataclasses import replace
 
 from statetrack.config import unknown
+from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import Task, make_task
+from statetrack.tasks.word_problem import GroupWordProblem
 from statetrack.training import RunConfig, TrainingConfig
 
 MIXER_NAMES = ("delta_net", "mamba")
+ARITHMETIC = ("modular_arithmetic", "modular_arithmetic_brackets")
 
 
-def paper_model(mixer: str, task: Task, *, num_layers: int, allow_neg_eigval: bool) -> ModelConfig:
-    """The paper's DeltaNet or Mamba: width 128, 4 heads of 32 or 16 states per channel."""
-    vocab_size = len(task.vocab)
-    word_problem = task.metric == "sequence"
+def paper(mixer: str, task: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
+    """What the paper trained, in its final version: Tables 3 and 5 (parity, modular arithmetic
+    without and with brackets) and Figure 4 (word problems: S5, Z60 and their variants)."""
+    known = make_task(task)
+    if task == "parity" or task in ARITHMETIC:
+        return _paper_formal(mixer, known, allow_neg_eigval, seed)
+    if isinstance(known, GroupWordProblem):
+        return _paper_word_problem(mixer, known, allow_neg_eigval, seed)
+    raise UserError(f"the paper has no {task}; it has parity, {', '.join(ARITHMETIC)} and groups")
+
+
+def repo(mixer: str, task: str, *, allow_neg_eigval: bool, seed: int = 42) -> RunConfig:
+    """What the authors' published commands train: 2 layers, batch 256, bf16, and Mamba with the
+    convolution of width 1 that their code has by default. Brackets come without multiplication."""
+    if task != "parity" and task not in ARITHMETIC:
+        raise UserError(f"the authors published no command for {task}; known: parity, modular_"
+                        "arithmetic, modular_arithmetic_brackets")  # fmt: skip
+    options = {"mult": False} if task == "modular_arithmetic_brackets" else {}
+    known = make_task(task, **options)
+    model = _paper_model(mixer, known, num_layers=2, allow_neg_eigval=allow_neg_eigval)
+    if isinstance(model.mixer, MambaConfig):
+        model = replace(model, mixer=replace(model.mixer, conv_size=1))
+    training = TrainingConfig(
+        steps=20_000 if task == "parity" else 100_000,
+        batch_size=256,
+        weight_decay=0.0 if task == "parity" else 0.1,
+        precision="bf16",
+        seed=seed,
+        data_seed=seed,
+    )
+    return RunConfig(known, model, training)
+
+
+def _paper_formal(mixer: str, task: Task, allow_neg_eigval: bool, seed: int) -> RunConfig:
+    arithmetic = task.name in ARITHMETIC
+    layers = 3 if arithmetic else 2
+    training = TrainingConfig(
+        steps=100_000,
+        batch_size=1024,
+        clip=1.0 if arithmetic else None,
+        seed=seed,
+        data_seed=seed,
+    )
+    model = _paper_model(mixer, task, num_layers=layers, allow_neg_eigval=allow_neg_eigval)
+    return RunConfig(task, model, training)
+
+
+def _paper_word_problem(
+    mixer: str, task: GroupWordProblem, allow_neg_eigval: bool, seed: int
+) -> RunConfig:
+    layers = 1 if mixer == "delta_net" else 5
+    training = TrainingConfig(
+        steps=312_500,  # 100 epochs
+        batch_size=512,
+        min_length=32,
+        max_length=32,
+        lr=1e-4,
+        schedule="constant",
+        warmup=0.0,
+        weight_decay=0.01,
+        clip=1.0,
+        dataset_size=1_600_000,
+        seed=seed,
+    )
+    model = _paper_model(mixer, task, num_layers=layers, allow_neg_eigval=allow_neg_eigval)
+    return RunConfig(task, model, training)
+
+
+def _paper_model(mixer: str, task: Task, *, num_layers: int, allow_neg_eigval: bool) -> ModelConfig:
+    """Width 128, 4 heads of 32 or 16 states per channel."""
+    word_problem = isinstance(task, GroupWordProblem)
     if mixer == "delta_net":
-        options = DeltaNetConfig(
-            allow_neg_eigval=allow_neg_eigval, conv_size=0 if word_problem else 4
+        return ModelConfig(
+            vocab_size=len(task.vocab),
+            num_layers=num_layers,
+            mixer=DeltaNetConfig(
+                allow_neg_eigval=allow_neg_eigval, conv_size=0 if word_problem else 4
+            ),
         )
-        return ModelConfig(vocab_size=vocab_size, num_layers=num_layers, mixer=options)
     if mixer == "mamba":
         return ModelConfig(
-            vocab_size=vocab_size,
+            vocab_size=len(task.vocab),
             num_layers=num_layers,
             mixer=MambaConfig(allow_neg_eigval=allow_neg_eigval),
             norm="layer" if word_problem else "rms",
@@ -37,37 +110,16 @@ def paper_model(mixer: str, task: Task, *, num_layers: int, allow_neg_eigval: bo
     raise unknown("mixer", mixer, MIXER_NAMES)
 
 
-def paper_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
-    """Parity as in the paper's Table 3: 2 layers, 100,000 steps of 1,024 sequences."""
-    task = make_task("parity")
-    return RunConfig(
-        task,
-        paper_model(mixer, task, num_layers=2, allow_neg_eigval=allow_neg_eigval),
-        TrainingConfig(steps=100_000, batch_size=1024, seed=seed, data_seed=seed),
-    )
+def demo(mixer: str, task: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
+    """What `statetrack demo` trains: parity with either mixer, or S5_only_swaps with DeltaNet."""
+    if task == "parity":
+        return demo_parity(mixer, allow_neg_eigval=allow_neg_eigval, seed=seed)
+    if task == "S5_only_swaps" and mixer == "delta_net":
+        return demo_swaps(allow_neg_eigval=allow_neg_eigval, seed=seed)
+    raise UserError(f"the demo has no {mixer} on {task}")
 
 
-def paper_swaps(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
-    """S5 with swaps only as in the paper's Figure 4: 1.6M sequences of length 32, 100 epochs."""
-    task = make_task("S5_only_swaps")
-    num_layers = 1 if mixer == "delta_net" else 5
-    return RunConfig(
-        task,
-        paper_model(mixer, task, num_layers=num_layers, allow_neg_eigval=allow_neg_eigval),
-        TrainingConfig(
-            steps=312_500,
-            batch_size=512,
-            min_length=32,
-            max_length=32,
-            lr=1e-4,
-            schedule="constant",
-            warmup=0.0,
-            weight_decay=0.01,
-            clip=1.0,
-            dataset_size=1_600_000,
-            seed=seed,
-        ),
-    )
+PRESETS = {"paper": paper, "repo": repo, "demo": demo}
 
 
 def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:

@@ -1,0 +1,58 @@
+"""Figures of a run."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from statetrack.config import one_of
+from statetrack.errors import UserError
+from statetrack.files import write_atomic
+from statetrack.training import Curve, Evaluation
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a figure that could not be written, before any work is done."""
+    one_of("the ending of a figure's file", path.suffix, SUFFIXES)
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"cannot write {path}: its folder does not exist")
+
+
+def write_figure(
+    path: Path,
+    title: str,
+    metric: str,
+    results: Sequence[Evaluation],
+    curve: Curve | None,
+    trained: int,
+) -> None:
+    """Accuracy against length with 95 % intervals; the greatest training length is marked."""
+    check_figure(path)
+    figure = Figure(figsize=(6.5, 4), layout="constrained")
+    axes = figure.subplots()
+    if curve is not None:
+        axes.plot(curve.lengths, curve.accuracy, color="#0072b2", label="answer, every length")
+        axes.fill_between(curve.lengths, curve.low, curve.high, color="#0072b2", alpha=0.2, lw=0)
+        axes.plot(curve.lengths, curve.sequence_accuracy, color="#009e73", ls="--",
+                  label="all answers so far")  # fmt: skip
+    middle = [(r.min_length + r.max_length) / 2 for r in results]
+    score = [r.score for r in results]
+    spread = [[r.score - r.low for r in results], [r.high - r.score for r in results]]
+    spread = [[max(0.0, s) for s in side] for side in spread]
+    axes.errorbar(middle, score, yerr=spread, fmt="o", color="#d55e00", label=f"{metric} accuracy")
+    axes.scatter(middle, [r.majority for r in results], marker="_", color="0.4",
+                 label="most frequent answer")  # fmt: skip
+    axes.axvline(trained, color="0.4", lw=0.8, ls="--")
+    axes.text(trained, 1.03, " trained up to here", fontsize=8, color="0.4")
+    axes.set(xscale="log", xlabel="sequence length", ylabel="accuracy", ylim=(-0.03, 1.1))
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.2)
+    axes.legend(fontsize=8)
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix[1:], dpi=150)
+    write_atomic(path, data.getvalue())
