@@ -6,8 +6,6 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.files import write_atomic
@@ -32,6 +30,8 @@ def write_figure(
     trained: int,
 ) -> None:
     """Accuracy against length with 95 % intervals; the greatest training length is marked."""
+    from matplotlib.figure import Figure  # slow to load, and most evaluations draw nothing
+
     check_figure(path)
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.subplots()
