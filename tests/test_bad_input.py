@@ -366,12 +366,6 @@ def test_a_figure_that_cannot_be_written(refused: Refused, run_folder: Path) -> 
     refused("eval", "run", "--lengths=5", "--samples=4", "--figure=nowhere/x.png", says=["nowhere"])
 
 
-def test_a_curve_of_a_task_that_has_none(refused: Refused, tmp_path: Path) -> None:
-    train(small_config("chomsky/reverse_string"), tmp_path / "run")
-    says = ["chomsky/reverse_string has no curve", "prefix"]
-    refused("eval", "run", "--lengths=5", "--samples=4", "--curve=9", says=says)
-
-
 @pytest.mark.parametrize(
     ("args", "says"),
     named(

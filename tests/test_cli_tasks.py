@@ -135,13 +135,15 @@ def test_exports_differ_by_split_and_seed_alone(command: Command, tmp_path: Path
     assert len({*texts, *others}) == 4
 
 
-def test_export_has_a_help_and_needs_a_file(command: Command) -> None:
+def test_export_has_a_help_and_a_file_of_its_own(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     code, out, _ = command("tasks", "export", "--help")
     assert code == 0
     assert "usage: statetrack tasks export" in out
-    code, out, err = command("tasks", "export", "parity")
-    assert (code, out) == (2, "")
-    assert "--out" in err
+    assert command("tasks", "export", "chomsky/even_pairs", "--n=3").code == 0
+    assert len((tmp_path / "chomsky_even_pairs-test.jsonl").read_text().splitlines()) == 3
 
 
 # -- bench ----------------------------------------------------------------------------------------

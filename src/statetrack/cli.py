@@ -142,8 +142,8 @@ def evaluate(
         samples: sequences per length or range.
         split: which fresh sequences; training draws from neither.
         data_seed: of the sequences; the run's own if absent.
-        curve: accuracy at every length up to this one, and the horizon: the length up to which it
-            stays at 0.99 or above; for tasks whose prefixes are sequences of their own.
+        curve: accuracy against length up to this one, of at most 256 sequences each, and the
+            horizon: the length up to which it stays at 0.99 or above.
         figure: a PNG, SVG or PDF of the results against length, training lengths marked.
         json: see above.
     """
@@ -255,7 +255,7 @@ def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -
 def export(
     name: tyro.conf.Positional[str],
     /,
-    out: Path,
+    out: Path | None = None,
     n: int = 10_000,
     format: Literal["jsonl", "parquet", "csv"] = "jsonl",
     split: Literal["train", "validation", "test"] = "test",
@@ -267,7 +267,7 @@ def export(
 
     Args:
         name: a task.
-        out: the file; it must not exist.
+        out: the file, NAME-SPLIT.FORMAT if absent; it must not exist.
         n: how many sequences.
         format: csv is that of jopetty/word-problem, for word problems only.
         split: which stream they come from.
@@ -275,10 +275,12 @@ def export(
         max_length: greatest length.
         data_seed: of the stream.
     """
+    from statetrack.files import plain_name
     from statetrack.tasks import make_task
     from statetrack.tasks.exchange import export_task
 
     lengths = (min_length, max_length)
+    out = out or Path(f"{plain_name(name)}-{split}.{format}")
     export_task(
         make_task(name), out, format=format, count=n, lengths=lengths, split=split,
         data_seed=data_seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,11 @@ def free_folder(parent: Path, stem: str) -> Path:
     while (parent / f"{stem}-{number}").exists():
         number += 1
     return parent / f"{stem}-{number}"
+
+
+def plain_name(text: str) -> str:
+    """A text as part of a file's name: a task's may hold slashes and stars."""
+    return re.sub(r"[^\w.+-]", "_", text)
 
 
 def _umask() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
@@ -89,7 +89,8 @@ def print_table(console: Console, title: str, columns: list[str], rows: list[lis
     table = Table(title=escape(title), title_justify="left")
     for i, column in enumerate(columns):
         numbers = all(row[i][:1] in "-0123456789" for row in rows)
-        table.add_column(escape(column), justify="right" if i and numbers else "left")
+        justify: JustifyMethod = "right" if i and numbers else "left"
+        table.add_column(escape(column), justify=justify, overflow="fold", no_wrap=i == 0)
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import tyro
 from statetrack.config import hints, unknown
 from statetrack.errors import UserError
 from statetrack.experiments.presets import PRESETS
-from statetrack.files import free_folder
+from statetrack.files import free_folder, plain_name
 from statetrack.layers import MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import Task, make_task
@@ -155,8 +154,7 @@ def _train(config: RunConfig, out: Path | None, resume: Path | None, json: str |
     if resume is not None and out is not None:
         raise UserError("give --out for a new run or --resume for an old one, not both")
     stem = f"{config.task.name}-{_mixer_names(config.model).replace(',', '+')}"
-    stem = re.sub(r"[^\w.+-]", "_", stem)  # a task's name may hold slashes and stars
-    folder = resume or out or free_folder(Path("runs"), stem)
+    folder = resume or out or free_folder(Path("runs"), plain_name(stem))
     show = print_progress(console, f"{config.model.title} on {config.task.name}")
     try:
         run = train_run(config, folder, resume=resume is not None, on_progress=show)

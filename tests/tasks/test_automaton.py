@@ -442,10 +442,11 @@ def test_next_symbols_of_a_finite_language_that_is_too_short() -> None:
         draw(task, 50, 3)
 
 
-def test_steps_of_next_symbols_are_uniform() -> None:
+def test_answers_of_next_symbols_are_balanced() -> None:
+    """Of the three prefixes one has the answer {)}, which comes as often as {( )}."""
     task = make_task("dyck1_depth3", predict="next_symbols")
     counts = Counter(draw(task, 4000, 3)[0])
-    shares = {"(((": 1 / 4, "(()": 1 / 4, "()(": 1 / 2}
+    shares = {"(((": 1 / 2, "(()": 1 / 4, "()(": 1 / 4}
     assert counts.keys() == shares.keys()
     for word, share in shares.items():
         assert abs(counts[word] / 4000 - share) < 5 * (share * (1 - share) / 4000) ** 0.5

@@ -78,7 +78,7 @@ FIRST_BATCH = {
     "random_dfa8_seed0": "dd1e34cca3686b97ebb314cf4b0c3d29f28bb97fa7e4f008fe41817850466d0a",
     "tomita5 dense": "d28811b5aca8a8930898b016feb14147da02a6ec27e2403f064edb71b9ed019e",
     "tomita4 membership": "895c21ab944296709da2f28b7a2ff09c3bd7a697c34db05418928af65e80f919",
-    "dyck1_depth3 next symbols": "aea5d2ab2224112bd3e93357de0adb1e12ddba2bf3b388e8cc9119e265760793",
+    "dyck1_depth3 next symbols": "4ae9e388f883a0117997cbe17198f88eeaa865ebc44a5018db9837a2deb72513",
 }
 
 

@@ -16,7 +16,7 @@ MIXER_NAMES = ("delta_net", "mamba")
 ARITHMETIC = ("modular_arithmetic", "modular_arithmetic_brackets")
 
 
-def paper(mixer: str, task: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
+def paper(mixer: str, task: str, *, allow_neg_eigval: bool = True, seed: int = 0) -> RunConfig:
     """What the paper trained, in its final version: Tables 3 and 5 (parity, modular arithmetic
     without and with brackets) and Figure 4 (word problems: S5, Z60 and their variants)."""
     known = make_task(task)
@@ -27,7 +27,7 @@ def paper(mixer: str, task: str, *, allow_neg_eigval: bool, seed: int = 0) -> Ru
     raise UserError(f"the paper has no {task}; it has parity, {', '.join(ARITHMETIC)} and groups")
 
 
-def repo(mixer: str, task: str, *, allow_neg_eigval: bool, seed: int = 42) -> RunConfig:
+def repo(mixer: str, task: str, *, allow_neg_eigval: bool = True, seed: int = 42) -> RunConfig:
     """What the authors' published commands train: 2 layers, batch 256, bf16, and Mamba with the
     convolution of width 1 that their code has by default. Brackets come without multiplication."""
     if task != "parity" and task not in ARITHMETIC:

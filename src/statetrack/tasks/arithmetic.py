@@ -33,6 +33,8 @@ class ModularArithmetic(PrefixTask):
     about: ClassVar[str] = "the value of a sum of products modulo m"
     metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
 
+    prefixes_are_samples: ClassVar[bool] = False  # a prefix has no "="
+
     name: str = option("modular_arithmetic", "which task of its family")
     modulus: int = option(5, "m: the digits are 0 to m - 1")
 

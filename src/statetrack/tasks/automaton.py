@@ -32,9 +32,11 @@ class Automaton(PrefixTask):
 
     Words are not uniform, for that would leave many languages with one answer only: the answer at
     the end is drawn first, uniformly among those that the length allows, and then the word,
-    uniformly among those with that answer. For `next_symbols` words never leave the language's
-    prefixes, and each step is uniform among what may come next.
+    uniformly among those with that answer (and, for `next_symbols`, that are prefixes of words of
+    the language). So a prefix of a long word is not like a short word of its own.
     """
+
+    prefixes_are_samples: ClassVar[bool] = False
 
     family: ClassVar[str] = "automaton"
     examples: ClassVar[tuple[str, ...]] = ("regex:(ab)*", *NAMED)
@@ -130,34 +132,23 @@ class Automaton(PrefixTask):
         return 1 + symbols + self._class_of[0][states]
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
-        if self.predict == "next_symbols":
-            ways = self._ways_to_go_on(size)
-            goals = np.zeros(len(lengths), dtype=np.int64)
-            short = ways[0, lengths, self.dfa.start] < 0
-            if short.any():
-                raise UserError(
-                    f"{self.name} has no prefixes of length {lengths[short].min()}: its words end "
-                    "before"
-                )
-        else:
-            ways = self._ways_to_class(size)
-            goals = _uniform_choice(rng, ways[:, lengths, self.dfa.start].T >= 0)
+        ways = self._ways_to_class(size)
+        possible = ways[:, lengths, self.dfa.start].T >= 0  # [B, classes]
+        if not possible.any(1).all():
+            least = lengths[~possible.any(1)].min()
+            raise UserError(f"{self.name} has no prefixes of length {least}: its words end before")
+        goals = _uniform_choice(rng, possible)
         return 1 + self._walk(rng, lengths, size, ways, goals)
 
     def _ways_to_class(self, size: int) -> Floats:
         """[classes, n, q]: the logarithm of how many words of length n lead from q to a class."""
         ways = np.full((len(self.classes), size + 1, self.dfa.states), -np.inf)
         ways[:, 0][self._class_of[0] == np.arange(len(self.classes))[:, None]] = 0
+        barred = ~self._alive if self.predict == "next_symbols" else np.zeros_like(self._alive)
+        ways[:, 0, barred] = -np.inf
         for n in range(size):
             ways[:, n + 1] = np.logaddexp.reduce(ways[:, n][:, self.dfa.delta], axis=-1)
-        return ways
-
-    def _ways_to_go_on(self, size: int) -> Floats:
-        """[1, n, q]: 0 where n more symbols can follow that stay in the prefixes, else -inf."""
-        ways = np.full((1, size + 1, self.dfa.states), -np.inf)
-        ways[0, 0, self._alive] = 0
-        for n in range(size):
-            ways[0, n + 1] = ways[0, n][self.dfa.delta].max(-1)
+            ways[:, n + 1, barred] = -np.inf
         return ways
 
     def _walk(

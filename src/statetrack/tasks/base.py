@@ -130,6 +130,9 @@ class Task(Named):
 class PrefixTask(Task):
     """A task in which every prefix of a sequence is a sequence with an answer of its own."""
 
+    # whether the prefixes of long sequences are distributed like short sequences
+    prefixes_are_samples: ClassVar[bool] = True
+
     supervision: Literal["last", "dense"] = option("last", "targets at the answer or everywhere")
 
     def __post_init__(self) -> None:

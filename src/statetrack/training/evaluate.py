@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from statetrack.config import at_least
-from statetrack.errors import UserError
 from statetrack.models import SequenceModel
-from statetrack.tasks import IGNORE, PrefixTask, Task, generator
+from statetrack.tasks import PrefixTask, Task, generator
 from statetrack.tasks.base import Ints
 
 TOKENS_AT_ONCE = 1 << 16  # bounds what the model works on at once, at any length
+GRID = 40  # lengths of a curve that takes each by itself
 RESAMPLES = 1000  # of a bootstrap interval
 SOLVED = 0.99  # the accuracy that counts towards a horizon
 
@@ -114,7 +114,7 @@ class Curve:
 
     lengths: Ints
     samples: int
-    accuracy: Floats  # of the answer at that length
+    accuracy: Floats  # of the answer at that length, or by the task's metric
     low: Floats  # 95 % confidence interval of the accuracy
     high: Floats
     sequence_accuracy: Floats  # of all answers up to that length together
@@ -140,9 +140,13 @@ def curve(
     split: str = "test",
     data_seed: int = 0,
 ) -> Curve:
-    """Every prefix of a sequence is a shorter sequence: one pass gives all lengths."""
-    if not isinstance(task, PrefixTask):
-        raise UserError(f"{task.name} has no curve: a prefix of its sequences is none of its own")
+    """Accuracy at every length up to `max_length`, or at some of them.
+
+    Where every prefix of a sequence is a sequence as good as any, one pass gives all lengths;
+    otherwise 40 lengths, evenly spaced on a logarithmic axis, are evaluated one by one.
+    """
+    if not isinstance(task, PrefixTask) or not task.prefixes_are_samples:
+        return _curve_of_samples(model, task, max_length, samples, split, data_seed)
     dense = replace(task, supervision="dense")
     dense.check_lengths(max_length, max_length)
     at_least("samples", samples, 1)
@@ -153,8 +157,6 @@ def curve(
     at = np.array([dense.input_size(int(n)) - 1 for n in lengths])
     for part in _batches(samples, size):
         batch = dense.sample(rng, np.full(part.stop - part.start, max_length))
-        if (batch.targets[:, at] == IGNORE).any():
-            raise UserError(f"{task.name} has no curve: not every prefix of it has an answer")
         correct = predict(model, batch.tokens) == batch.targets
         right += correct.sum(0)
         whole += np.logical_and.accumulate(correct, axis=1).sum(0)
@@ -162,6 +164,20 @@ def curve(
     return Curve(
         lengths, samples, right[at] / samples, interval[:, 0], interval[:, 1], whole[at] / samples
     )
+
+
+def _curve_of_samples(
+    model: SequenceModel, task: Task, max_length: int, samples: int, split: str, data_seed: int
+) -> Curve:
+    task.check_lengths(task.min_length, max_length)
+    grid = np.geomspace(task.min_length, max_length, GRID).round()
+    lengths = np.unique(grid.astype(np.int64))
+    found = [
+        evaluate(model, task, int(n), samples=samples, split=split, data_seed=data_seed)
+        for n in lengths
+    ]
+    columns = ("score", "low", "high", "sequence_accuracy")
+    return Curve(lengths, samples, *(np.array([getattr(r, c) for r in found]) for c in columns))
 
 
 def horizon(lengths: Ints, accuracy: Floats) -> int | None:
