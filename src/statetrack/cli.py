@@ -226,7 +226,11 @@ def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -
             [t.name, t.family, t.about, str(len(t.vocab)), f"{t.chance:.4g}", t.metric]
             for t in found
         ]
-        print_table(console, "Tasks", columns, body)
+        few = [0, 2, 3]  # what fits beside the longest name; the rest is in the JSON and per task
+        shown = [[row[i] for i in few] for row in body]
+        print_table(console, "Tasks", [columns[i] for i in few], shown)
+        more = "Also any group (S<n>, A<n>, Z<m>, D<n>, Q8, products, group:FILE) and dfa:FILE."
+        console.print(more, style="dim", markup=False)
         rows = [dict(zip(columns, row, strict=True)) for row in body]
         write_result(json, {"tasks": rows})
         return
