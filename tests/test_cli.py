@@ -255,7 +255,7 @@ def test_eval_writes_nothing_into_the_run(command: Command, run_folder: Path) ->
 # -- what there is --------------------------------------------------------------------------------
 
 LISTS = [
-    pytest.param(["tasks"], ["parity", "S5_only_swaps", "A4_x_Z5", "word problem"], id="tasks"),
+    pytest.param(["tasks"], ["parity", "S5_only_swaps", "A4_x_Z5", "dfa:FILE"], id="tasks"),
     pytest.param(["tasks", "parity"], ["the number of ones modulo 2", "input:"], id="tasks parity"),
     pytest.param(["tasks", "S5_only_swaps"], ["running product", "BOS"], id="tasks S5_only_swaps"),
     pytest.param(["models"], ["delta_net", "mamba", "DeltaNet", "[-1,1]"], id="models"),
