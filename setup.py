@@ -1,25 +1,79 @@
 """Everything is in pyproject.toml but the native library, which is optional.
 
-The sources in csrc/, if there are any, are built into one shared library inside the package. A
+The sources in csrc/ become one shared library inside the package, `statetrack/_native.so`: plain C
+functions, called through ctypes, so that it is bound neither to a Python nor to a torch version.
+kernels.cpp is compiled once for each instruction set; the library chooses when it is loaded. A
 missing or failing compiler costs speed, never the installation.
 """
 
+import os
+import platform
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
-sources = sorted(str(path) for path in Path("csrc").glob("*.cpp"))
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-Wall", "-g0"]
+# Not -ffast-math (it changes the whole process) and not -march=native (wheels travel).
+FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
+# Extra flags, for instance those of a sanitizer.
+EXTRA = os.environ.get("STATETRACK_CFLAGS", "").split()
+
+LEVELS = {"baseline": (4, [])}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    LEVELS["avx2"] = 8, ["-mavx2", "-mfma"]
+    LEVELS["avx512"] = 16, [f"-mavx512{part}" for part in ("f", "vl", "dq", "bw")] + ["-mfma"]
+
+
+class BuildNative(build_ext):
+    """Compiles the kernels once a level, and names the library without a Python version."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        return []  # this is no Python module
+
+    def build_extension(self, ext: Extension) -> None:
+        shared = [("HAVE_X86_LEVELS", None)] if len(LEVELS) > 1 else []
+        objects = []
+        for source in ext.sources:
+            levels = LEVELS if Path(source).name == "kernels.cpp" else {"": (0, [])}
+            for level, (lanes, flags) in levels.items():
+                macros = [*shared, ("LEVEL", level), ("LANES", str(lanes))] if level else shared
+                objects += self.compiler.compile(
+                    [source],
+                    output_dir=str(Path(self.build_temp) / level),
+                    macros=macros,
+                    extra_postargs=[*FLAGS, *(OPENMP if not level else []), *flags, *EXTRA],
+                    depends=ext.depends,
+                )
+        path = Path(self.get_ext_fullpath(ext.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.compiler.link_shared_object(
+            objects, str(path), target_lang="c++", extra_postargs=[*OPENMP, *EXTRA]
+        )
+
+
+class AnyPythonWheel(bdist_wheel):
+    """One wheel per platform for every Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", super().get_tag()[2]
+
 
 setup(
     ext_modules=[
         Extension(
             "statetrack._native",
-            sources,
+            sorted(str(path) for path in Path("csrc").glob("*.cpp")),
+            depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
             language="c++",
-            extra_compile_args=["-O3", "-std=c++17", "-fno-math-errno", "-fno-trapping-math"],
             optional=True,
         )
-    ]
-    if sources
-    else []
+    ],
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": AnyPythonWheel},
 )

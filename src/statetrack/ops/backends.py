@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
-
-Impl = TypeVar("Impl")
+from statetrack.ops import native
 
 # Not every op has every one of these; an op says which it has when the choice is impossible.
-BACKENDS = ("naive", "torch")
+BACKENDS = ("naive", "torch", "native")
 
 
-def choose(op: str, backend: str, available: Mapping[str, Impl]) -> Impl:
-    """The implementation for `backend`; "auto" is the parallel form in plain torch."""
+def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | None) -> str:
+    """The backend to use: "auto" is "native" where that can serve the tensors, else "torch"."""
     if backend == "auto":
-        backend = "torch"
+        return "native" if "native" in available and native.serves(*tensors) else "torch"
     if backend not in available:
-        allowed = ", ".join(["auto", *available])
-        raise UserError(f"{op} has no backend {backend!r}; it has: {allowed}")
-    return available[backend]
+        raise UserError(
+            f"{op} has no backend {backend!r}; it has: {', '.join(['auto', *available])}"
+        )
+    if backend == "native" and not native.serves(*tensors):
+        reason = native.WHY_MISSING or "it serves tensors on the CPU that are not float64"
+        raise UserError(f"{op} cannot use its native backend: {reason}")
+    return backend
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:

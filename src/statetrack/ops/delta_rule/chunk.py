@@ -16,11 +16,10 @@ logarithms: gates may be zero or negative, and their gradients stay exact there.
 
 from __future__ import annotations
 
-import math
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from statetrack.ops.chunks import decay_products, merge, split
 
 MAX_CHUNK = 32
 
@@ -30,23 +29,15 @@ def delta_rule_chunk(
 ) -> tuple[Tensor, Tensor]:
     """Same arguments and results as `delta_rule_naive`."""
     length = q.shape[1]
-    chunks = math.ceil(length / MAX_CHUNK)
-    size = math.ceil(length / chunks)  # even chunks: 40 tokens are 2 x 20, not 32 + 8
-    padding = chunks * size - length
-
-    def split(x: Tensor, fill: float = 0.0) -> Tensor:  # [B, T, H, ...] -> [B, N, H, C, ...]
-        if padding:
-            x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, padding), value=fill)
-        return x.unflatten(1, (chunks, size)).transpose(2, 3)
-
-    q, k, v, beta = split(q), split(k), split(v), split(beta)[..., None]
+    q, k, v, beta = (split(x, MAX_CHUNK) for x in (q, k, v, beta))  # [B, N, H, C, ...]
+    beta = beta[..., None]
     inner = k @ k.mT  # [B, N, H, C, C]
     scores = q @ k.mT
     weighted_k = beta * k
     k_out = k  # what of each key is left at the end of its chunk
     carry = None  # what of the incoming state is left there
     if decay is not None:
-        b, D = _decay_products(split(decay, 1.0))
+        b, D = decay_products(split(decay, MAX_CHUNK, fill=1.0))
         inner, scores = inner * D, scores * D
         weighted_k, q = b[..., None] * weighted_k, b[..., None] * q
         k_out = D[..., -1, :, None] * k
@@ -64,20 +55,4 @@ def delta_rule_chunk(
         u = u0 - w @ S
         outputs.append(q_n @ S + scores_n @ u)
         S = (S if carry is None else carry[n] * S) + k_n.mT @ u
-    o = torch.stack(outputs, 1)  # [B, N, H, C, V]
-    return o.transpose(2, 3).flatten(1, 2)[:, :length], S
-
-
-def _decay_products(a: Tensor) -> tuple[Tensor, Tensor]:
-    """[..., C] -> b [..., C] with b_i = a_1...a_i, and D [..., C, C] with D_ij = a_{j+1}...a_i."""
-    size = a.shape[-1]
-    row = torch.zeros_like(a)
-    rows, b = [], []
-    product: Tensor | None = None
-    unit = torch.eye(size, dtype=a.dtype, device=a.device)
-    for i, a_i in enumerate(a.unbind(-1)):
-        row = row * a_i[..., None] + unit[i]
-        rows.append(row)
-        product = a_i if product is None else product * a_i
-        b.append(product)
-    return torch.stack(b, -1), torch.stack(rows, -2)
+    return merge(torch.stack(outputs, 1), length), S

@@ -78,7 +78,7 @@ def selective_scan(
         shape = (sequences, channels, N)
         check_shape(op, "initial_state", initial_state, "[B, D, N]", shape)
 
-    implementation = choose(op, backend, _IMPLEMENTATIONS)
+    implementation = _IMPLEMENTATIONS[choose(op, backend, tuple(_IMPLEMENTATIONS))]
     dtype = compute_dtype(u, delta, A, B, C, D, z, initial_state)
     out_dtype = u.dtype
     run = partial(implementation, A=A.to(dtype), allow_neg_eigval=allow_neg_eigval)

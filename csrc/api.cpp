@@ -1,0 +1,51 @@
+// The C interface, called through ctypes, and the choice of the instruction set.
+#include <cstring>
+
+#include "kernels.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Level {
+  const char* name;
+  const Kernels* kernels;
+  bool (*supported)();
+};
+
+const Level levels[] = {  // best first
+#ifdef HAVE_X86_LEVELS
+    {"avx512", &kernels_avx512,
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("fma");
+     }},
+    {"avx2", &kernels_avx2,
+     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
+#endif
+    {"baseline", &kernels_baseline, [] { return true; }},
+};
+
+const Kernels* active = &kernels_baseline;
+
+}  // namespace
+
+// The name of level i if this CPU can run it, "" if not, null behind the last.
+EXPORT const char* statetrack_level(int64_t i) {
+  if (i >= static_cast<int64_t>(sizeof levels / sizeof *levels)) return nullptr;
+  return levels[i].supported() ? levels[i].name : "";
+}
+
+// Use a level from now on; 0 if this CPU cannot run it or there is none of that name.
+EXPORT int64_t statetrack_use(const char* name) {
+  for (const Level& level : levels)
+    if (!std::strcmp(level.name, name) && level.supported()) {
+      active = level.kernels;
+      return 1;
+    }
+  return 0;
+}
+
+EXPORT void statetrack_recurrence_forward(const Recurrence* x) { active->recurrence_forward(*x); }
+EXPORT void statetrack_recurrence_backward(const Recurrence* x) { active->recurrence_backward(*x); }

@@ -1,0 +1,10 @@
+// All kernels for one instruction set: the build compiles this file once a level.
+#include "kernels.h"
+
+#include "recurrence_backward.h"
+#include "recurrence_forward.h"
+
+#define NAME_(level) kernels_##level
+#define NAME(level) NAME_(level)
+
+extern const Kernels NAME(LEVEL) = {recurrence_forward, recurrence_backward};

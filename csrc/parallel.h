@@ -1,0 +1,39 @@
+// Loops over independent units of work, and scratch memory.
+//
+// kernels.cpp is compiled once for each instruction set, so nothing that it uses may be a template
+// of the standard library: the linker keeps one copy of those, perhaps one this CPU cannot run.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+
+// In parallel.cpp: unit(context, i) for i in [0, count), on up to `threads` threads.
+void run_units(int64_t count, int64_t threads, void (*unit)(void*, int64_t), void* context);
+
+namespace {
+
+// f(i) for i in [0, count). Units are cut by shape alone and share no output, so the same inputs
+// give the same bits whatever the number of threads.
+template <class F>
+void parallel_for(int64_t count, int64_t threads, F f) {
+  run_units(count, threads, [](void* context, int64_t i) { (*static_cast<F*>(context))(i); }, &f);
+}
+
+// Floats on a 64-byte boundary, not initialised.
+class Scratch {
+ public:
+  explicit Scratch(int64_t count) : block_(std::malloc(static_cast<size_t>(count) * 4 + 64)) {
+    if (!block_) std::abort();
+    data_ = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(block_) + 63) & ~uintptr_t(63));
+  }
+  ~Scratch() { std::free(block_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  float* get() const { return data_; }
+
+ private:
+  void* block_;
+  float* data_;
+};
+
+}  // namespace

@@ -1,0 +1,147 @@
+// Vectors of LANES floats in the compiler's own vector types: one source for every instruction set.
+// kernels.cpp is compiled once a level with LANES and the level's flags; no intrinsics needed.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#ifndef LANES
+#error "LANES (4, 8 or 16 floats) comes from the build"
+#endif
+
+namespace {
+
+typedef float vf __attribute__((vector_size(LANES * 4), aligned(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4), aligned(LANES * 4)));
+
+inline vf load(const float* p) {
+  vf x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+inline void store(float* p, vf x) { std::memcpy(p, &x, sizeof x); }
+
+// The first n lanes; the others are 0, and nothing behind p + n is touched.
+inline vf load_first(const float* p, int64_t n) {
+  if (n >= LANES) return load(p);
+  float x[LANES] = {};
+  for (int64_t i = 0; i < n; ++i) x[i] = p[i];
+  return load(x);
+}
+
+inline void store_first(float* p, vf v, int64_t n) {
+  if (n >= LANES) return store(p, v);
+  float x[LANES];
+  store(x, v);
+  for (int64_t i = 0; i < n; ++i) p[i] = x[i];
+}
+
+inline vf splat(float x) { return x - vf{}; }
+
+// Contracted to one instruction where the level has it (-ffp-contract=fast).
+inline vf fma(vf a, vf b, vf c) { return a * b + c; }
+
+inline float sum(vf v) {
+  float x[LANES];
+  store(x, v);
+  for (int n = LANES / 2; n; n /= 2)
+    for (int i = 0; i < n; ++i) x[i] += x[i + n];
+  return x[0];
+}
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLE 1
+#endif
+#endif
+
+// r[0..LANES) -> the vector whose lane i is sum(r[i]).
+#if defined(HAS_SHUFFLE) && LANES == 4
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+inline vf pairs(vf a, vf b) { return SHUFFLE(a, b, 0, 4, 1, 5) + SHUFFLE(a, b, 2, 6, 3, 7); }
+inline vf quads(vf a, vf b) { return SHUFFLE(a, b, 0, 1, 4, 5) + SHUFFLE(a, b, 2, 3, 6, 7); }
+inline vf sums(const vf* r) { return quads(pairs(r[0], r[1]), pairs(r[2], r[3])); }
+#elif defined(HAS_SHUFFLE) && LANES == 8
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+inline vf pairs(vf a, vf b) {
+  return SHUFFLE(a, b, 0, 8, 1, 9, 4, 12, 5, 13) + SHUFFLE(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+}
+inline vf quads(vf a, vf b) {
+  return SHUFFLE(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + SHUFFLE(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+}
+inline vf halves(vf a, vf b) {
+  return SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+inline vf sums(const vf* r) {
+  return halves(quads(pairs(r[0], r[1]), pairs(r[2], r[3])),
+                quads(pairs(r[4], r[5]), pairs(r[6], r[7])));
+}
+#elif defined(HAS_SHUFFLE) && LANES == 16
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+inline vf pairs(vf a, vf b) {
+  return SHUFFLE(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+         SHUFFLE(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+}
+inline vf quads(vf a, vf b) {
+  return SHUFFLE(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+         SHUFFLE(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+inline vf octets(vf a, vf b) {
+  return SHUFFLE(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
+         SHUFFLE(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+}
+inline vf halves(vf a, vf b) {
+  return SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+         SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+}
+inline vf sums(const vf* r) {
+  vf q[4];
+  for (int i = 0; i < 4; ++i)
+    q[i] = quads(pairs(r[4 * i], r[4 * i + 1]), pairs(r[4 * i + 2], r[4 * i + 3]));
+  return halves(octets(q[0], q[1]), octets(q[2], q[3]));
+}
+#else
+inline vf sums(const vf* r) {
+  vf out;
+  for (int i = 0; i < LANES; ++i) out[i] = sum(r[i]);
+  return out;
+}
+#endif
+
+inline vf as_float(vi x) {
+  vf y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+inline vi as_int(vf x) {
+  vi y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+inline vf select(vi mask, vf yes, vf no) {
+  return as_float((mask & as_int(yes)) | (~mask & as_int(no)));
+}
+
+// 2^x, relative error below 2e-7 for x in [-126, 127]; 0 below -126, and 2^127 above 127.
+inline vf exp2(vf x) {
+  const vf low = splat(-126.0f), high = splat(127.0f);
+  vi vanished = x < low;
+  x = select(x > high, high, select(vanished, low, x));
+  const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+  vf rounded = x + magic;
+  vi n = as_int(rounded) - as_int(magic);
+  vf f = x - (rounded - magic);  // in [-1/2, 1/2]
+  vf p = splat(0.00132764713f);
+  p = fma(p, f, splat(0.00967554096f));
+  p = fma(p, f, splat(0.0555071309f));
+  p = fma(p, f, splat(0.240221202f));
+  p = fma(p, f, splat(0.693146944f));
+  p = fma(p, f, splat(1.00000012f));
+  vf result = p * as_float((n + 127) << 23);
+  return as_float(~vanished & as_int(result));
+}
+
+}  // namespace

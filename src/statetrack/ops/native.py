@@ -1,0 +1,129 @@
+"""The native library: C++ kernels for CPUs, loaded through ctypes.
+
+It is optional: without a compiler at installation there is none, `WHY_MISSING` says so, and the ops
+use their torch backend. The library takes the best instruction set of the CPU when it is loaded;
+STATETRACK_NATIVE=baseline, avx2 or avx512 forces one, and STATETRACK_NATIVE=off does without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from statetrack.errors import UserError
+
+PATH = Path(__file__).parent.parent / "_native.so"
+VARIABLE = "STATETRACK_NATIVE"
+
+
+def _load() -> tuple[ctypes.CDLL | None, str | None]:
+    """The library, or why there is none and what to do about it."""
+    wanted = os.environ.get(VARIABLE, "")
+    if wanted == "off":
+        return None, f"switched off by {VARIABLE}=off"
+    if not PATH.exists():
+        return None, "not built: install a C++ compiler (g++ or clang++), then statetrack again"
+    try:
+        # torch, imported above, has loaded its OpenMP runtime: the library shares it
+        lib = ctypes.CDLL(str(PATH))
+    except OSError as error:
+        return None, f"does not load ({error}): install statetrack again on this machine"
+    lib.statetrack_level.restype = ctypes.c_char_p
+    lib.statetrack_level.argtypes = [ctypes.c_int64]
+    lib.statetrack_use.restype = ctypes.c_int64
+    lib.statetrack_use.argtypes = [ctypes.c_char_p]
+    return lib, None
+
+
+def _levels() -> list[str]:
+    names: list[str] = []
+    while LIBRARY and (name := LIBRARY.statetrack_level(len(names))) is not None:
+        names.append(name.decode())
+    return [name for name in names if name]
+
+
+LIBRARY, WHY_MISSING = _load()
+LEVELS = _levels()
+"""The instruction sets that this CPU and the library both have, best first."""
+
+
+def _choose() -> str | None:
+    wanted = os.environ.get(VARIABLE) or (LEVELS[0] if LEVELS else "")
+    return wanted if LIBRARY and LIBRARY.statetrack_use(wanted.encode()) else None
+
+
+_level = _choose()
+
+
+def level() -> str:
+    """The instruction set in use."""
+    if _level is None:
+        wanted, allowed = os.environ.get(VARIABLE), ", ".join([*LEVELS, "off"])
+        raise UserError(f"{VARIABLE} is {wanted!r}; on this machine it can be: {allowed}")
+    return _level
+
+
+@contextmanager
+def forced(name: str) -> Iterator[None]:
+    """Use one instruction set for a while, in the whole process."""
+    global _level
+    before = level()
+    if LIBRARY is None or not LIBRARY.statetrack_use(name.encode()):
+        raise UserError(f"no native kernels for {name!r} here; there are: {', '.join(LEVELS)}")
+    _level = name
+    try:
+        yield
+    finally:
+        _level = before
+        LIBRARY.statetrack_use(before.encode())
+
+
+def serves(*tensors: Tensor | None) -> bool:
+    """Whether the native kernels are there and compute with these: on the CPU, not in float64."""
+    if WHY_MISSING is not None:
+        return False
+    if _level is None:
+        level()  # the environment asks for what is not there
+    return all(x is None or (x.device.type == "cpu" and x.dtype != torch.float64) for x in tensors)
+
+
+class View(ctypes.Structure):
+    """Rows of float32: element i of token t and head h is data[t * token + h * head + i]."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("token", ctypes.c_int64), ("head", ctypes.c_int64)]
+
+    @classmethod
+    def of(cls, x: Tensor | None) -> View:
+        """View a tensor that `viewable` has returned."""
+        if x is None:
+            return cls(None, 0, 0)
+        return cls(x.data_ptr(), x.stride(1 if x.shape[1] > 1 else 0), x.stride(2))
+
+
+def viewable(x: Tensor) -> Tensor:
+    """[B, T, H] or [B, T, H, K] as float32, one stride leading through the tokens of all rows.
+
+    Slices of a fused projection are taken as they are; anything else is copied.
+    """
+    x = x.float()
+    rows, length = x.shape[0], x.shape[1]
+    one_stride = rows == 1 or length == 1 or x.stride(0) == length * x.stride(1)
+    dense = x.dim() == 3 or x.shape[3] == 1 or x.stride(3) == 1
+    return x if one_stride and dense else x.contiguous()
+
+
+def pointer(x: Tensor | None) -> int | None:
+    """The address of a tensor's data."""
+    return None if x is None else x.data_ptr()
+
+
+def call(name: str, arguments: ctypes.Structure) -> None:
+    """Run a kernel."""
+    assert LIBRARY is not None, WHY_MISSING
+    getattr(LIBRARY, f"statetrack_{name}")(ctypes.byref(arguments))

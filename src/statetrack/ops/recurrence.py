@@ -1,0 +1,102 @@
+"""What the ops with a matrix-valued state have in common: checks, number types, dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from statetrack.errors import UserError
+from statetrack.ops import native_recurrence
+from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
+
+# (q, k, v, beta, gate, state) -> (o, state), q scaled already, gates as they multiply the state
+Implementation = Callable[..., tuple[Tensor, Tensor]]
+
+
+def run_recurrence(
+    op: str,
+    implementations: Mapping[str, Implementation],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    g: Tensor | None,
+    decay: Tensor | None,
+    *,
+    num_householder: int | None = None,
+    channel_gates: bool = False,
+    scale: float | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    cu_seqlens: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor | None]:
+    """Check the arguments of a public op and run it on the backend of its choice.
+
+    With `num_householder` n, k, v and beta have n entries per token in time, [B, T * n, H, ...];
+    the implementations get them as [B, T, n, H, ...]. The native kernels serve every op here.
+    """
+    for name, x, dims in (("q", q, "[B, T, H, K]"), ("v", v, "[B, T, H, V]")):
+        if x.dim() != 4 or 0 in x.shape:
+            raise UserError(f"{op}: {name} must be {dims}, none of them 0; got {list(x.shape)}")
+    B, T, H, K = q.shape
+    V = v.shape[-1]
+    n = num_householder or 1
+    steps = "T * n" if num_householder else "T"
+    check_shape(op, "q", q, "[B, T, H, K]", (B, T, H, K))
+    check_shape(op, "k", k, f"[B, {steps}, H, K]", (B, T * n, H, K))
+    check_shape(op, "v", v, f"[B, {steps}, H, V]", (B, T * n, H, V))
+    if beta is not None:
+        check_shape(op, "beta", beta, f"[B, {steps}, H]", (B, T * n, H))
+    if g is not None and decay is not None:
+        raise UserError(f"{op} takes g (the logarithm of the gate) or decay (the gate), not both")
+    gate = decay if g is None else g
+    if gate is not None:
+        name = "g" if decay is None else "decay"
+        if channel_gates and gate.dim() == 4:
+            check_shape(op, name, gate, "[B, T, H, K]", (B, T, H, K))
+        else:
+            check_shape(op, name, gate, "[B, T, H]", (B, T, H))
+    bounds = None if cu_seqlens is None else check_cu_seqlens(cu_seqlens, B, T)
+    N = B if bounds is None else len(bounds) - 1
+    if initial_state is not None:
+        check_shape(op, "initial_state", initial_state, "[N, H, K, V]", (N, H, K, V))
+
+    tensors = (q, k, v, beta, gate, initial_state)
+    backend = choose(op, backend, (*implementations, "native"), *tensors)
+    dtype = compute_dtype(*tensors)
+    out_dtype = v.dtype
+    scale = K**-0.5 if scale is None else float(scale)
+    if backend == "native":
+        ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64)
+        o, state = native_recurrence.recurrence(
+            *tensors, ends, scale=scale, factors=n, log_gate=g is not None
+        )
+        return o.to(out_dtype), state if output_final_state else None
+
+    q, k, v = q.to(dtype) * scale, k.to(dtype), v.to(dtype)
+    beta = None if beta is None else beta.to(dtype)
+    if gate is not None:
+        gate = gate.to(dtype).exp() if decay is None else gate.to(dtype)
+    if num_householder:
+        k, v = k.unflatten(1, (T, n)), v.unflatten(1, (T, n))
+        beta = None if beta is None else beta.unflatten(1, (T, n))
+    state = q.new_zeros(N, H, K, V) if initial_state is None else initial_state.to(dtype)
+    run = implementations[backend]
+    with full_precision(q):
+        if bounds is None:
+            o, state = run(q, k, v, beta, gate, state)
+        elif backend == "naive":
+            o, state = each_sequence(run, (q, k, v, beta, gate), state, bounds)
+        else:  # as rows of one length, of which the padding changes nothing: k = v = 0, gate = 1
+            ragged = Ragged.from_bounds(bounds, B, T, q.device)
+            beta = None if beta is None else ragged.pad(beta)
+            if gate is not None:
+                padding = ~ragged.valid.view(*ragged.valid.shape, *[1] * (gate.dim() - 2))
+                gate = ragged.pad(gate).masked_fill(padding, 1.0)
+            o, state = run(ragged.pad(q), ragged.pad(k), ragged.pad(v), beta, gate, state)
+            o = ragged.unpad(o)
+    return o.to(out_dtype), state if output_final_state else None
