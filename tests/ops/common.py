@@ -61,6 +61,34 @@ def delta_rule_inputs(
     return inputs
 
 
+def delta_product_inputs(
+    B: int, T: int, H: int, K: int, V: int, n: int, *, gate: str | None = None, seed: int = 0
+) -> Tensors:
+    """Those of the delta rule with n keys, values and betas per token."""
+    inputs = delta_rule_inputs(B, T, H, K, V, gate=gate, seed=seed)
+    steps = delta_rule_inputs(B, T * n, H, K, V, seed=seed + 1)
+    return {**inputs, **{name: steps[name] for name in ("k", "v", "beta")}}
+
+
+def linear_attention_inputs(
+    B: int,
+    T: int,
+    H: int,
+    K: int,
+    V: int,
+    *,
+    gate: str | None = None,
+    per_channel: bool = False,
+    seed: int = 0,
+) -> Tensors:
+    """Those of the delta rule without beta, and with a gate for each key channel if asked for."""
+    inputs = delta_rule_inputs(B, T, H, K, V, gate=gate, seed=seed)
+    del inputs["beta"]
+    if gate and per_channel:
+        inputs[gate] = delta_rule_inputs(B, T, H * K, 1, 1, gate=gate)[gate].view(B, T, H, K)
+    return inputs
+
+
 def selective_scan_inputs(
     B: int, T: int, D: int, N: int, *, skip: bool = True, gate: bool = True, seed: int = 0
 ) -> Tensors:

@@ -1,4 +1,4 @@
-"""The delta rule, chunk by chunk, in plain torch.
+"""The delta rule, chunk by chunk, in plain torch, with a hand-written backward pass.
 
 Within a chunk of C tokens that starts from the state S_0, let b_i = a_1 ... a_i and
 D_ij = a_{j+1} ... a_i for j <= i. Then u_i = beta_i (v_i - a_i S_{i-1}^T k_i) solves the unit
@@ -10,14 +10,18 @@ so U = U_0 - W S_0 with U_0 and W found for all chunks at once, and only
 
     O = b Q S_0 + (Q K^T . D) U,     S_C = b_C S_0 + (D_C K)^T U
 
-runs from chunk to chunk. The products D are formed by multiplication, never as differences of
-logarithms: gates may be zero or negative, and their gradients stay exact there.
+runs from chunk to chunk. Backwards likewise: only dU and the gradient of the state go from chunk to
+chunk, everything else follows for all chunks at once. The products D are formed by multiplication,
+never as differences of logarithms: gates may be zero or negative.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from statetrack.ops.chunks import decay_products, merge, split
 
@@ -30,29 +34,105 @@ def delta_rule_chunk(
     """Same arguments and results as `delta_rule_naive`."""
     length = q.shape[1]
     q, k, v, beta = (split(x, MAX_CHUNK) for x in (q, k, v, beta))  # [B, N, H, C, ...]
-    beta = beta[..., None]
-    inner = k @ k.mT  # [B, N, H, C, C]
-    scores = q @ k.mT
-    weighted_k = beta * k
-    k_out = k  # what of each key is left at the end of its chunk
-    carry = None  # what of the incoming state is left there
     if decay is not None:
-        b, D = decay_products(split(decay, MAX_CHUNK, fill=1.0))
-        inner, scores = inner * D, scores * D
-        weighted_k, q = b[..., None] * weighted_k, b[..., None] * q
-        k_out = D[..., -1, :, None] * k
-        carry = b[..., -1, None, None].unbind(1)
-    lower = (beta * inner).tril(-1)
-    solved = torch.linalg.solve_triangular(
-        lower, torch.cat([beta * v, weighted_k], -1), upper=False, unitriangular=True
-    )
-    U0, W = solved.split([v.shape[-1], k.shape[-1]], -1)
+        decay = split(decay, MAX_CHUNK, fill=1.0)
+    o, state = ChunkedDeltaRule.apply(q, k, v, beta[..., None], decay, state)
+    return merge(o, length), state
 
-    outputs = []
-    S = state  # [B, H, K, V]
-    parts = zip(*(x.unbind(1) for x in (U0, W, q, scores.tril(), k_out)), strict=True)
-    for n, (u0, w, q_n, scores_n, k_n) in enumerate(parts):
-        u = u0 - w @ S
-        outputs.append(q_n @ S + scores_n @ u)
-        S = (S if carry is None else carry[n] * S) + k_n.mT @ u
-    return merge(torch.stack(outputs, 1), length), S
+
+class ChunkedDeltaRule(torch.autograd.Function):
+    """q, k, v [B, N, H, C, ...], beta [B, N, H, C, 1], decay [B, N, H, C], state [B, H, K, V]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        beta: Tensor,
+        decay: Tensor | None,
+        state: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        b, D = (None, None) if decay is None else decay_products(decay)
+        system = _times(beta * (k @ k.mT), D).tril(-1)  # L
+        right = torch.cat([beta * v, _scaled(beta * k, b)], -1)
+        U0, W = _solve(system, right).split([v.shape[-1], k.shape[-1]], -1)
+        scores = _times(q @ k.mT, D).tril()
+        read, written = _scaled(q, b), _last_scaled(k, D)
+
+        S = state
+        states, U, o = [], [], []
+        for n in range(q.shape[1]):
+            states.append(S)
+            U.append(U0[:, n] - W[:, n] @ S)
+            o.append(read[:, n] @ S + scores[:, n] @ U[n])
+            kept = S if b is None else b[:, n, :, -1, None, None] * S
+            S = kept + written[:, n].mT @ U[n]
+        ctx.save_for_backward(q, k, v, beta, decay, W, torch.stack(U, 1), torch.stack(states, 1))
+        return torch.stack(o, 1), S
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dO: Tensor, dS: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, beta, decay, W, U, states = ctx.saved_tensors
+        b, D = (None, None) if decay is None else decay_products(decay)
+        products = k @ k.mT
+        system = _times(beta * products, D).tril(-1)
+        scores = q @ k.mT
+        read, written = _scaled(q, b), _last_scaled(k, D)
+
+        # from chunk to chunk: dU and the gradient of the state
+        dU = _times(scores, D).tril().mT @ dO
+        from_output = read.mT @ dO
+        after = []  # the gradient of the state behind each chunk
+        for n in reversed(range(q.shape[1])):
+            after.append(dS)
+            dU[:, n] += written[:, n] @ dS
+            kept = dS if b is None else b[:, n, :, -1, None, None] * dS
+            dS = kept + from_output[:, n] - W[:, n].mT @ dU[:, n]
+        G = torch.stack(after[::-1], 1)
+
+        # the rest at once; R = beta V - (beta b K) S_0 is the right side of the system
+        dR = _solve(system, dU, transposed=True)
+        d_system = -(dR @ U.mT).tril(-1)
+        d_scores = (dO @ U.mT).tril()
+        d_read, d_written = dO @ states.mT, U @ G.mT
+        d_weighted = -dR @ states.mT  # of beta b K
+
+        d_products = _times(beta * d_system, D)
+        through = _times(d_scores, D)
+        dq = through @ k + _scaled(d_read, b)
+        dk = through.mT @ q + (d_products + d_products.mT) @ k
+        dk += _last_scaled(d_written, D) + beta * _scaled(d_weighted, b)
+        dv = beta * dR
+        dbeta = (dR * v).sum(-1, keepdim=True) + (d_weighted * _scaled(k, b)).sum(-1, keepdim=True)
+        dbeta += (d_system * _times(products, D)).sum(-1, keepdim=True)
+        d_decay = None
+        if decay is not None:
+            db = (d_read * q).sum(-1) + (d_weighted * beta * k).sum(-1)
+            db[..., -1] += (G * states).sum((-1, -2))
+            dD = d_scores * scores + d_system * beta * products
+            dD[..., -1, :] += (d_written * k).sum(-1)
+            with torch.enable_grad():
+                a = decay.detach().requires_grad_()
+                (d_decay,) = torch.autograd.grad(decay_products(a), a, (db, dD))
+        return dq, dk, dv, dbeta, d_decay, dS
+
+
+def _times(matrix: Tensor, D: Tensor | None) -> Tensor:
+    return matrix if D is None else matrix * D
+
+
+def _scaled(rows: Tensor, b: Tensor | None) -> Tensor:
+    return rows if b is None else b[..., None] * rows
+
+
+def _last_scaled(rows: Tensor, D: Tensor | None) -> Tensor:
+    """What is left of each row at the end of its chunk."""
+    return rows if D is None else D[..., -1, :, None] * rows
+
+
+def _solve(lower: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
+    """(I + lower)^-1 right, or its transpose times right."""
+    system = lower.mT if transposed else lower
+    return torch.linalg.solve_triangular(system, right, upper=transposed, unitriangular=True)
