@@ -49,3 +49,4 @@ EXPORT int64_t statetrack_use(const char* name) {
 
 EXPORT void statetrack_recurrence_forward(const Recurrence* x) { active->recurrence_forward(*x); }
 EXPORT void statetrack_recurrence_backward(const Recurrence* x) { active->recurrence_backward(*x); }
+EXPORT void statetrack_recurrence_step(const RecurrenceStep* x) { active->recurrence_step(*x); }

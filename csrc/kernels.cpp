@@ -3,8 +3,9 @@
 
 #include "recurrence_backward.h"
 #include "recurrence_forward.h"
+#include "recurrence_step.h"
 
 #define NAME_(level) kernels_##level
 #define NAME(level) NAME_(level)
 
-extern const Kernels NAME(LEVEL) = {recurrence_forward, recurrence_backward};
+extern const Kernels NAME(LEVEL) = {recurrence_forward, recurrence_backward, recurrence_step};

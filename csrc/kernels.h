@@ -36,9 +36,22 @@ struct Recurrence {
   int64_t threads;
 };
 
+// One token of the same recurrence, for decoding; all tensors contiguous.
+struct RecurrenceStep {
+  const float *q, *k, *v;  // [B, H, K], [B, factors, H, K], [B, factors, H, V]
+  const float* beta;       // [B, factors, H] or null
+  const float* gate;       // [B, H, gate_channels] or null
+  float* state;            // [B, H, K, V], updated in place
+  float* o;                // [B, H, V]
+  int64_t B, H, K, V, factors, gate_channels;
+  double scale;
+  int64_t threads;
+};
+
 struct Kernels {
   void (*recurrence_forward)(const Recurrence&);
   void (*recurrence_backward)(const Recurrence&);
+  void (*recurrence_step)(const RecurrenceStep&);
 };
 
 extern const Kernels kernels_baseline;

@@ -1,0 +1,197 @@
+"""One token at a time, for decoding: the state is updated in place and nothing is differentiated.
+
+    o = delta_rule_step(state, q, k, v, beta)        # state [B, H, K, V] float32, changed
+
+Each function is the op of the same name for T = 1, without its time dimension.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from statetrack.errors import UserError
+from statetrack.ops import native
+from statetrack.ops.backends import check_shape
+
+
+def delta_rule_step(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor | None = None,
+    *,
+    decay: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """q, k [B, H, K], v [B, H, V], beta, g or decay [B, H] -> o [B, H, V]."""
+    return _step("delta_rule_step", 1, state, q, k, v, beta, g, decay, scale)
+
+
+def delta_product_step(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor | None = None,
+    *,
+    decay: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], g or decay [B, H] -> o."""
+    return _step("delta_product_step", k.shape[1], state, q, k, v, beta, g, decay, scale)
+
+
+def gated_linear_attention_step(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    *,
+    decay: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """q, k [B, H, K], v [B, H, V], g or decay [B, H] or [B, H, K] -> o [B, H, V]."""
+    return _step("gated_linear_attention_step", 1, state, q, k, v, None, g, decay, scale)
+
+
+def _step(
+    op: str,
+    n: int,
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    g: Tensor | None,
+    decay: Tensor | None,
+    scale: float | None,
+) -> Tensor:
+    """k [B, n, H, K], v [B, n, H, V], beta [B, n, H]; for n = 1 without that dimension too."""
+    gate = decay if g is None else g.float().exp()
+    _check(op, n, state, q, k, v, beta, gate, both=g is not None and decay is not None)
+    scale = state.shape[2] ** -0.5 if scale is None else scale
+    if torch.compiler.is_compiling() or state.device.type != "cpu":
+        o = torch.ops.statetrack.recurrence_step(state, q, k, v, beta, gate, n, scale)
+    else:  # a small step takes less time than the way through torch's dispatcher
+        o = _cpu(state, q, k, v, beta, gate, n, scale)
+    return o if o.dtype == v.dtype else o.to(v.dtype)
+
+
+def _check(
+    op: str,
+    n: int,
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    gate: Tensor | None,
+    both: bool,
+) -> None:
+    if both:
+        raise UserError(f"{op} takes g (the logarithm of the gate) or decay (the gate), not both")
+    if state.dim() != 4 or state.dtype != torch.float32 or not state.is_contiguous():
+        raise UserError(f"{op} updates its state in place: a contiguous float32 [B, H, K, V]")
+    B, H, K, V = state.shape
+    check_shape(op, "q", q, "[B, H, K]", (B, H, K))
+    many, dims = ((B, n, H), "[B, n, H") if k.dim() == 4 else ((B, H), "[B, H")
+    check_shape(op, "k", k, f"{dims}, K]", (*many, K))
+    check_shape(op, "v", v, f"{dims}, V]", (*many, V))
+    if beta is not None:
+        check_shape(op, "beta", beta, f"{dims}]", many)
+    if gate is not None:
+        channels = gate.dim() == 3 and beta is None
+        dims, shape = ("[B, H, K]", (B, H, K)) if channels else ("[B, H]", (B, H))
+        check_shape(op, "the gate", gate, dims, shape)
+
+
+class _Arguments(ctypes.Structure):
+    """Field by field as RecurrenceStep in csrc/kernels.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "beta", "gate", "state", "o")),
+        *((name, ctypes.c_int64) for name in ("B", "H", "K", "V", "factors", "gate_channels")),
+        ("scale", ctypes.c_double),
+        ("threads", ctypes.c_int64),
+    ]
+
+
+def _cpu(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    gate: Tensor | None,
+    n: int,
+    scale: float,
+) -> Tensor:
+    if not native.serves():
+        return _torch(state, q, k, v, beta, gate, n, scale)
+    B, H, K, V = state.shape
+    channels = K if gate is not None and gate.dim() == 3 else 1
+    o = state.new_empty(B, H, V)
+    tensors = [None if x is None else _plain(x) for x in (q, k, v, beta, gate)]
+    pointers = [None if x is None else x.data_ptr() for x in (*tensors, state, o)]
+    threads = torch.get_num_threads()
+    sizes = (B, H, K, V, n, channels, scale, threads)
+    native.call("recurrence_step", _Arguments(*pointers, *sizes))
+    return o
+
+
+def _plain(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float32 and x.is_contiguous() else x.float().contiguous()
+
+
+def _torch(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    gate: Tensor | None,
+    n: int,
+    scale: float,
+) -> Tensor:
+    if gate is not None:
+        state.mul_(gate.view(*gate.shape, *[1] * (4 - gate.dim())))
+    B, H, K, V = state.shape
+    k, v = k.float().view(B, n, H, K), v.float().view(B, n, H, V)
+    for j in range(n):
+        k_j, u = k[:, j], v[:, j]
+        if beta is not None:
+            strength = beta.float().view(B, n, H, 1)[:, j]
+            u = strength * (u - (k_j[..., None, :] @ state)[..., 0, :])
+        state.addcmul_(k_j[..., None], u[..., None, :])
+    return scale * (q.float()[..., None, :] @ state)[..., 0, :]
+
+
+def _fake(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    gate: Tensor | None,
+    n: int,
+    scale: float,
+) -> Tensor:
+    B, H, _, V = state.shape
+    return state.new_empty(B, H, V)
+
+
+_library = torch.library.Library("statetrack", "FRAGMENT")
+_library.define(
+    "recurrence_step(Tensor(a!) state, Tensor q, Tensor k, Tensor v, Tensor? beta, Tensor? gate, "
+    "int n, float scale) -> Tensor"
+)
+_library.impl("recurrence_step", _cpu, "CPU")
+_library.impl("recurrence_step", _torch, "CUDA")
+torch.library.register_fake("statetrack::recurrence_step", _fake, lib=_library)
