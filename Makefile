@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test sanitize format clean
 
 demo: .venv/installed
 	$(BIN)/statetrack demo
@@ -12,6 +12,13 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --durations 10
+
+# The native kernels under the address and undefined-behaviour sanitizers, over their test grid.
+SANITIZE := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: .venv/installed-dev
+	STATETRACK_CFLAGS="$(SANITIZE)" $(BIN)/python setup.py --quiet build --build-base .sanitize --build-lib .sanitize/lib
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	PYTHONPATH=.sanitize/lib $(BIN)/pytest -n 2 -m native tests/ops
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
@@ -32,4 +39,4 @@ format: .venv/installed-dev
 	touch $@
 
 clean:
-	rm -rf .venv build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .sanitize build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -9,6 +9,7 @@ missing or failing compiler costs speed, never the installation.
 import os
 import platform
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -38,24 +39,32 @@ class BuildNative(build_ext):
         return []  # this is no Python module
 
     def build_extension(self, ext: Extension) -> None:
-        shared = [("HAVE_X86_LEVELS", None)] if len(LEVELS) > 1 else []
-        objects = []
+        jobs = []  # (source, level)
         for source in ext.sources:
-            levels = LEVELS if Path(source).name == "kernels.cpp" else {"": (0, [])}
-            for level, (lanes, flags) in levels.items():
-                macros = [*shared, ("LEVEL", level), ("LANES", str(lanes))] if level else shared
-                objects += self.compiler.compile(
-                    [source],
-                    output_dir=str(Path(self.build_temp) / level),
-                    macros=macros,
-                    extra_postargs=[*FLAGS, *(OPENMP if not level else []), *flags, *EXTRA],
-                    depends=ext.depends,
-                )
+            levels = LEVELS if Path(source).name == "kernels.cpp" else [""]
+            jobs += [(source, level) for level in levels]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(lambda job: self.compile(ext, *job), jobs))
         path = Path(self.get_ext_fullpath(ext.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
             objects, str(path), target_lang="c++", extra_postargs=[*OPENMP, *EXTRA]
         )
+
+    def compile(self, ext: Extension, source: str, level: str) -> str:
+        """The object file of one source, for one level if it is the kernels."""
+        lanes, flags = LEVELS[level] if level else (None, OPENMP)
+        macros = [("HAVE_X86_LEVELS", None)] if len(LEVELS) > 1 else []
+        if level:
+            macros += [("LEVEL", level), ("LANES", str(lanes))]
+        (result,) = self.compiler.compile(
+            [source],
+            output_dir=str(Path(self.build_temp) / level),
+            macros=macros,
+            extra_postargs=[*FLAGS, *flags, *EXTRA],
+            depends=ext.depends,
+        )
+        return result
 
 
 class AnyPythonWheel(bdist_wheel):

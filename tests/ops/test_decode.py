@@ -22,6 +22,8 @@ from tests.ops.common import (
     linear_attention_inputs,
 )
 
+pytestmark = pytest.mark.native
+
 T = 5
 SHAPES = [
     (1, 1, 1, 1),

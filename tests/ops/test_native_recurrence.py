@@ -23,7 +23,10 @@ from tests.ops.common import (
     unit,
 )
 
-pytestmark = pytest.mark.skipif(native.LIBRARY is None, reason=f"no library: {native.WHY_MISSING}")
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(native.LIBRARY is None, reason=f"no library: {native.WHY_MISSING}"),
+]
 
 LEVELS = pytest.mark.parametrize("level", native.LEVELS)
 GATES = pytest.mark.parametrize("gate", [None, "g", "decay"], ids=["no-gate", "g", "decay"])
