@@ -40,6 +40,9 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("S3", {"tokens_per_element": 4, "filler": "special_both"}, 1 + 6 + 2 * 3 * 6 + 1),
     ("S5_only_swaps", {"tokens_per_element": 3, "filler": "repeat"}, 120 + 2 * 11 * 120),
     ("tomita5", {}, 4),
+    ("tomita4", {"predict": "membership"}, 4),
+    ("dyck1_depth3", {"predict": "next_symbols"}, 5),
+    ("regex:(a|b)*abb", {}, 4),
 ]
 each = pytest.mark.parametrize(
     ("name", "options", "states"), CASES, ids=[f"{name} {options}" for name, options, _ in CASES]
@@ -54,12 +57,12 @@ def automaton(task: Task) -> DFA:
 
 def outputs(task: Task, dfa: DFA, row: list[int]) -> list[str | None]:
     """What the automaton answers on each token of an unpadded row; nothing before it began."""
+    assert dfa.outputs is not None
     state, began, out = dfa.start, False, []
     for text in (task.vocab[token] for token in row):
         if text not in FRAME:
             state, began = int(dfa.delta[state, dfa.alphabet.index(text)]), True
-        answer = dfa.outputs[state] if dfa.outputs else f"q{state}"
-        out.append(answer if began else None)
+        out.append(dfa.outputs[state] if began else None)
     return out
 
 

@@ -100,7 +100,8 @@ class DFA:
         state = np.empty(len(words), dtype=np.int64)
         state[:] = self.start if start is None else start
         for t, column in enumerate(columns):
-            state = visited[t] = table.take(state * symbols + column)
+            # clip: else numpy copies what it takes once more
+            state = table.take(state * symbols + column, out=visited[t], mode="clip")
         return visited.T
 
     def accepts(self, word: str | Sequence[str]) -> bool:
