@@ -95,13 +95,13 @@ class DFA:
                 f"got {words.min()} to {words.max()}"
             )
         table = self.delta.ravel()
-        columns = np.ascontiguousarray(words.T)  # a row per time step: contiguous reads
-        visited = np.empty(columns.shape, dtype=np.int64)
+        # a row per time step, so that reads are contiguous: first its symbols, then its states
+        visited = np.array(words.T, dtype=np.int64, order="C")
         state = np.empty(len(words), dtype=np.int64)
         state[:] = self.start if start is None else start
-        for t, column in enumerate(columns):
+        for row in visited:
             # clip: else numpy copies what it takes once more
-            state = table.take(state * symbols + column, out=visited[t], mode="clip")
+            state = table.take(state * symbols + row, out=row, mode="clip")
         return visited.T
 
     def accepts(self, word: str | Sequence[str]) -> bool:

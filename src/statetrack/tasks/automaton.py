@@ -149,7 +149,7 @@ class Automaton(PrefixTask):
         if tokens.max(initial=0) >= len(reader.alphabet):
             raise UserError(f"{self.name}: the input has tokens that are no symbols")
         states = reader.run(tokens).T  # a row per time step, as they lie in memory
-        return np.ascontiguousarray(targets.take(states).T)
+        return targets.take(states).T
 
     @cached_property
     def _words(self) -> Words:
