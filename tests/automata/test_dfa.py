@@ -18,24 +18,26 @@ from statetrack.errors import UserError
 
 
 @st.composite
-def dfas(draw: st.DrawFn, symbols: int = 2, most_states: int = 6) -> DFA:
+def dfas(draw: st.DrawFn, symbols: int = 2, most_states: int = 6, outputs: bool = False) -> DFA:
     states = draw(st.integers(1, most_states))
     state = st.integers(0, states - 1)
     row = st.lists(state, min_size=symbols, max_size=symbols)
     delta = draw(st.lists(row, min_size=states, max_size=states))
     accepting = draw(st.lists(st.booleans(), min_size=states, max_size=states))
-    return DFA(tuple("abc"[:symbols]), np.array(delta), draw(state), np.array(accepting))
+    text = st.sampled_from(["x", "y", None])
+    texts = draw(st.tuples(*[text] * states)) if outputs else None
+    return DFA(tuple("abc"[:symbols]), np.array(delta), draw(state), np.array(accepting), texts)
 
 
-def residual(dfa: DFA, state: int, longest: int) -> tuple[bool, ...]:
-    """Which of the words up to a length are accepted from a state."""
+def residual(dfa: DFA, state: int, longest: int) -> tuple[object, ...]:
+    """Which of the words up to a length are accepted from a state, and what their output is."""
     table, out = dfa.delta.tolist(), []
     for n in range(longest + 1):
         for word in itertools.product(range(len(dfa.alphabet)), repeat=n):
             at = state
             for symbol in word:
                 at = table[at][symbol]
-            out.append(bool(dfa.accepting[at]))
+            out.append((bool(dfa.accepting[at]), dfa.outputs and dfa.outputs[at]))
     return tuple(out)
 
 
@@ -46,7 +48,7 @@ def reachable(dfa: DFA) -> set[int]:
     return found
 
 
-@given(dfas())
+@given(dfas() | dfas(outputs=True))
 def test_minimal_has_one_state_for_each_residual_language(dfa: DFA) -> None:
     # states of a DFA with n states that differ do so on a word shorter than n
     residuals = {residual(dfa, state, dfa.states - 1) for state in reachable(dfa)}
@@ -107,6 +109,7 @@ def test_equality_is_of_everything() -> None:
     assert dfa != DFA(("a", "b"), delta[::-1], 0, accepting)
     assert dfa != DFA(("a", "b"), delta, 1, accepting)
     assert dfa != DFA(("a", "b"), delta, 0, ~accepting)
+    assert dfa != DFA(("a", "b"), delta, 0, accepting, ("x", "y"))
     assert dfa != "dfa"
 
 
@@ -175,9 +178,9 @@ def test_longer_symbols() -> None:
     assert dfa.minimal() == dfa
 
 
-@given(dfas())
-def test_json_round_trip(dfa: DFA) -> None:
-    assert DFA.from_json(json.loads(json.dumps(dfa.to_json()))) == dfa
+@given(dfas() | dfas(outputs=True))
+def test_json_is_read_as_the_minimal_dfa(dfa: DFA) -> None:
+    assert DFA.from_json(json.loads(json.dumps(dfa.to_json()))) == dfa.minimal()
 
 
 PARITY: dict[str, Any] = {
@@ -197,6 +200,17 @@ def test_read_dfa(tmp_path: Path) -> None:
         "q1": {"0": "q1", "1": "q0"},
     }
     assert dfa.accepts("0111")
+
+
+def test_a_file_is_trimmed_and_minimised(tmp_path: Path) -> None:
+    transitions = PARITY["transitions"] | {
+        "even": {"0": "again", "1": "odd"},
+        "again": {"0": "even", "1": "odd"},
+        "nowhere": {"0": "odd", "1": "nowhere"},
+    }
+    (tmp_path / "larger.json").write_text(json.dumps(PARITY | {"transitions": transitions}))
+    (tmp_path / "parity.json").write_text(json.dumps(PARITY))
+    assert read_dfa(tmp_path / "larger.json") == read_dfa(tmp_path / "parity.json")
 
 
 def test_an_error_names_the_file(tmp_path: Path) -> None:
@@ -229,6 +243,9 @@ BAD = [
     (PARITY | {"transitions": {}}, "the start is 'even'"),
     (PARITY | {"transitions": {"even": EVEN}, "accepting": []}, "transition of 'even' on '1' is"),
     (PARITY | {"transitions": {"even": EVEN, "odd": {"0": "odd"}}}, "'odd' has no transition on"),
+    (PARITY | {"outputs": {"odd": "1"}}, "outputs must be an object with one output per state"),
+    (PARITY | {"outputs": ["0", "1"]}, "outputs must be an object with one output per state"),
+    (PARITY | {"outputs": {"odd": 1, "even": "0"}}, "the output of 'odd' must be a text or null"),
 ]  # fmt: skip
 
 
@@ -252,3 +269,8 @@ def test_bad_json(data: Any, message: str) -> None:
 def test_bad_tables(delta: list[list[int]], start: int, message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         DFA(("a", "b"), np.array(delta), start, np.array([True, False]))
+
+
+def test_an_output_is_missing() -> None:
+    with pytest.raises(UserError, match="an output for each of its 1 states; got 2"):
+        DFA(("a",), np.array([[0]]), 0, np.array([True]), ("x", "y"))

@@ -60,7 +60,8 @@ def word_problem_targets(group: str, row: Row, bos: int, n: int = 1, filler: str
         acts = filler != "repeat" or t % n == 0
         if acts and token < len(table):
             state = multiply(group, state, table[token])
-        states.append(table.index(state))
+        fills = filler == "special_both" and t % n > 0
+        states.append(len(table) if fills else table.index(state))
     delayed = [0] * (n - 1) + states
     return [bos, *delayed][: len(row)]
 

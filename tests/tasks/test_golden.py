@@ -28,9 +28,11 @@ WORD_PROBLEMS: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {
         "S5",
         {"tokens_per_element": 4, "filler": "special"},
     ),
+    ("S5", "4_tokens_s_token", "deltaproduct"): (
+        "S5",
+        {"tokens_per_element": 4, "filler": "special_both"},
+    ),
 }
-# Its targets contain the special token.
-NOT_OFFERED = {("S5", "4_tokens_s_token", "deltaproduct")}
 
 
 def read(file: Path) -> list[dict[str, Any]]:
@@ -51,7 +53,7 @@ def parity_rows(golden: Path) -> list[dict[str, Any]]:
 def test_no_kind_of_word_problem_is_left_out(golden: Path) -> None:
     rows = read(golden / "group_word_problem.jsonl")
     counts = Counter((row["group"], row["variant"], row["source"]) for row in rows)
-    assert counts == dict.fromkeys(WORD_PROBLEMS.keys() | NOT_OFFERED, 100)
+    assert counts == dict.fromkeys(WORD_PROBLEMS, 100)
 
 
 @pytest.mark.parametrize("key", WORD_PROBLEMS, ids=" ".join)

@@ -102,7 +102,11 @@ def test_a_group_that_will_not_do(name: str, message: str) -> None:
         ("S5", {"modulus": 3}, "unknown key 'modulus' in task; known: .*tokens_per_element"),
         ("parity", {"supervision": "all"}, "supervision must be one of last, dense; got 'all'"),
         ("S5", {"supervision": None}, "supervision must be one of last, dense; got None"),
-        ("S5", {"filler": "zero"}, "filler must be one of special, repeat; got 'zero'"),
+        (
+            "S5",
+            {"filler": "zero"},
+            "filler must be one of special, repeat, special_both; got 'zero'",
+        ),
         ("S5", {"tokens_per_element": 0}, "tokens_per_element must be .* at least 1; got 0"),
         ("S5", {"tokens_per_element": -2}, "tokens_per_element must be .* at least 1; got -2"),
         ("S5", {"tokens_per_element": 1.5}, "tokens_per_element must be a whole number; got 1.5"),

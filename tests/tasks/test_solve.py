@@ -39,7 +39,7 @@ def test_parity(data: st.DataObject, supervision: str) -> None:
     GROUPS,
     SUPERVISIONS,
     st.integers(1, 8),
-    st.sampled_from(["special", "repeat"]),
+    st.sampled_from(["special", "repeat", "special_both"]),
 )
 def test_word_problem(
     data: st.DataObject, group: str, supervision: str, n: int, filler: str

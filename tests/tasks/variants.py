@@ -12,6 +12,7 @@ VARIANTS: dict[str, Task] = {
     **{example: make_task(example) for example in EXAMPLES},
     "S5 4 tokens special": make_task("S5", tokens_per_element=4),
     "S5 4 tokens repeat": make_task("S5", tokens_per_element=4, filler="repeat"),
+    "S5 4 tokens special both": make_task("S5", tokens_per_element=4, filler="special_both"),
     "Z60 2 tokens special": make_task("Z60", tokens_per_element=2),
     "S5_only_swaps 3 tokens repeat": make_task(
         "S5_only_swaps", tokens_per_element=3, filler="repeat"

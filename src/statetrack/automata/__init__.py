@@ -4,6 +4,7 @@ from statetrack.automata.dfa import DFA, read_dfa
 from statetrack.automata.given_groups import group_from_generators, group_from_table, read_group
 from statetrack.automata.groups import Group, group
 from statetrack.automata.monoid import MaximalSubgroup, TransitionMonoid
+from statetrack.automata.moore import moore_machine
 from statetrack.automata.properties import (
     Properties,
     describe,
@@ -33,6 +34,7 @@ __all__ = [
     "is_permutation_reset",
     "is_solvable",
     "minimal_permutation_representation",
+    "moore_machine",
     "read_dfa",
     "read_group",
 ]

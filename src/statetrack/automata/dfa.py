@@ -1,4 +1,4 @@
-"""Deterministic finite automata: complete tables, minimal and canonically numbered on request."""
+"""Deterministic finite automata: complete tables, with outputs if more than yes or no is asked."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ KEYS = ("alphabet", "start", "accepting", "transitions")
 class DFA:
     """A complete automaton. Two are equal if their tables are; see :meth:`minimal` for languages.
 
-    States and symbols are numbers; a symbol's text stands at its place in the alphabet.
+    States and symbols are numbers; a symbol's text stands at its place in the alphabet. With
+    `outputs` it is a Moore machine: each state answers a text, or None where nothing is asked.
+    What comes from a regular expression or a file is minimal; a table made by hand is kept as is.
     """
 
     alphabet: tuple[str, ...]
     delta: Ints  # [states, symbols]: the next state
     start: int
     accepting: NDArray[np.bool_]  # [states]
+    outputs: tuple[str | None, ...] | None = None  # [states]
 
     def __post_init__(self) -> None:
         check_alphabet(self.alphabet, "a DFA")
@@ -42,11 +45,17 @@ class DFA:
         for what, value in (("start", self.start), ("next", delta.min()), ("next", delta.max())):
             if not 0 <= value < states:
                 raise UserError(f"a DFA's {what} state must be 0 to {states - 1}; got {value}")
+        if self.outputs is not None and len(self.outputs) != states:
+            raise UserError(
+                f"a DFA needs an output for each of its {states} states; got {len(self.outputs)}"
+            )
         delta.flags.writeable = accepting.flags.writeable = False
         object.__setattr__(self, "alphabet", tuple(self.alphabet))
         object.__setattr__(self, "start", int(self.start))
         object.__setattr__(self, "delta", delta)
         object.__setattr__(self, "accepting", accepting)
+        if self.outputs is not None:
+            object.__setattr__(self, "outputs", tuple(self.outputs))
 
     @property
     def states(self) -> int:
@@ -54,7 +63,8 @@ class DFA:
         return len(self.delta)
 
     def _content(self) -> tuple[object, ...]:
-        return self.alphabet, self.start, self.delta.tobytes(), self.accepting.tobytes()
+        tables = self.delta.tobytes(), self.accepting.tobytes()
+        return self.alphabet, self.start, *tables, self.outputs
 
     def __eq__(self, other: object) -> bool:
         return self._content() == other._content() if isinstance(other, DFA) else NotImplemented
@@ -85,12 +95,13 @@ class DFA:
                 f"got {words.min()} to {words.max()}"
             )
         table = self.delta.ravel()
-        columns = np.ascontiguousarray(words.T)  # a row per time step: contiguous reads
-        visited = np.empty(columns.shape, dtype=np.int64)
+        # a row per time step, so that reads are contiguous: first its symbols, then its states
+        visited = np.array(words.T, dtype=np.int64, order="C")
         state = np.empty(len(words), dtype=np.int64)
         state[:] = self.start if start is None else start
-        for t, column in enumerate(columns):
-            state = visited[t] = table.take(state * symbols + column)
+        for row in visited:
+            # clip: else numpy copies what it takes once more
+            state = table.take(state * symbols + row, out=row, mode="clip")
         return visited.T
 
     def accepts(self, word: str | Sequence[str]) -> bool:
@@ -101,37 +112,34 @@ class DFA:
         return bool(self.accepting[state])
 
     def minimal(self) -> DFA:
-        """The smallest complete DFA of the same language.
+        """The smallest complete DFA that accepts the same words and has the same outputs.
 
         States are numbered breadth first from the start, symbols in the order of the alphabet:
         two languages over one alphabet are equal if and only if their minimal DFAs are.
         """
-        from automata.fa import dfa as library  # here: it loads networkx, a quarter of a second
-
-        minimal = library.DFA(
-            states=set(range(self.states)),
-            input_symbols=set(self.alphabet),
-            transitions={
-                state: dict(zip(self.alphabet, row, strict=True))
-                for state, row in enumerate(self.delta.tolist())
-            },
-            initial_state=self.start,
-            final_states=set(np.flatnonzero(self.accepting).tolist()),
-        ).minify()
-        numbers = {minimal.initial_state: 0}
-        rows: list[list[int]] = []
-        for state in (order := [minimal.initial_state]):  # grows while it is read
-            targets = [minimal.transitions[state][symbol] for symbol in self.alphabet]
-            for target in targets:
-                if target not in numbers:
-                    numbers[target] = len(order)
-                    order.append(target)
-            rows.append([numbers[target] for target in targets])
-        accepting = [state in minimal.final_states for state in order]
-        return DFA(self.alphabet, np.array(rows), 0, np.array(accepting))
+        seen: dict[object, int] = {}
+        outputs = self.outputs or (None,) * self.states
+        answers = zip(self.accepting.tolist(), outputs, strict=True)
+        block = np.array([seen.setdefault(answer, len(seen)) for answer in answers])
+        blocks = 0
+        while blocks < (blocks := int(block.max()) + 1) < self.states:  # Moore: split until stable
+            finer = block
+            for targets in self.delta.T:
+                pairs = finer * self.states + block[targets]
+                finer = np.unique(pairs, return_inverse=True)[1]
+            block = finer
+        _, representative = np.unique(block, return_index=True)
+        table = block[self.delta[representative]]
+        order = breadth_first(table, int(block[self.start]))
+        numbers = np.empty(len(table), dtype=np.int64)
+        numbers[order] = np.arange(len(order))
+        kept = representative[order]
+        texts = self.outputs and tuple(self.outputs[state] for state in kept)
+        return DFA(self.alphabet, numbers[table[order]], 0, self.accepting[kept], texts)
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values, states named q0, q1 and so on."""
+        outputs = {f"q{state}": text for state, text in enumerate(self.outputs or ())}
         return {
             "alphabet": list(self.alphabet),
             "start": f"q{self.start}",
@@ -140,15 +148,16 @@ class DFA:
                 f"q{state}": {a: f"q{q}" for a, q in zip(self.alphabet, row, strict=True)}
                 for state, row in enumerate(self.delta.tolist())
             },
+            **({"outputs": outputs} if outputs else {}),
         }
 
     @classmethod
     def from_json(cls, data: Any, where: str = "a DFA") -> DFA:
-        """From JSON values as :meth:`to_json` writes them, states named at will.
+        """The minimal DFA of JSON values as :meth:`to_json` writes them, states named at will.
 
-        States are numbered in the order of "transitions"; `where` names the DFA in errors.
+        Every transition must be given, "outputs" may be; `where` names the DFA in errors.
         """
-        if not isinstance(data, dict) or set(data) != set(KEYS):
+        if not isinstance(data, dict) or set(data) - {"outputs"} != set(KEYS):
             got = ", ".join(map(str, data)) if isinstance(data, dict) else repr(data)
             raise UserError(f"{where} must be an object with {', '.join(KEYS)}; got {got}")
         alphabet, table = data["alphabet"], data["transitions"]
@@ -192,7 +201,32 @@ class DFA:
             [number(row[a], f"the transition of {state!r} on {a!r}") for a in alphabet]
             for state, row in table.items()
         ]
-        return cls(tuple(alphabet), np.array(delta), start, accepting)
+        outputs = data.get("outputs")
+        if outputs is not None:
+            if not isinstance(outputs, dict) or set(outputs) != set(table):
+                raise UserError(f"{where}: outputs must be an object with one output per state")
+            for state, text in outputs.items():
+                if not (text is None or isinstance(text, str)):
+                    raise UserError(
+                        f"{where}: the output of {state!r} must be a text or null; got {text!r}"
+                    )
+            outputs = tuple(outputs[state] for state in table)
+        return cls(tuple(alphabet), np.array(delta), start, accepting, outputs).minimal()
+
+
+def breadth_first(delta: Ints, start: int) -> Ints:
+    """The states that can be reached, in the order in which they are found from the start."""
+    layer = np.array([start])
+    found = [layer]
+    seen = np.zeros(len(delta), dtype=np.bool_)
+    while layer.size:
+        seen[layer] = True
+        targets = delta[layer].ravel()
+        targets = targets[~seen[targets]]
+        new, first = np.unique(targets, return_index=True)
+        layer = new[np.argsort(first)]
+        found.append(layer)
+    return np.concatenate(found)
 
 
 def check_alphabet(alphabet: Sequence[object], where: str) -> None:
@@ -209,5 +243,5 @@ def check_alphabet(alphabet: Sequence[object], where: str) -> None:
 
 
 def read_dfa(path: Path | str) -> DFA:
-    """A DFA from a JSON file; see :meth:`DFA.to_json` for the format."""
+    """The minimal DFA of a JSON file; see :meth:`DFA.to_json` for the format."""
     return DFA.from_json(read_json(Path(path)), str(path))

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from statetrack.automata import DFA
 from statetrack.config import at_least, option
 from statetrack.tasks.base import IGNORE, Batch, Ints, PrefixTask, Task, register
 from statetrack.tasks.expressions import (
@@ -17,6 +18,7 @@ from statetrack.tasks.expressions import (
     flat_expressions,
     running_values,
 )
+from statetrack.tasks.machines import sum_of_products
 
 
 @register
@@ -80,6 +82,10 @@ class ModularArithmetic(PrefixTask):
         asked = (tokens >= self.symbols.zero) | (tokens == self.equals)
         values = running_values(tokens, self.symbols)
         return np.where(asked, self.symbols.zero + values, IGNORE)
+
+    def automaton(self) -> DFA | None:
+        """2m^2 states and a sink; its outputs are the values after a digit. None for m > 70."""
+        return sum_of_products(self.modulus)
 
 
 @register

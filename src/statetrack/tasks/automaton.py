@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -15,9 +15,9 @@ from statetrack.automata import DFA, from_regex, read_dfa
 from statetrack.config import one_of, option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
-from statetrack.tasks.languages import NAMED, named_language
+from statetrack.tasks.languages import NAMED, check_size, named_language
+from statetrack.tasks.words import NoWordsError, Words
 
-Floats = NDArray[np.float64]
 PREDICT = ("state", "membership", "next_symbols")
 
 
@@ -33,7 +33,8 @@ class Automaton(PrefixTask):
     Words are not uniform, for that would leave many languages with one answer only: the answer at
     the end is drawn first, uniformly among those that the length allows, and then the word,
     uniformly among those with that answer (and, for `next_symbols`, that are prefixes of words of
-    the language). So a prefix of a long word is not like a short word of its own.
+    the language). So a prefix of a long word is not like a short word of its own, and with dense
+    supervision only the last answer is balanced: those before it are whatever such words have.
     """
 
     prefixes_are_samples: ClassVar[bool] = False
@@ -54,8 +55,7 @@ class Automaton(PrefixTask):
             raise UserError(
                 f"{self.name}: a symbol must not be called {clashes.pop()!r}, like an answer"
             )
-        states = self._alive if self.predict == "next_symbols" else slice(None)
-        if len(np.unique(self._class_of[0][states])) < 2:
+        if len(np.unique(self._class_of[0][self._asked])) < 2:
             raise UserError(
                 f"{self.name} has one answer only for predict={self.predict}: nothing to learn"
             )
@@ -66,16 +66,18 @@ class Automaton(PrefixTask):
 
     @cached_property
     def dfa(self) -> DFA:
-        """The minimal complete DFA."""
+        """The minimal complete DFA, of at most 1,024 states."""
         kind, _, rest = self.name.partition(":")
         if kind == "regex":
-            return from_regex(rest)
-        if kind == "dfa":
-            return read_dfa(Path(rest)).minimal()
-        language = named_language(self.name)
-        if language is None:
+            dfa: DFA | None = from_regex(rest)
+        elif kind == "dfa":
+            dfa = read_dfa(Path(rest))
+        else:
+            dfa = named_language(self.name)
+        if dfa is None:
             raise unknown("task", self.name, self.examples)
-        return language.minimal()
+        check_size(self.name, dfa.states)
+        return dfa
 
     @cached_property
     def _alive(self) -> NDArray[np.bool_]:
@@ -84,6 +86,11 @@ class Automaton(PrefixTask):
         for _ in range(self.dfa.states):
             alive |= alive[self.dfa.delta].any(1)
         return alive
+
+    @property
+    def _asked(self) -> NDArray[np.bool_]:
+        """[states]: whether there is an answer."""
+        return self._alive if self.predict == "next_symbols" else np.ones_like(self._alive)
 
     @cached_property
     def _class_of(self) -> tuple[Ints, tuple[str, ...]]:
@@ -119,65 +126,41 @@ class Automaton(PrefixTask):
         return 1 / len(self.classes)
 
     def automaton(self) -> DFA:
-        return self.dfa
+        """The minimal DFA; its outputs are the names of the classes."""
+        of_class, names = self._class_of
+        outputs = [
+            names[c] if asked else None for c, asked in zip(of_class, self._asked, strict=True)
+        ]
+        return replace(self.dfa, outputs=tuple(outputs))
 
     def input_size(self, length: int) -> int:
         return length
 
+    @cached_property
+    def _reader(self) -> tuple[DFA, Ints]:
+        """The DFA of token ids, on which PAD does nothing, and the target of each state."""
+        dfa = self.dfa
+        delta = np.column_stack([np.arange(dfa.states), dfa.delta])
+        targets = 1 + len(dfa.alphabet) + self._class_of[0]
+        return DFA(("PAD", *dfa.alphabet), delta, dfa.start, dfa.accepting), targets
+
     def dense_targets(self, tokens: Ints) -> Ints:
-        symbols = len(self.dfa.alphabet)
-        if (tokens > symbols).any():
+        reader, targets = self._reader
+        if tokens.max(initial=0) >= len(reader.alphabet):
             raise UserError(f"{self.name}: the input has tokens that are no symbols")
-        states = self.dfa.run(np.maximum(tokens - 1, 0))  # what follows padding is not looked at
-        return 1 + symbols + self._class_of[0][states]
+        states = reader.run(tokens).T  # a row per time step, as they lie in memory
+        return targets.take(states).T
+
+    @cached_property
+    def _words(self) -> Words:
+        return Words(self.dfa.delta, self.dfa.start, self._class_of[0], self._asked)
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
-        ways = self._ways_to_class(size)
-        possible = ways[:, lengths, self.dfa.start].T >= 0  # [B, classes]
-        if not possible.any(1).all():
-            least = lengths[~possible.any(1)].min()
-            raise UserError(f"{self.name} has no prefixes of length {least}: its words end before")
-        goals = _uniform_choice(rng, possible)
-        return 1 + self._walk(rng, lengths, size, ways, goals)
-
-    def _ways_to_class(self, size: int) -> Floats:
-        """[classes, n, q]: the logarithm of how many words of length n lead from q to a class."""
-        ways = np.full((len(self.classes), size + 1, self.dfa.states), -np.inf)
-        ways[:, 0][self._class_of[0] == np.arange(len(self.classes))[:, None]] = 0
-        barred = ~self._alive if self.predict == "next_symbols" else np.zeros_like(self._alive)
-        ways[:, 0, barred] = -np.inf
-        for n in range(size):
-            ways[:, n + 1] = np.logaddexp.reduce(ways[:, n][:, self.dfa.delta], axis=-1)
-            ways[:, n + 1, barred] = -np.inf
-        return ways
-
-    def _walk(
-        self, rng: np.random.Generator, lengths: Ints, size: int, ways: Floats, goals: Ints
-    ) -> Ints:
-        """Words whose every step is drawn by how many ways to the goal it leaves open."""
-        states, symbols = self.dfa.delta.shape
-        following = ways[:, :, self.dfa.delta]  # [goal, n left, state, symbol]
-        best = following.max(-1, keepdims=True)
-        shares = np.exp(following - np.where(np.isfinite(best), best, 0)).cumsum(-1)
-        shares /= np.maximum(shares[..., -1:], 1)  # at least 1 wherever the goal can be reached
-        bounds = [np.ascontiguousarray(shares[..., s]).ravel() for s in range(symbols - 1)]
-        delta = self.dfa.delta.ravel()
-        words = np.empty((size, len(lengths)), dtype=np.int64)
-        draws = rng.random((size, len(lengths)))
-        state = np.full(len(lengths), self.dfa.start)
-        for t in range(size):
-            left = np.maximum(lengths - t - 1, 0)  # past a row's end anything goes
-            at = (goals * (size + 1) + left) * states + state
-            choice = np.zeros(len(lengths), dtype=np.int64)
-            for bound in bounds:
-                choice += draws[t] >= bound.take(at)
-            words[t] = choice
-            state = delta.take(state * symbols + choice)
-        return words.T
-
-
-def _uniform_choice(rng: np.random.Generator, allowed: NDArray[np.bool_]) -> Ints:
-    """[B, n] -> one allowed column of each row."""
-    ranks = allowed.cumsum(1)
-    wanted = (rng.random(len(allowed)) * ranks[:, -1]).astype(np.int64)
-    return (ranks <= wanted[:, None]).sum(1)
+        try:
+            tokens = self._words.draw(rng, lengths)
+        except NoWordsError as error:
+            raise UserError(
+                f"{self.name} has no prefixes of length {error}: its words end before"
+            ) from None
+        tokens += 1
+        return tokens

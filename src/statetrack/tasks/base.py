@@ -93,7 +93,7 @@ class Task(Named):
         """What `solve` returns, for valid tokens [B, T]; padding need not be IGNORE."""
 
     def automaton(self) -> DFA | None:
-        """The automaton behind the task, if it is regular."""
+        """The minimal automaton, its outputs the answers; None if not regular or too large."""
         return None
 
     def scored(self, targets: Ints) -> NDArray[np.bool_]:

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from statetrack.automata import DFA, moore_machine
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
@@ -80,6 +81,22 @@ class Board(PrefixTask):
             for dx, dy in (*DIRECTIONS.values(), (0, 0))
         ]
         return np.stack(after, axis=1).ravel()
+
+    def automaton(self) -> DFA | None:
+        """The squares of all pieces and of the last to move; None beyond 10,000 of such states."""
+        moves = 4 * self.pieces
+        after = self._after.reshape(-1, 5).tolist()
+
+        def step(state: tuple[int, ...], move: int) -> tuple[int, ...]:
+            piece, direction = divmod(move, 4)
+            square = after[state[1 + piece]][direction]
+            return (square, *state[1 : 1 + piece], square, *state[2 + piece :])
+
+        squares = self.vocab[1 + moves :]
+        start = (0,) * (1 + self.pieces)
+        return moore_machine(
+            self.vocab[1 : 1 + moves], start, step, lambda state: squares[state[0]], squares[0]
+        )
 
     def dense_targets(self, tokens: Ints) -> Ints:
         moves = 4 * self.pieces

@@ -7,9 +7,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from statetrack.automata import DFA
 from statetrack.tasks.base import Ints, register
 from statetrack.tasks.chomsky import ChomskyTask, gather, uniform
 from statetrack.tasks.expressions import Symbols, flat_expressions, running_values
+from statetrack.tasks.machines import first_and_last, sum_of_products, walk_on_cycle
 
 BITS = ("0", "1")
 
@@ -29,6 +31,10 @@ class EvenPairs(ChomskyTask, task="even_pairs", level="regular"):
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         return np.where(gather(inputs, sizes[:, None] - 1) == inputs[:, :1], 0, 1)
 
+    def automaton(self) -> DFA | None:
+        """The first bit and the last, five states."""
+        return first_and_last(BITS, "0", "1")
+
 
 @register
 @dataclass(frozen=True)
@@ -44,6 +50,10 @@ class ParityCheck(ChomskyTask, task="parity_check", level="regular"):
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         return (inputs == 1).sum(1, keepdims=True) % 2
+
+    def automaton(self) -> DFA | None:
+        """Two states; a word is accepted if it has an odd number of ones."""
+        return walk_on_cycle(BITS, (0, 1), 2, accept=1)
 
 
 @register
@@ -61,6 +71,10 @@ class CycleNavigation(ChomskyTask, task="cycle_navigation", level="regular"):
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         steps = np.where(inputs == 2, 1, 0) - (inputs == 0)
         return steps.sum(1, keepdims=True) % 5
+
+    def automaton(self) -> DFA | None:
+        """The positions as states."""
+        return walk_on_cycle(self.symbols, (-1, 0, 1), 5)
 
 
 @register
@@ -82,3 +96,7 @@ class ModularArithmetic(ChomskyTask, task="modular_arithmetic", level="regular")
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         return gather(running_values(inputs, self.ids), sizes[:, None] - 1)
+
+    def automaton(self) -> DFA | None:
+        """50 states and a sink; BLANK is no symbol of it."""
+        return sum_of_products(5)

@@ -9,6 +9,7 @@ from functools import cache
 import numpy as np
 
 from statetrack.automata import DFA
+from statetrack.automata.dfa import breadth_first
 from statetrack.errors import UserError
 
 NAMED = (
@@ -18,20 +19,26 @@ NAMED = (
     "gridworld5",
     "random_dfa8_seed0",
 )
-MAX_STATES = 128
+MAX_STATES = 1024  # of the minimal DFA of a task
+REACHED = 0.7968  # of a large random table of two symbols: x = 1 - exp(-2x)
 
 
 @cache
 def named_language(name: str) -> DFA | None:
-    """The DFA called `name`, or None if nothing is."""
+    """The minimal DFA called `name`, or None if nothing is."""
     for pattern, make in _MAKERS.items():
         match = re.fullmatch(pattern, name)
         if match:
             numbers = [int(n) for n in match.groups()]
-            if any(n > MAX_STATES for n in numbers[:1]):
-                raise UserError(f"{name} is too large: at most {MAX_STATES} states are supported")
-            return make(*numbers)
+            check_size(name, max(numbers[:1], default=0))
+            return make(*numbers).minimal()
     return None
+
+
+def check_size(name: str, states: int) -> None:
+    """Refuse what has too many states to be a task."""
+    if states > MAX_STATES:
+        raise UserError(f"{name} is too large: at most {MAX_STATES:,} states are supported")
 
 
 def _tomita(n: int) -> DFA:
@@ -68,10 +75,21 @@ def _gridworld(size: int) -> DFA:
 
 
 def _random(states: int, seed: int) -> DFA:
-    """A random complete DFA over {a, b}; after minimisation it may have fewer states."""
+    """The first minimal DFA over {a, b} of exactly so many states among random ones.
+
+    In a random table not all states can be reached, in a large one hardly ever. So the table is
+    larger, and drawn again until the part that can be reached has the size asked for and is
+    minimal: all such automata are equally likely.
+    """
     rng = np.random.default_rng([states, seed])
-    delta = rng.integers(0, states, (states, 2))
-    return _dfa("ab", delta.tolist(), np.flatnonzero(rng.random(states) < 0.5).tolist())
+    size = round(states / REACHED)
+    while True:
+        delta = rng.integers(0, size, (size, 2))
+        accepting = rng.random(size) < 0.5
+        if len(breadth_first(delta, 0)) == states:
+            dfa = DFA(("a", "b"), delta, 0, accepting).minimal()
+            if dfa.states == states:
+                return dfa
 
 
 def _dfa(alphabet: str, rows: Sequence[Sequence[int]], accepting: list[int]) -> DFA:

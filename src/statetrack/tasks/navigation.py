@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
+from statetrack.automata import DFA
 from statetrack.config import at_least, option
-from statetrack.tasks.base import Ints, PrefixTask, register
+from statetrack.tasks.base import Ints, register
+from statetrack.tasks.machines import first_and_last, walk_on_cycle
+from statetrack.tasks.uniform_string import UniformString
 
 
 @register
 @dataclass(frozen=True)
-class CycleNavigation(PrefixTask):
+class CycleNavigation(UniformString):
     """Steps on a cycle: 1 stays, 2 goes forward, 3 back; 4 + the position is asked, first 0.
 
     Length counts the answer: a sequence of length L has L - 1 steps, and the prediction is made on
@@ -23,7 +26,7 @@ class CycleNavigation(PrefixTask):
     family: ClassVar[str] = "cycle navigation"
     examples: ClassVar[tuple[str, ...]] = ("cycle_navigation",)
     about: ClassVar[str] = "the position after steps on a cycle"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    symbols: ClassVar[tuple[str, ...]] = ("stay", "forward", "back")
 
     name: str = option("cycle_navigation", "which task of its family")
     cycle_size: int = option(5, "how many positions the cycle has")
@@ -33,35 +36,21 @@ class CycleNavigation(PrefixTask):
         at_least("cycle_size", self.cycle_size, 2)
 
     @property
-    def vocab(self) -> tuple[str, ...]:
-        return ("PAD", "stay", "forward", "back", *map(str, range(self.cycle_size)))
-
-    @property
-    def pad(self) -> int:
-        return 0
-
-    @property
-    def chance(self) -> float:
-        return 1 / self.cycle_size
-
-    @property
-    def min_length(self) -> int:
-        return 2
-
-    def input_size(self, length: int) -> int:
-        return length - 1
-
-    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
-        return rng.integers(1, 4, (len(lengths), size))
+    def answers(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.cycle_size)))
 
     def dense_targets(self, tokens: Ints) -> Ints:
         steps = np.where(tokens == 2, 1, 0) - (tokens == 3)
         return 4 + np.cumsum(steps, axis=1) % self.cycle_size
 
+    def automaton(self) -> DFA | None:
+        """The positions as states; None if there are more than 10,000."""
+        return walk_on_cycle(self.symbols, (0, 1, -1), self.cycle_size)
+
 
 @register
 @dataclass(frozen=True)
-class EvenPairs(PrefixTask):
+class EvenPairs(UniformString):
     """Tokens 1 and 2: is the number of neighbours that differ even (1) or odd (2)?
 
     It is even if the first token and the last are the same. Length counts the answer: a sequence
@@ -71,31 +60,13 @@ class EvenPairs(PrefixTask):
     family: ClassVar[str] = "even pairs"
     examples: ClassVar[tuple[str, ...]] = ("even_pairs",)
     about: ClassVar[str] = "whether the first token is also the last"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    symbols: ClassVar[tuple[str, ...]] = ("a", "b")
 
     name: str = option("even_pairs", "which task of its family")
 
-    @property
-    def vocab(self) -> tuple[str, ...]:
-        return ("PAD", "a", "b")
-
-    @property
-    def pad(self) -> int:
-        return 0
-
-    @property
-    def chance(self) -> float:
-        return 0.5
-
-    @property
-    def min_length(self) -> int:
-        return 2
-
-    def input_size(self, length: int) -> int:
-        return length - 1
-
-    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
-        return rng.integers(1, 3, (len(lengths), size))
-
     def dense_targets(self, tokens: Ints) -> Ints:
         return 1 + np.where(tokens == tokens[:, :1], 0, 1)
+
+    def automaton(self) -> DFA | None:
+        """The first token and the last, five states; its outputs are a for even and b for odd."""
+        return first_and_last(self.symbols, *self.answers)

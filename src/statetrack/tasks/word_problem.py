@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from statetrack.automata import DFA, Group, group, read_group
+from statetrack.automata import DFA, Group, group, moore_machine, read_group
 from statetrack.config import at_least, one_of, option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
@@ -32,7 +32,8 @@ class GroupWordProblem(PrefixTask):
 
     With `tokens_per_element` = n > 1 each element is followed by n - 1 fillers, a special token or
     the element again, and targets come n - 1 positions later, on the last token of a block; until
-    then they are the identity.
+    then they are the identity. Between the last tokens of two blocks a target is repeated, or, if
+    the filler is `special_both`, it is the special token too.
     """
 
     family: ClassVar[str] = "word problem"
@@ -45,12 +46,14 @@ class GroupWordProblem(PrefixTask):
     supervision: Literal["last", "dense"] = option("dense", "targets at the answer or everywhere")
     generators: tuple[int, ...] = option((), "elements that are inputs; by default the name says")
     tokens_per_element: int = option(1, "tokens that each element takes")
-    filler: Literal["special", "repeat"] = option("special", "what fills an element's tokens")
+    filler: Literal["special", "repeat", "special_both"] = option(
+        "special", "what fills an element's tokens: special_both also fills the targets"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("tokens_per_element", self.tokens_per_element, 1)
-        one_of("filler", self.filler, ("special", "repeat"))
+        one_of("filler", self.filler, ("special", "repeat", "special_both"))
         _ = self.inputs  # fails now, not at the first batch
 
     @classmethod
@@ -99,7 +102,7 @@ class GroupWordProblem(PrefixTask):
 
     @property
     def _special(self) -> bool:
-        return self.tokens_per_element > 1 and self.filler == "special"
+        return self.tokens_per_element > 1 and self.filler != "repeat"
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
@@ -120,13 +123,44 @@ class GroupWordProblem(PrefixTask):
         return 1 / self.group.order
 
     def automaton(self) -> DFA | None:
-        """The elements as states, the inputs as symbols; accepting is the identity."""
+        """The inputs as symbols and the elements as outputs; accepting is the identity.
+
+        It does not read the BOS. With several tokens per element it is None beyond 10,000 states,
+        and a filler at the place of an element, or the reverse, leads to a sink.
+        """
         if self.tokens_per_element > 1:
-            return None
+            return self._automaton_of_blocks()
+        elements = tuple(map(str, range(self.group.order)))
         symbols = tuple(str(i) for i in self.inputs)
-        accepting = np.arange(self.group.order) == 0
         delta = self.group.table[:, self.inputs].astype(np.int64)
-        return DFA(symbols, delta, 0, accepting)
+        return DFA(symbols, delta, 0, np.arange(len(delta)) == 0, elements).minimal()
+
+    def _automaton_of_blocks(self) -> DFA | None:
+        """A state is the target, the product that it is going to be, and the place in a block."""
+        n, fill = self.tokens_per_element, self.group.order
+        table, inputs = self.group.table, self.inputs.tolist()
+
+        def step(state: tuple[int, ...], symbol: int) -> tuple[int, ...]:
+            if not state:
+                return ()
+            target, product, place = state
+            first = place % n == 0
+            if self._special and first != (symbol < len(inputs)):
+                return ()
+            if first:
+                product = int(table[product, inputs[symbol]])
+                if self.filler == "special_both" and place:
+                    target = fill
+                place = 0
+            place += 1
+            return product if place == n else target, product, place
+
+        def answer(state: tuple[int, ...]) -> str | None:
+            return self.vocab[state[0]] if state else None
+
+        start: tuple[int, ...] = (0, 0, 0)
+        symbols = [str(i) for i in inputs] + ["FILL"] * self._special
+        return moore_machine(symbols, start, step, answer, "0")
 
     def input_size(self, length: int) -> int:
         return 1 + length
@@ -147,6 +181,8 @@ class GroupWordProblem(PrefixTask):
             body = np.where(np.arange(body.shape[1]) % n == 0, body, 0)
         body = np.where(body < self.group.order, body, 0)  # fillers and specials do nothing
         products = self._running_products(body)
+        if n > 1 and self.filler == "special_both":
+            products[:, np.arange(body.shape[1]) % n > 0] = self.group.order
         targets = np.zeros_like(tokens)
         targets[:, :1] = self.bos
         targets[:, n:] = products[:, : max(0, tokens.shape[1] - n)]  # n - 1 positions late
