@@ -6,12 +6,15 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.files import write_atomic
 from statetrack.training import Curve, Evaluation
 
 SUFFIXES = (".png", ".svg", ".pdf")
+MAJORITY = "always the most frequent answer"
 
 
 def check_figure(path: Path) -> None:
@@ -24,7 +27,6 @@ def check_figure(path: Path) -> None:
 def write_figure(
     path: Path,
     title: str,
-    metric: str,
     results: Sequence[Evaluation],
     curve: Curve | None,
     trained: int,
@@ -36,7 +38,9 @@ def write_figure(
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.subplots()
     if curve is not None:
-        axes.plot(curve.lengths, curve.accuracy, color="#0072b2", label="answer, every length")
+        axes.plot(curve.lengths, curve.majority, color="0.6", lw=0.8, label=MAJORITY)
+        axes.plot(curve.lengths, curve.accuracy, color="#0072b2", lw=1.2,
+                  label=f"{curve.metric} accuracy")  # fmt: skip
         axes.fill_between(curve.lengths, curve.low, curve.high, color="#0072b2", alpha=0.2, lw=0)
         axes.plot(curve.lengths, curve.sequence_accuracy, color="#009e73", ls="--",
                   label="all answers so far")  # fmt: skip
@@ -44,9 +48,13 @@ def write_figure(
     score = [r.score for r in results]
     spread = [[r.score - r.low for r in results], [r.high - r.score for r in results]]
     spread = [[max(0.0, s) for s in side] for side in spread]
-    axes.errorbar(middle, score, yerr=spread, fmt="o", color="#d55e00", label=f"{metric} accuracy")
-    axes.scatter(middle, [r.majority for r in results], marker="_", color="0.4",
-                 label="most frequent answer")  # fmt: skip
+    reach = [(r.max_length - r.min_length) / 2 for r in results]
+    axes.errorbar(middle, score, xerr=reach, yerr=spread, fmt="o", color="#d55e00",
+                  label=f"{results[0].metric} accuracy, samples of a length or range")  # fmt: skip
+    if curve is None:
+        order = np.argsort(middle)
+        axes.plot(np.array(middle)[order], np.array([r.majority for r in results])[order],
+                  color="0.6", lw=0.8, marker="_", label=MAJORITY)  # fmt: skip
     axes.axvline(trained, color="0.4", lw=0.8, ls="--")
     axes.text(trained, 1.03, " trained up to here", fontsize=8, color="0.4")
     axes.set(xscale="log", xlabel="sequence length", ylabel="accuracy", ylim=(-0.03, 1.1))
