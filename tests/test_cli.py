@@ -26,13 +26,6 @@ from statetrack.training import Progress, Run, TrainingConfig, evaluate
 from tests.conftest import Command
 from tests.training.small import FLAGS
 
-
-@pytest.fixture
-def run_folder(command: Command, tmp_path: Path) -> Path:
-    assert command("train", *FLAGS, "--out", tmp_path / "run").code == 0
-    return tmp_path / "run"
-
-
 # -- train ----------------------------------------------------------------------------------------
 
 

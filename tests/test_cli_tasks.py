@@ -24,13 +24,6 @@ from statetrack.training import Run, curve
 from tests.conftest import ROOT, Command
 from tests.training.small import FLAGS
 
-
-@pytest.fixture
-def run_folder(command: Command, tmp_path: Path) -> Path:
-    assert command("train", *FLAGS, "--out", tmp_path / "run").code == 0
-    return tmp_path / "run"
-
-
 # -- eval: curve and figure -----------------------------------------------------------------------
 
 SMALL = ("--lengths", "5", "8-12", "--samples", "20")

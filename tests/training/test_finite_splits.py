@@ -14,7 +14,7 @@ from statetrack.models import SequenceModel
 from statetrack.tasks import Task
 from statetrack.training import Run, curve, evaluate, finite_training_set, train
 from tests.conftest import Command
-from tests.training.refusal import assert_refused, flags
+from tests.training.refusal import Refused, flags
 from tests.training.small import small_config
 
 LENGTH, SIZE = 7, 24  # of 2^6 = 64 strings
@@ -121,15 +121,12 @@ def test_no_finite_set_unless_asked_for() -> None:
     assert finite_training_set(small_config()) is None
 
 
-def test_nothing_is_left_to_validate_on(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_to_validate_on(refused: Refused, tmp_path: Path) -> None:
     """Found out before a folder is made."""
-    monkeypatch.chdir(tmp_path)
     all_of_them = flags("--dataset-size=8", "--min-length=4", "--max-length=4", "--eval-every=2")
     within = ("--eval-min-length=3", "--eval-max-length=5")
     says = ["parity has no sequence of length 4 left for validation: 8 of them are trained on"]
-    assert_refused(capsys, "train", *all_of_them, *within, "--out=run", says=says)
+    refused("train", *all_of_them, *within, "--out=run", says=says)
     # at other lengths there is enough
     config = small_config(
         steps=2, dataset_size=8, min_length=4, max_length=4, eval_every=2, eval_samples=8,
@@ -137,4 +134,4 @@ def test_nothing_is_left_to_validate_on(
     )  # fmt: skip
     train(config, tmp_path / "run")
     says = ["parity has no sequence of length 4 left for test: 8 of them are trained on"]
-    assert_refused(capsys, "eval", "run", says=says)
+    refused("eval", "run", says=says)
