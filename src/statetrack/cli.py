@@ -148,7 +148,7 @@ def evaluate(
         json: see above.
     """
     from statetrack.experiments.figures import check_figure, write_figure
-    from statetrack.experiments.tables import evaluation_tables
+    from statetrack.experiments.tables import evaluation_tables, lengths_text
     from statetrack.training import Run, finite_training_set
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model
@@ -182,7 +182,8 @@ def evaluate(
         for low, high in wanted:
             status.update(f"evaluating {task.name} at {low}-{high}")
             rows.append(evaluate_model(model, task, (low, high), **options))
-    title = f"{opened.config.model.title} on {task.name}, trained on {trained.min_length}-{top}"
+    on = lengths_text(trained.min_length, top)
+    title = f"{opened.config.model.title} on {task.name}, trained on {on}"
     for heading, columns, body in evaluation_tables(title, rows):
         print_table(console, heading, columns, body)
     result_: dict[str, Any] = {"run": str(run), "results": [r.to_json() for r in rows]}

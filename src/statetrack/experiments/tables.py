@@ -19,7 +19,7 @@ def evaluation_tables(title: str, results: Sequence[Evaluation]) -> list[Table]:
     columns = ["length", metric, "95 % interval", "majority", "scaled", *others]
     rows = [
         [
-            _lengths(r),
+            lengths_text(r.min_length, r.max_length),
             f"{r.score:.4f}",
             f"{r.low:.4f}-{r.high:.4f}",
             f"{r.majority:.4f}",
@@ -34,7 +34,7 @@ def evaluation_tables(title: str, results: Sequence[Evaluation]) -> list[Table]:
         shown = np.unique(np.geomspace(1, most, POSITIONS).round().astype(int)).tolist()
         by_position = [
             [
-                _lengths(r),
+                lengths_text(r.min_length, r.max_length),
                 *(
                     f"{r.position_accuracy[n - 1]:.3f}" if n <= len(r.position_accuracy) else "-"
                     for n in shown
@@ -47,5 +47,6 @@ def evaluation_tables(title: str, results: Sequence[Evaluation]) -> list[Table]:
     return tables
 
 
-def _lengths(r: Evaluation) -> str:
-    return str(r.min_length) if r.min_length == r.max_length else f"{r.min_length}-{r.max_length}"
+def lengths_text(low: int, high: int) -> str:
+    """A length, or a range of them."""
+    return str(low) if low == high else f"{low}-{high}"

@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
+MAJORITY_TOKENS = 1 << 18  # drawn to measure the majority at one length or range
 MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
 
 
@@ -169,7 +170,8 @@ class PrefixTask(Task):
     def answer_majorities(self, max_length: int) -> Floats:
         """The share of the most frequent answer at every position of sequences of a length."""
         dense = replace(self, supervision="dense")
-        return constant_right(_answers(dense, max_length, max_length, 1 << 23)).mean(0)
+        tokens = 32 * MAJORITY_TOKENS  # one sample for every length at once
+        return constant_right(_answers(dense, max_length, max_length, tokens)).mean(0)
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class LengthwiseTask(Task):
 
 @lru_cache(maxsize=4096)
 def _measured_majority(task: Task, low: int, high: int) -> float:
-    found = _answers(task, low, high, 1 << 18, only_last=task.metric == "answer")
+    found = _answers(task, low, high, MAJORITY_TOKENS, only_last=task.metric == "answer")
     right = constant_right(found)
     if task.metric == "sequence":
         return float((right | (found < 0)).all(1).mean())
