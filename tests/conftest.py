@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,9 @@ import pytest
 import torch
 
 from statetrack import cli
+from statetrack.training import train
+from tests.training.refusal import Refused, assert_refused
+from tests.training.small import small_config
 
 # Two test processes run on two cores; and one thread makes numbers repeatable.
 torch.set_num_threads(1)
@@ -43,6 +47,21 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         return Result(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Refused:
+    """Runs `statetrack ...` in an empty folder, which must end with exit code 2."""
+    monkeypatch.chdir(tmp_path)
+    return partial(assert_refused, capsys)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run of four steps on lengths 3-40, with checkpoints of the second and the last."""
+    return train(small_config(max_length=40, checkpoint_every=2), tmp_path / "run").folder
 
 
 @pytest.fixture

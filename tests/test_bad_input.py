@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +11,9 @@ import pytest
 
 from statetrack import cli
 from statetrack.files import write_json
-from statetrack.training import Run, train
-from tests.training.refusal import assert_refused, flags, snapshot
+from statetrack.training import Run
+from tests.training.refusal import Refused, flags, snapshot
 from tests.training.small import FLAGS, small_config
-
-Refused = Callable[..., None]
-
-
-@pytest.fixture
-def refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Refused:
-    monkeypatch.chdir(tmp_path)
-    return partial(assert_refused, capsys)
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    return train(small_config(checkpoint_every=2), tmp_path / "run").folder
 
 
 def named(*cases: tuple[list[str], list[str]]) -> list[Any]:

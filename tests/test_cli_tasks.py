@@ -24,13 +24,6 @@ from statetrack.training import Run, curve
 from tests.conftest import ROOT, Command
 from tests.training.small import FLAGS
 
-
-@pytest.fixture
-def run_folder(command: Command, tmp_path: Path) -> Path:
-    assert command("train", *FLAGS, "--out", tmp_path / "run").code == 0
-    return tmp_path / "run"
-
-
 # -- eval: curve and figure -----------------------------------------------------------------------
 
 SMALL = ("--lengths", "5", "8-12", "--samples", "20")
@@ -47,6 +40,34 @@ def test_curve(command: Command, run_folder: Path) -> None:
     assert told["curve"]["horizon"] is None
     assert len(told["results"]) == 2
     assert "Accuracy stays at 0.99 or above at no length (of 30)." in err
+
+
+def test_a_curve_is_of_as_many_samples_as_asked_for(command: Command, run_folder: Path) -> None:
+    args = ("--lengths=5", "--samples=300", "--curve=9", "--json=-")
+    assert json.loads(command("eval", run_folder, *args).out)["curve"]["samples"] == 300
+
+
+def test_accuracy_by_position(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an answer with several tokens: some in the table, all in the JSON."""
+    flags = (*FLAGS, "--task=chomsky/reverse_string", "--out", tmp_path / "run")
+    assert command("train", *flags).code == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    args = ("--lengths", "3", "5-200", "--samples=20", "--json=-")
+    code, out, err = command("eval", tmp_path / "run", *args)
+    assert code == 0
+    short, long = json.loads(out)["results"]
+    assert len(short["position_accuracy"]) == 3
+    assert 150 < len(long["position_accuracy"]) <= 200
+    table = err[err.index("Accuracy at output 1 to") :].splitlines()
+    rows = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in table]
+    head, first, second = (row for row in rows if row)
+    assert head[:3] == ["length", "1", "2"]
+    assert int(head[-1]) == len(long["position_accuracy"])
+    assert first == ["3", *(f"{n:.3f}" for n in short["position_accuracy"][:2]), *["-"] * 6]
+    shown = [f"{long['position_accuracy'][int(n) - 1]:.3f}" for n in head[1:]]
+    assert second == ["5-200", *shown]  # and nothing is broken into lines
 
 
 def test_horizon(command: Command, run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

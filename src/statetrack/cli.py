@@ -139,16 +139,17 @@ def evaluate(
         run: a run folder.
         lengths: lengths, and ranges such as 40-256 from which they are drawn; by default the
             training range and multiples of its end.
-        samples: sequences per length or range.
+        samples: sequences per length or range, and of a curve.
         split: which fresh sequences; training draws from neither.
         data_seed: of the sequences; the run's own if absent.
-        curve: accuracy against length up to this one, of at most 256 sequences each, and the
-            horizon: the length up to which it stays at 0.99 or above.
+        curve: accuracy against length up to this one, and the horizon: the length up to which it
+            stays at 0.99 or above.
         figure: a PNG, SVG or PDF of the results against length, training lengths marked.
         json: see above.
     """
     from statetrack.experiments.figures import check_figure, write_figure
-    from statetrack.training import Run
+    from statetrack.experiments.tables import evaluation_tables, lengths_text
+    from statetrack.training import Run, finite_training_set
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model
 
@@ -159,6 +160,7 @@ def evaluate(
     wanted = [_length(text) for text in lengths] or [
         (trained.min_length, top), *((n * top, n * top) for n in (1, 2, 4, 8))
     ]  # fmt: skip
+    wanted = list(dict.fromkeys(wanted))
     for low, high in wanted:
         task.check_lengths(low, high)
     if figure is not None:
@@ -167,42 +169,30 @@ def evaluate(
     console = make_console(json)
     rows = []
     traced = None
-    seed = trained.data_seed if data_seed is None else data_seed
     with console.status("evaluating") as status:
+        options: dict[str, Any] = {
+            "samples": samples,
+            "split": split,
+            "data_seed": trained.data_seed if data_seed is None else data_seed,
+            "exclude": finite_training_set(opened.config),
+        }
         if curve is not None:
             status.update(f"evaluating {task.name} up to {curve}")
-            traced = trace_curve(
-                model, task, curve, samples=min(samples, 256), split=split, data_seed=seed
-            )
+            traced = trace_curve(model, task, curve, **options)
         for low, high in wanted:
             status.update(f"evaluating {task.name} at {low}-{high}")
-            result = evaluate_model(
-                model, task, (low, high), samples=samples, split=split, data_seed=seed
-            )
-            rows.append(result)
-    columns = [
-        "length", f"{task.metric} accuracy", "95 % interval", "majority", "scaled", "per token",
-    ]  # fmt: skip
-    body = [
-        [
-            str(r.min_length) if r.min_length == r.max_length else f"{r.min_length}-{r.max_length}",
-            f"{r.score:.4f}",
-            f"{r.low:.4f}-{r.high:.4f}",
-            f"{r.majority:.4f}",
-            f"{r.scaled:.4f}",
-            f"{r.token_accuracy:.4f}",
-        ]
-        for r in rows
-    ]
-    title = f"{opened.config.model.title} on {task.name}, trained on {trained.min_length}-{top}"
-    print_table(console, title, columns, body)
+            rows.append(evaluate_model(model, task, (low, high), **options))
+    on = lengths_text(trained.min_length, top)
+    title = f"{opened.config.model.title} on {task.name}, trained on {on}"
+    for heading, columns, body in evaluation_tables(title, rows):
+        print_table(console, heading, columns, body)
     result_: dict[str, Any] = {"run": str(run), "results": [r.to_json() for r in rows]}
     if traced is not None:
         result_["curve"] = traced.to_json()
         reached = f"to length {traced.horizon}" if traced.horizon else "at no length"
         console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).", markup=False)
     if figure is not None:
-        write_figure(figure, title, task.metric, rows, traced, top)
+        write_figure(figure, title, rows, traced, top)
     write_result(json, result_)
 
 
@@ -235,12 +225,16 @@ def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -
         write_result(json, {"tasks": rows})
         return
     task = make_task(name)
+    length = max(40, task.min_length)  # the greatest training length unless another is chosen
+    majority = task.majority(length)
     batch = task.sample(generator(0, "test", 0), np.array([max(10, task.min_length)]))
     tokens = [task.vocab[t] for t in batch.tokens[0]]
     targets = ["." if t == IGNORE else task.vocab[t] for t in batch.targets[0]]
     console.print(f"{task.name} ({task.family}): {task.about}", markup=False)
     console.print(inspect.cleandoc(type(task).__doc__ or ""), style="dim", markup=False)
     console.print(f"options: {_options_text(task)}", markup=False)
+    blind = f"guessing {task.chance:.4g}, always the most frequent {majority:.4g} at {length}"
+    console.print(f"scored on: {task.metric}; {blind}", markup=False)
     console.print(f"input:   {' '.join(tokens)}", markup=False)
     console.print(f"target:  {' '.join(targets)}", markup=False)
     write_result(
@@ -250,6 +244,7 @@ def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -
             "about": task.about,
             "vocab": list(task.vocab),
             "chance": task.chance,
+            "majority": majority,
             "metric": task.metric,
             "example": {"input": tokens, "target": targets},
         },

@@ -86,26 +86,6 @@ def test_other_seeds_and_splits_give_other_sequences(change: dict[str, Any]) -> 
     assert set(rows(dataset("S5").tokens)).isdisjoint(rows(dataset("S5", **change).tokens))
 
 
-def test_exclude_makes_splits_disjoint() -> None:
-    train = dataset("S3", size=600)  # of 6^4 = 1296
-    plain = dataset("S3", size=300, split="test")
-    test = dataset("S3", size=300, split="test", exclude=train)
-    assert not set(rows(plain.tokens)).isdisjoint(rows(train.tokens))
-    assert set(rows(test.tokens)).isdisjoint(rows(train.tokens))
-    assert len(set(rows(test.tokens))) == 300
-
-
-def test_exclude_even_the_same_split() -> None:
-    train = dataset("S3", size=600)
-    again = dataset("S3", size=600, exclude=train)
-    assert set(rows(again.tokens)).isdisjoint(rows(train.tokens))
-
-
-def test_exclude_of_another_length_excludes_nothing() -> None:
-    shorter = dataset("S3", length=3)
-    np.testing.assert_array_equal(dataset("S3", exclude=shorter).tokens, dataset("S3").tokens)
-
-
 @pytest.mark.parametrize("data_seed", range(4))
 def test_nearly_all_sequences(data_seed: int) -> None:
     data = dataset("Z5", size=600, length=4, data_seed=data_seed)  # of 5^4 = 625
@@ -118,22 +98,6 @@ def test_all_sequences(data_seed: int) -> None:
     assert len(set(rows(data.tokens))) == 8
 
 
-@pytest.mark.parametrize("data_seed", range(4))
-def test_most_of_what_another_set_leaves(data_seed: int) -> None:
-    train = dataset("parity", size=24, length=6)  # of 2^5 = 32
-    options: dict[str, Any] = {"batch_size": 2, "split": "test", "data_seed": data_seed}
-    test = dataset("parity", size=6, length=6, exclude=train, **options)
-    assert len({*rows(train.tokens), *rows(test.tokens)}) == 30
-
-
-@pytest.mark.parametrize("data_seed", range(4))
-def test_the_one_sequence_that_another_set_leaves(data_seed: int) -> None:
-    train = dataset("parity", size=63, length=7)  # of 2^6 = 64
-    options: dict[str, Any] = {"batch_size": 1, "split": "test", "data_seed": data_seed}
-    test = dataset("parity", size=1, length=7, exclude=train, **options)
-    assert len({*rows(train.tokens), *rows(test.tokens)}) == 64
-
-
 @pytest.mark.parametrize(
     ("name", "size", "length"), [("parity", 9, 4), ("Z5", 626, 4), ("parity", 10**4, 10)], ids=str
 )
@@ -141,12 +105,6 @@ def test_more_sequences_than_exist(name: str, size: int, length: int) -> None:
     message = f"{name} has too few different sequences of length {length}: .* of {size}"
     with pytest.raises(UserError, match=message):
         dataset(name, size=size, length=length, batch_size=1)
-
-
-def test_more_sequences_than_another_set_leaves() -> None:
-    train = dataset("parity", size=24, length=6)
-    with pytest.raises(UserError, match="parity has too few different sequences of length 6"):
-        dataset("parity", size=9, length=6, batch_size=1, split="test", exclude=train)
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from statetrack import cli
 from tests.training.small import FLAGS
+
+Refused = Callable[..., None]
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

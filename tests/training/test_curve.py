@@ -15,7 +15,7 @@ from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 from statetrack.tasks import FAMILIES, Task, make_task
 from statetrack.training import curve, evaluate
-from statetrack.training.evaluate import wilson
+from statetrack.training.intervals import wilson
 from tests.training.fakes import Constant, Fake, at_once, perfect, right_up_to
 from tests.training.small import small_config
 
@@ -148,8 +148,26 @@ def test_json() -> None:
     told = json.loads(json.dumps(got.to_json()))
     assert told["lengths"] == list(range(1, 10))
     assert (told["samples"], told["horizon"]) == (10, 4)
-    for name in ("accuracy", "low", "high", "sequence_accuracy"):
+    assert told["metric"] == "answer"
+    for name in ("accuracy", "low", "high", "scaled", "majority", "sequence_accuracy"):
         assert told[name] == getattr(got, name).tolist()
+        assert len(told[name]) == 9
+
+
+def test_what_lies_beside_a_curve_of_prefixes() -> None:
+    """Of one answer at a time, although a word problem is scored on all of them."""
+    got = measured(right_up_to(WORDS, 4), WORDS, 9, samples=10)
+    assert got.scaled == pytest.approx([1] * 4 + [-1 / 5] * 5)  # of six elements
+    assert got.majority.tolist() == WORDS.answer_majorities(9)[1:].tolist()  # type: ignore[attr-defined]
+    assert got.majority == pytest.approx(1 / 6, abs=0.05)
+
+
+def test_what_lies_beside_a_curve_of_samples() -> None:
+    task = make_task("chomsky/reverse_string")
+    got = measured(Solver(task), task, 12, samples=8)  # type: ignore[arg-type]
+    assert got.metric == "token"
+    assert got.scaled.tolist() == [1.0] * len(got.lengths)
+    assert got.majority.tolist() == [task.majority(int(n)) for n in got.lengths]
 
 
 @pytest.mark.parametrize("mixer", ["delta_net", "mamba"])

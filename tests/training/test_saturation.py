@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from statetrack.models import SequenceModel
-from statetrack.training import TrainingConfig, loop, train
+from statetrack.tasks import Stream
+from statetrack.training import TrainingConfig, train
 from statetrack.training.optim import recorded_betas, saturation_penalty, saturation_weight
 from tests.training.small import small_config
 
@@ -131,7 +132,8 @@ def test_the_penalty_is_over_real_tokens(tmp_path: Path) -> None:
     plain = train(small_config(**still), tmp_path / "plain")
     config = small_config(**still, saturation=3.0, saturation_start=0.0, saturation_full=0.5)
     penalised = train(config, tmp_path / "penalised")
-    tokens = torch.from_numpy(loop._training_data(config).batch(1).tokens)
+    data = Stream(config.task, "train", 0, 4, 3, 12)  # as the configuration says
+    tokens = torch.from_numpy(data.batch(1).tokens)
     assert (tokens == config.task.pad).any()
     model = plain.model()
     with torch.no_grad(), recorded_betas(model) as betas:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +13,8 @@ import safetensors.torch
 
 from statetrack import cli
 from statetrack.training import Run, train
-from tests.training.refusal import assert_refused
+from tests.training.refusal import Refused
 from tests.training.small import small_config
-
-Refused = Callable[..., None]
-
-
-@pytest.fixture
-def refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Refused:
-    monkeypatch.chdir(tmp_path)
-    return partial(assert_refused, capsys)
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    return train(small_config(checkpoint_every=2), tmp_path / "run").folder
 
 
 def truncate(run: Run) -> None:

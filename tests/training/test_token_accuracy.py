@@ -1,4 +1,4 @@
-"""Tasks scored on each of their positions, the share of the most frequent answer, horizons."""
+"""Tasks scored on each of their positions, accuracy by position, horizons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from statetrack.tasks import IGNORE, Task, make_task
 from statetrack.tasks.base import Ints
 from statetrack.training import Evaluation, evaluate
-from statetrack.training.evaluate import bootstrap, horizon
+from statetrack.training.curves import horizon
+from statetrack.training.intervals import bootstrap, wilson
 from tests.training.fakes import Constant, perfect
 
 REVERSE = make_task("chomsky/reverse_string")
@@ -136,22 +137,18 @@ def test_bootstrap_is_repeatable_and_takes_one_sequence() -> None:
 # -- the most frequent answer ---------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lengths", [9, (3, 12)], ids=["one length", "a range"])
 @BOTH
-def test_majority_of_tokens(task: Task) -> None:
-    got, rows = result(task, lambda targets, ranks: ranks >= 0, (1, 12), samples=50)
-    every = [token for row in rows for token in counted(row, task)]
-    assert got.majority == pytest.approx(np.bincount(every).max() / len(every))
+def test_majority_is_what_the_task_says(task: Task, lengths: Any) -> None:
+    got, _ = result(task, lambda targets, ranks: ranks >= 0, lengths, samples=5)
+    wanted = task.majority(*np.atleast_1d(lengths).tolist())
+    assert got.majority == got.to_json()["majority"] == wanted > 0
 
 
-@pytest.mark.parametrize("supervision", ["last", "dense"])
 @pytest.mark.parametrize("name", ["parity", "tomita1", "modular_arithmetic"])
-def test_majority_of_answers(name: str, supervision: str) -> None:
-    """It is the score of the best of the models that always say the same."""
-    if name == "modular_arithmetic":
-        task: Task = make_task(name)
-    else:
-        task = make_task(name, supervision=supervision)
-    assert task.metric == "answer"
+def test_majority_is_the_score_of_a_constant_model(name: str) -> None:
+    """Of the best of the models that always say the same, but for the noise of two samples."""
+    task = make_task(name)
 
     class Same(Constant):
         def forward(self, tokens: Tensor, state: Any = None) -> Any:
@@ -159,37 +156,38 @@ def test_majority_of_answers(name: str, supervision: str) -> None:
             return F.one_hot(said, len(self.task.vocab)).float(), tokens
 
     options = range(len(task.vocab))
-    each = [evaluate(Same(task, n), task, (5, 9), samples=64) for n in options]  # type: ignore[arg-type]
-    assert len({e.majority for e in each}) == 1
-    assert each[0].majority == pytest.approx(max(e.score for e in each))
-    assert each[0].majority > 0
+    each = [evaluate(Same(task, n), task, (5, 9), samples=1024) for n in options]  # type: ignore[arg-type]
+    assert each[0].majority == pytest.approx(max(e.score for e in each), abs=0.05)
 
 
-def test_majority_of_last_answers() -> None:
-    """Of a task scored on whole sequences it is the share of the most frequent last answer."""
-    task = make_task("Z5")
-    model = perfect(task)
-    got = evaluate(model, task, (2, 6), samples=40)  # type: ignore[arg-type]
-    (tokens,) = model.read
-    sums = np.where(tokens < 5, tokens, 0).sum(1) % 5
-    assert got.metric == "sequence"
-    assert got.majority == pytest.approx(np.bincount(sums).max() / 40)
+# -- by position ----------------------------------------------------------------------------------
 
 
-def test_majority_of_few() -> None:
-    """Three sequences: two or three of them have the same parity."""
+@BOTH
+def test_accuracy_by_position(task: Task) -> None:
+    """Wrong at the second output, and at the first of every other sequence."""
+
+    def knows(targets: Ints, ranks: Ints) -> NDArray[np.bool_]:
+        return (ranks > 1) | ((ranks == 0) & (np.arange(len(ranks)) % 2 == 0)[:, None])
+
+    got, rows = result(task, knows, (3, 12), samples=60)
+    sizes = np.array([len(counted(row, task)) for row in rows])
+    asked = [int((sizes > n).sum()) for n in range(sizes.max())]
+    assert got.position_accuracy == (0.5, 0.0, *[1.0] * (sizes.max() - 2))
+    for n, right in enumerate([30, 0, *asked[2:]]):
+        interval = (got.position_low[n], got.position_high[n])
+        assert interval == pytest.approx(wilson(right, asked[n]))
+    told = got.to_json()
+    assert told["position_accuracy"] == got.position_accuracy
+    assert set(told) - set(got.to_json(positions=False)) == {
+        "position_accuracy", "position_low", "position_high",
+    }  # fmt: skip
+
+
+def test_one_answer_is_one_position() -> None:
     task = make_task("parity")
-    for seed in range(5):
-        model = perfect(task)
-        got = evaluate(model, task, 9, samples=3, data_seed=seed)  # type: ignore[arg-type]
-        odd = int(((model.read[0] == 2).sum(1) % 2).sum())
-        assert got.majority == pytest.approx(max(odd, 3 - odd) / 3)
-
-
-def test_majority_goes_into_the_json() -> None:
-    got, _ = result(REVERSE, lambda targets, ranks: ranks >= 0, 5, samples=5)
-    assert got.to_json()["majority"] == got.majority
-    assert got.to_json()["metric"] == "token"
+    got = evaluate(perfect(task), task, (5, 9), samples=20)  # type: ignore[arg-type]
+    assert got.position_accuracy == (1.0,)
 
 
 # -- horizon --------------------------------------------------------------------------------------

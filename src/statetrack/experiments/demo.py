@@ -96,9 +96,7 @@ def work(job: Job, report: Report) -> dict[str, Any]:
         samples=job.samples,
         data_seed=job.config.training.data_seed,
     )
-    chance = job.config.task.chance
-    scaled = (measured.accuracy - chance) / (1 - chance)
-    values = scaled if job.experiment == "parity" else measured.sequence_accuracy
+    values = measured.scaled if job.experiment == "parity" else measured.sequence_accuracy
     result = {
         "experiment": job.experiment,
         "model": job.title,

@@ -5,13 +5,21 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.files import write_atomic
 from statetrack.training import Curve, Evaluation
 
+Floats = NDArray[np.float64]
+Lengths = NDArray[np.integer[Any]] | Floats
+
 SUFFIXES = (".png", ".svg", ".pdf")
+MAJORITY = "always the most frequent answer"
 
 
 def check_figure(path: Path) -> None:
@@ -21,35 +29,58 @@ def check_figure(path: Path) -> None:
         raise UserError(f"cannot write {path}: its folder does not exist")
 
 
+def smooth(lengths: Lengths, values: Floats) -> tuple[Floats, Floats]:
+    """Means over bins of 8 % of the length, so that chance looks like a line, not like noise."""
+    bins = np.unique(np.log(lengths) // np.log(1.08), return_inverse=True)[1]
+    count = np.bincount(bins)
+    return np.bincount(bins, lengths) / count, np.bincount(bins, values) / count
+
+
 def write_figure(
     path: Path,
     title: str,
-    metric: str,
     results: Sequence[Evaluation],
     curve: Curve | None,
     trained: int,
 ) -> None:
-    """Accuracy against length with 95 % intervals; the greatest training length is marked."""
+    """Accuracy against length with 95 % intervals; the greatest training length is marked.
+
+    Of a curve, the means over bins of 8 % of the length.
+    """
     from matplotlib.figure import Figure  # slow to load, and most evaluations draw nothing
 
     check_figure(path)
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.subplots()
     if curve is not None:
-        axes.plot(curve.lengths, curve.accuracy, color="#0072b2", label="answer, every length")
-        axes.fill_between(curve.lengths, curve.low, curve.high, color="#0072b2", alpha=0.2, lw=0)
-        axes.plot(curve.lengths, curve.sequence_accuracy, color="#009e73", ls="--",
-                  label="all answers so far")  # fmt: skip
+        n = curve.lengths
+        axes.plot(*smooth(n, curve.majority), color="0.6", lw=0.8, label=MAJORITY)
+        axes.plot(*smooth(n, curve.accuracy), color="#0072b2", lw=1.2,
+                  label=f"{curve.metric} accuracy")  # fmt: skip
+        axes.fill_between(*smooth(n, curve.low), smooth(n, curve.high)[1], color="#0072b2",
+                          alpha=0.2, lw=0)  # fmt: skip
+        axes.plot(*smooth(n, curve.sequence_accuracy), color="#009e73", ls="--",
+                  label="all answers right so far")  # fmt: skip
     middle = [(r.min_length + r.max_length) / 2 for r in results]
     score = [r.score for r in results]
     spread = [[r.score - r.low for r in results], [r.high - r.score for r in results]]
     spread = [[max(0.0, s) for s in side] for side in spread]
-    axes.errorbar(middle, score, yerr=spread, fmt="o", color="#d55e00", label=f"{metric} accuracy")
-    axes.scatter(middle, [r.majority for r in results], marker="_", color="0.4",
-                 label="most frequent answer")  # fmt: skip
+    reach = [(r.max_length - r.min_length) / 2 for r in results]
+    axes.errorbar(middle, score, xerr=reach, yerr=spread, fmt="o", color="#d55e00",
+                  label=f"{results[0].metric} accuracy, samples of a length or range")  # fmt: skip
+    if curve is None:
+        order = np.argsort(middle)
+        axes.plot(np.array(middle)[order], np.array([r.majority for r in results])[order],
+                  color="0.6", lw=0.8, marker="_", label=MAJORITY)  # fmt: skip
     axes.axvline(trained, color="0.4", lw=0.8, ls="--")
     axes.text(trained, 1.03, " trained up to here", fontsize=8, color="0.4")
     axes.set(xscale="log", xlabel="sequence length", ylabel="accuracy", ylim=(-0.03, 1.1))
+    shown = [r.min_length for r in results] + [r.max_length for r in results] + [trained]
+    shown += [] if curve is None else curve.lengths[[0, -1]].tolist()
+    powers = np.log2([min(shown), max(shown)]).round().astype(int)
+    ticks = 2 ** np.arange(powers[0], powers[1] + 1, 1 + (powers[1] - powers[0]) // 10)
+    axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
+    axes.set_xticks([], minor=True)
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.2)
     axes.legend(fontsize=8)

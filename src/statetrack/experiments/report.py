@@ -13,14 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
-from numpy.typing import NDArray
 from rich.console import Console
 
 from statetrack.experiments.demo import PARITY_TEST, SWAP_LENGTHS
+from statetrack.experiments.figures import smooth
 from statetrack.files import write_atomic, write_json
 from statetrack.terminal import print_table
-
-Floats = NDArray[np.float64]
 
 # colours that the colour-blind tell apart; widths that show both lines where they coincide
 STYLES = {"Mamba": ("#d55e00", 3.5), "DeltaNet": ("#0072b2", 1.4)}
@@ -110,7 +108,7 @@ def _panel(axes: Axes, runs: list[dict[str, Any]], trained: int) -> None:
         shown.add(run["model"])
         color, width = STYLES[name]
         axes.plot(
-            *_smooth(np.array(run["lengths"]), np.array(run["values"])),
+            *smooth(np.array(run["lengths"]), np.array(run["values"])),
             color=color,
             linestyle="-" if span == "[-1,1]" else ":",
             linewidth=width,
@@ -127,13 +125,6 @@ def _panel(axes: Axes, runs: list[dict[str, Any]], trained: int) -> None:
     if runs:
         axes.set_xlim(3, max(run["lengths"][-1] for run in runs))
         axes.legend(loc="center right", fontsize=8)
-
-
-def _smooth(lengths: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Means over bins of 8 % of the length, so that chance looks like a line, not like noise."""
-    bins = np.unique(np.log(lengths) // np.log(1.08), return_inverse=True)[1]
-    count = np.bincount(bins)
-    return np.bincount(bins, lengths) / count, np.bincount(bins, values) / count
 
 
 def page(summary: dict[str, Any], svg: str) -> str:

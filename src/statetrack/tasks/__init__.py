@@ -14,7 +14,7 @@ from statetrack.tasks.base import (
     Task,
     generator,
 )
-from statetrack.tasks.data import Data, FiniteDataset, Stream
+from statetrack.tasks.data import Data, FiniteDataset, HeldOut, Stream
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -31,6 +31,7 @@ __all__ = [
     "Batch",
     "Data",
     "FiniteDataset",
+    "HeldOut",
     "LengthwiseTask",
     "PrefixTask",
     "Stream",

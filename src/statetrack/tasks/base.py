@@ -8,7 +8,8 @@ vectorised over the batch; randomness comes only from the generator that is pass
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,11 +18,15 @@ from numpy.typing import NDArray
 from statetrack.automata import DFA
 from statetrack.config import Named, at_least, check_types, one_of, option, unknown
 from statetrack.errors import UserError
+from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
+MAJORITY_TOKENS = 1 << 18  # drawn to measure the majority at one length or range
+MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
 
 
 class Batch(NamedTuple):
@@ -92,6 +97,17 @@ class Task(Named):
     def targets(self, tokens: Ints) -> Ints:
         """What `solve` returns, for valid tokens [B, T]; padding need not be IGNORE."""
 
+    def majority(self, low: int, high: int | None = None) -> float:
+        """The score of always saying the most frequent answer, on lengths low..high (or low).
+
+        At each position it is another one, and the score is by the task's metric: of a task scored
+        on whole sequences, the share in which every position is right. Measured on a sample that
+        is always the same; a task that knows it better may say so.
+        """
+        high = low if high is None else high
+        self.check_lengths(low, high)
+        return _measured_majority(self, low, high)
+
     def automaton(self) -> DFA | None:
         """The minimal automaton, its outputs the answers; None if not regular or too large."""
         return None
@@ -144,12 +160,18 @@ class PrefixTask(Task):
         """[B, T] -> the right answer at every position, as if each were the last."""
 
     def targets(self, tokens: Ints) -> Ints:
-        answers = self.dense_targets(tokens)
+        everywhere = self.dense_targets(tokens)
         if self.supervision == "dense":
-            return answers
+            return everywhere
         position = np.arange(tokens.shape[1])
         last = np.where(tokens != self.pad, position, -1).max(1, initial=-1, keepdims=True)
-        return np.where(position == last, answers, IGNORE)
+        return np.where(position == last, everywhere, IGNORE)
+
+    def answer_majorities(self, max_length: int) -> Floats:
+        """The share of the most frequent answer at every position of sequences of a length."""
+        dense = replace(self, supervision="dense")
+        tokens = 32 * MAJORITY_TOKENS  # one sample for every length at once
+        return constant_right(_answers(dense, max_length, max_length, tokens)).mean(0)
 
 
 @dataclass(frozen=True)
@@ -179,6 +201,29 @@ class LengthwiseTask(Task):
             rows = np.flatnonzero(sizes == size)
             targets[rows, :size] = self.answer(tokens[rows, :size])
         return targets
+
+
+@lru_cache(maxsize=4096)
+def _measured_majority(task: Task, low: int, high: int) -> float:
+    found = _answers(task, low, high, MAJORITY_TOKENS, only_last=task.metric == "answer")
+    right = constant_right(found)
+    if task.metric == "sequence":
+        return float((right | (found < 0)).all(1).mean())
+    return float(right.sum() / (found >= 0).sum())
+
+
+def _answers(task: Task, low: int, high: int, tokens: int, *, only_last: bool = False) -> Answers:
+    """Those of the majority's sample, of about so many tokens, drawn in bounded memory."""
+    size = task.input_size(high)
+    rows, at_once = min(max(tokens // size, 64), 2048), max(1, (1 << 20) // size)
+    rng = np.random.default_rng([MAJORITY, low, high])
+    found = np.full((rows, 1 if only_last else size), -1, dtype=np.int32)
+    for start in range(0, rows, at_once):
+        batch = task.sample(rng, rng.integers(low, high + 1, min(at_once, rows - start)))
+        read = last_answers if only_last else answers
+        part = read(batch.targets, task.scored(batch.targets))
+        found[start : start + len(part), : part.shape[1]] = part
+    return found
 
 
 FAMILIES: list[type[Task]] = []

@@ -1,8 +1,9 @@
 """Training, evaluation by length, runs on disk."""
 
 from statetrack.training.config import RunConfig, TrainingConfig, read_config
-from statetrack.training.evaluate import Curve, Evaluation, curve, evaluate, predict
-from statetrack.training.loop import DivergedError, Progress, train
+from statetrack.training.curves import Curve, curve
+from statetrack.training.evaluate import Evaluation, evaluate, predict
+from statetrack.training.loop import DivergedError, Progress, finite_training_set, train
 from statetrack.training.run_folder import Run
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "TrainingConfig",
     "curve",
     "evaluate",
+    "finite_training_set",
     "predict",
     "read_config",
     "train",

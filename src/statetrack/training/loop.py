@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from statetrack.config import to_dict
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
-from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, Stream
+from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, HeldOut, Stream, generator
 from statetrack.training.config import RunConfig
 from statetrack.training.evaluate import evaluate
 from statetrack.training.optim import (
@@ -59,8 +60,14 @@ def train(
     torch.manual_seed(config.training.seed)
     model = SequenceModel(config.model)
     optimizer = make_optimizer(model, config.training)
-    data = _training_data(config)
+    t = config.training
+    finite = finite_training_set(config)
+    data: Data = finite or Stream(
+        config.task, "train", t.data_seed, t.batch_size, t.min_length, t.max_length
+    )
     data.batch(0)
+    if finite and t.eval_every and t.eval_min_length <= t.max_length <= t.eval_max_length:
+        _check_validation(config, finite)
     # all that can be wrong with a configuration has shown by now, before a folder is made
     if resume:
         run = Run.open(folder)
@@ -75,8 +82,14 @@ def train(
         start, tensors = run.load()
         run.restore(tensors, model, optimizer, start)
     run.rewind_metrics(start)
-    _Loop(run, model, optimizer, data).run(start, on_progress)
+    _Loop(run, model, optimizer, data, finite).run(start, on_progress)
     return run
+
+
+def _check_validation(config: RunConfig, train: FiniteDataset) -> None:
+    """Refuse a training set that leaves nothing of its length to validate on."""
+    rng = generator(config.training.data_seed, "validation", 0)
+    HeldOut(train, "validation").sample(config.task, rng, np.array([train.length]))
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str:
@@ -91,9 +104,15 @@ def _difference(old: RunConfig, new: RunConfig) -> str:
 
 class _Loop:
     def __init__(
-        self, run: Run, model: SequenceModel, optimizer: torch.optim.Optimizer, data: Data
+        self,
+        run: Run,
+        model: SequenceModel,
+        optimizer: torch.optim.Optimizer,
+        data: Data,
+        exclude: FiniteDataset | None,
     ) -> None:
         self.saver, self.model, self.optimizer, self.data = run, model, optimizer, data
+        self.exclude = exclude  # from validation
         self.config = run.config.training
         bf16 = self.config.precision == "bf16"
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
@@ -161,14 +180,17 @@ class _Loop:
             samples=c.eval_samples,
             split="validation",
             data_seed=c.data_seed,
+            exclude=self.exclude,
         )
-        self.saver.log({"step": step, "kind": "validation", **result.to_json()})
+        row = {"step": step, "kind": "validation", **result.to_json(positions=False)}
+        self.saver.log(row)
 
 
-def _training_data(config: RunConfig) -> Data:
+def finite_training_set(config: RunConfig) -> FiniteDataset | None:
+    """The sequences that a run is trained on, if their number is given."""
     t = config.training
     if t.dataset_size is None:
-        return Stream(config.task, "train", t.data_seed, t.batch_size, t.min_length, t.max_length)
+        return None
     return FiniteDataset(
         config.task,
         "train",

@@ -1,0 +1,56 @@
+"""What a predictor gets that knows no input: it says the most frequent answer at each position.
+
+Answers are arrays [n, R]: in each row those of one sequence, in order, and -1 after its last. What
+is most frequent is read off one half of the rows and scored on the other, and the other way round:
+on its own sample such a predictor would look better than it is wherever answers are many.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Answers = NDArray[np.integer[Any]]
+Bools = NDArray[np.bool_]
+
+CELLS_AT_ONCE = 1 << 20  # bounds what is sorted at once
+
+
+def answers(targets: Answers, scored: Bools) -> Answers:
+    """The scored ones of targets [n, T] in each row, moved to its start."""
+    rows, columns = np.nonzero(scored)
+    ranks = np.cumsum(scored, axis=1)[rows, columns] - 1
+    moved = np.full((len(targets), 1 + ranks.max(initial=-1)), -1, dtype=np.int32)
+    moved[rows, ranks] = targets[rows, columns]
+    return moved
+
+
+def last_answers(targets: Answers, scored: Bools) -> Answers:
+    """The last scored one of targets [n, T] in each row, as [n, 1]."""
+    last = scored.shape[1] - 1 - np.argmax(scored[:, ::-1], axis=1)
+    return np.take_along_axis(targets, last[:, None], axis=1)
+
+
+def constant_right(answers: Answers) -> Bools:
+    """[n, R]: which answers are the most frequent one of their column in the other half."""
+    right = np.empty(answers.shape, dtype=bool)
+    parts = 1 + answers.size // CELLS_AT_ONCE
+    for part, out in zip(
+        np.array_split(answers, parts, axis=1), np.array_split(right, parts, axis=1), strict=True
+    ):
+        for fitted, scored in ((0, 1), (1, 0)):
+            out[scored::2] = part[scored::2] == most_frequent(part[fitted::2])
+    return right & (answers >= 0)
+
+
+def most_frequent(values: Answers) -> Answers:
+    """The most frequent number of each column of values [n, R], -1 apart unless it is alone."""
+    ordered = np.sort(values, axis=0)
+    place = np.arange(len(values))[:, None]
+    begins = np.ones(values.shape, dtype=bool)
+    begins[1:] = ordered[1:] != ordered[:-1]
+    run = place - np.maximum.accumulate(np.where(begins, place, 0), axis=0)
+    run[ordered < 0] = -1
+    return np.take_along_axis(ordered, run.argmax(0)[None], axis=0)[0]

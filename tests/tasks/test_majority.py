@@ -1,0 +1,192 @@
+"""The score of always saying the most frequent answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statetrack.errors import UserError
+from statetrack.tasks import FAMILIES, IGNORE, LengthwiseTask, PrefixTask, Task, make_task
+from statetrack.tasks.base import Ints
+from statetrack.tasks.baseline import answers, constant_right, last_answers, most_frequent
+
+NAMES = [name for family in FAMILIES for name in family.examples]
+
+
+def rows_of(targets: Ints, task: Task) -> list[list[int]]:
+    """The answers of each sequence."""
+    scored = task.scored(targets)
+    return [row[where].tolist() for row, where in zip(targets, scored, strict=True)]
+
+
+def by_hand(task: Task, length: int, count: int = 1500) -> float:
+    """Learned from some sequences and scored on others, answer by answer in plain Python."""
+    rng = np.random.default_rng(99)
+    first, second = (
+        rows_of(task.sample(rng, np.full(count, length)).targets, task) for _ in range(2)
+    )
+    if task.metric == "answer":
+        first, second = ([row[-1:] for row in rows] for rows in (first, second))
+    seen: dict[int, Counter[int]] = {}
+    for row in first:
+        for n, answer in enumerate(row):
+            seen.setdefault(n, Counter())[answer] += 1
+    said = {n: counts.most_common(1)[0][0] for n, counts in seen.items()}
+    right = [[said.get(n) == answer for n, answer in enumerate(row)] for row in second]
+    if task.metric == "sequence":
+        return sum(map(all, right)) / count
+    return sum(map(sum, right)) / sum(map(len, right))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_task_has_one(name: str) -> None:
+    task = make_task(name)
+    length = max(11, task.min_length)
+    assert task.majority(length) == pytest.approx(by_hand(task, length), abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "expected"),
+    [
+        pytest.param("parity", 40, 1 / 2, id="parity"),
+        pytest.param("cycle_navigation", 200, 1 / 5, id="cycle navigation"),
+        pytest.param("induction", 40, 1 / 16, id="induction"),
+        pytest.param("copying", 20, 1 / 16, id="copying"),
+        pytest.param("Z2", 1, 1 / 2, id="one element"),
+        pytest.param("Z2", 3, 1 / 8, id="three elements, all to be right"),
+        pytest.param("S3", 2, 1 / 36, id="two of six"),
+        pytest.param("S5", 40, 0, id="many"),
+    ],
+)
+def test_known_values(name: str, length: int, expected: float) -> None:
+    task = make_task(name)
+    assert task.majority(length) == pytest.approx(expected, abs=0.04 if expected > 0.1 else 0.015)
+
+
+@dataclass(frozen=True)
+class Biased(LengthwiseTask):
+    """Answer n of a sequence is 1 three times in four where n is even, else 2."""
+
+    family: ClassVar[str] = "biased"
+    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    pad: ClassVar[int] = 0  # type: ignore[assignment]
+    chance: ClassVar[float] = 0.5  # type: ignore[assignment]
+    vocab: ClassVar[tuple[str, ...]] = ("PAD", "x", "y")  # type: ignore[assignment]
+
+    def input_size(self, length: int) -> int:
+        return length
+
+    def draw(self, rng: np.random.Generator, count: int, length: int) -> Ints:
+        often = 1 + np.arange(length) % 2
+        return np.where(rng.random((count, length)) < 0.75, often, 3 - often)
+
+    def answer(self, tokens: Ints) -> Ints:
+        return tokens
+
+
+class BiasedSequence(Biased):
+    metric = "sequence"
+
+
+class BiasedAnswer(Biased):
+    metric = "answer"
+
+
+@pytest.mark.parametrize(
+    ("task", "lengths", "expected"),
+    [
+        pytest.param(Biased("a"), (6,), 0.75, id="token"),
+        pytest.param(BiasedSequence("b"), (1,), 0.75, id="sequence of one"),
+        pytest.param(BiasedSequence("b"), (3,), 0.75**3, id="sequence of three"),
+        pytest.param(BiasedSequence("b"), (1, 2), (0.75 + 0.75**2) / 2, id="of one or two"),
+        pytest.param(BiasedAnswer("c"), (6,), 0.75, id="answer"),
+        # odd lengths favour 1, even ones 2
+        pytest.param(BiasedAnswer("c"), (1, 2), 0.5, id="answers of two lengths"),
+    ],
+)
+def test_another_constant_at_each_position(
+    task: Task, lengths: tuple[int, ...], expected: float
+) -> None:
+    assert task.majority(*lengths) == pytest.approx(expected, abs=0.04)
+
+
+@pytest.mark.parametrize("name", ["mqar", "chomsky/bucket_sort", "S3", "tomita3"])
+def test_always_the_same(name: str) -> None:
+    length = max(9, make_task(name).min_length)
+    assert make_task(name).majority(length) == make_task(name).majority(length, length)
+    state = np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
+    make_task(name).majority(length + 1)
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[index,union-attr]
+
+
+def test_impossible_lengths() -> None:
+    with pytest.raises(UserError, match=r"the length of parity .*at least 2; got 1"):
+        make_task("parity").majority(1)
+    with pytest.raises(UserError, match="the greatest length 3 is below the least, 5"):
+        make_task("parity").majority(5, 3)
+
+
+# -- at every length of a prefix task -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("supervision", ["last", "dense"])
+def test_majorities_of_answers(supervision: str) -> None:
+    task = make_task("S5_only_swaps", supervision=supervision)
+    assert isinstance(task, PrefixTask)
+    got = task.answer_majorities(30)
+    assert got.shape == (31,)  # BOS, which is always the same, and 30 elements
+    assert got[0] == 1
+    assert got[1] == pytest.approx(1 / 11, abs=0.04)  # ten swaps and the identity
+    assert got[20:].mean() == pytest.approx(1 / 120, abs=0.004)
+
+
+def test_majorities_of_long_sequences_are_as_those_of_short_ones() -> None:
+    task = make_task("parity")
+    assert isinstance(task, PrefixTask)
+    got = task.answer_majorities(20_000)
+    assert got.shape == (19_999,)
+    assert got.mean() == pytest.approx(0.5, abs=0.01)
+
+
+# -- what it is made of ---------------------------------------------------------------------------
+
+columns = st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), min_size=2, max_size=12)
+
+
+@given(columns)
+def test_most_frequent(values: list[list[int]]) -> None:
+    got = most_frequent(np.array(values))
+    for column, said in zip(zip(*values, strict=True), got.tolist(), strict=True):
+        counts = Counter(v for v in column if v >= 0)
+        if counts:
+            assert counts[said] == max(counts.values())
+        else:
+            assert said == -1
+
+
+@given(columns)
+def test_right_by_the_other_half(values: list[list[int]]) -> None:
+    table = np.array(values)
+    said = [most_frequent(table[1::2]).tolist(), most_frequent(table[0::2]).tolist()]
+    for n, right in enumerate(constant_right(table).tolist()):
+        assert right == [a == s >= 0 for a, s in zip(values[n], said[n % 2], strict=True)]
+
+
+def test_large_tables_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.random.default_rng(0).integers(-1, 4, (9, 50))
+    whole = constant_right(table)
+    monkeypatch.setattr("statetrack.tasks.baseline.CELLS_AT_ONCE", 40)
+    np.testing.assert_array_equal(constant_right(table), whole)
+
+
+def test_answers_in_order() -> None:
+    targets = np.array([[IGNORE, 4, 5, IGNORE, 6], [7, IGNORE, IGNORE, IGNORE, IGNORE]])
+    scored = targets != IGNORE
+    assert answers(targets, scored).tolist() == [[4, 5, 6], [7, -1, -1]]
+    assert last_answers(targets, scored).tolist() == [[6], [7]]
