@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "config": {"errors"},
     "files": {"errors"},
+    "flags": {"config"},
     "terminal": {"errors", "files", "training"},  # training for its types only
     "ops": {"errors"},
     "automata": {"errors", "files"},

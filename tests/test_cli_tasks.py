@@ -182,10 +182,11 @@ def test_preset(
     preset: str, task: str, mixer: str, switch: bool, command: Command, tmp_path: Path
 ) -> None:
     names = ("--preset", preset, "--task", task, "--mixer", mixer)
-    more = ["--steps=2", "--batch-size=2", *(["--allow-neg-eigval"] if switch else [])]
+    short = ["--steps=2", "--batch-size=2", "--eval-samples=2"]
+    more = [*short, *(["--allow-neg-eigval"] if switch else [])]
     assert command("train", *names, *more, "--out", tmp_path / "run").code == 0
     wanted = presets.PRESETS[preset](mixer, task, allow_neg_eigval=switch)
-    training = replace(wanted.training, steps=2, batch_size=2)
+    training = replace(wanted.training, steps=2, batch_size=2, eval_samples=2)
     run = Run.open(tmp_path / "run")
     assert run.config == replace(wanted, training=training)
     assert run.metrics()[-1]["step"] == 2
