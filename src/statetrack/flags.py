@@ -24,6 +24,12 @@ def described(kind: Any, text: str) -> Any:
     return Annotated[kind, tyro.conf.arg(help=text)]
 
 
+def positional(kind: Any, called: str, text: str) -> Any:
+    """The type of an argument without a flag, with what it is called and its help text."""
+    marked: Any = tyro.conf.Positional
+    return marked[Annotated[kind, tyro.conf.arg(metavar=called, help=text)]]
+
+
 def config_flags(config: Any) -> Iterator[Flag]:
     """The fields of a configuration, but for its name, with its values as defaults."""
     types = hints(type(config))
