@@ -47,9 +47,17 @@ def _parse(args: Sequence[str], base: RunConfig) -> Any:
     head = [
         Flag("task", described(str, "see `statetrack tasks`"), base.task.name),
         Flag("mixer", described(str, "see `statetrack models`; a,b for a hybrid"), names),
-        Flag("preset", described(str | None, "paper, repo or demo: start from theirs"), None),
-        Flag("config", described(Path | None, "start from this file, e.g. a config.json"), None),
-        Flag("out", described(Path | None, "the run's folder; runs/TASK-MIXER-1, -2, ..."), None),
+        Flag(
+            "preset", described(str | None, "paper, repo or demo: start from what they train"), None
+        ),
+        Flag(
+            "config", described(Path | None, "start from this file, e.g. a run's config.json"), None
+        ),
+        Flag(
+            "out",
+            described(Path | None, "the run's folder; runs/TASK-MIXER-1, -2, ... if absent"),
+            None,
+        ),
         Flag("resume", described(Path | None, "go on with the run in this folder"), None),
         Flag("json", Json, None),
     ]

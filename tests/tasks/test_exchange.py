@@ -269,6 +269,9 @@ def test_no_sequences(name: str, tmp_path: Path) -> None:
         ("data.jsonl", '{"length": 1, "input": [6, [2]], "target": [6, 2]}'),
         ("data.jsonl", '{"length": 1, "input": [6, 2], "target": [6, null]}'),
         ("data.jsonl", '{"length": "x", "input": [6, 2], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 1.5, "input": [6, 2], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 0, "input": [6], "target": [6]}'),
+        ("data.jsonl", '{"length": 1, "input": [6, 36893488147419103232], "target": [6, 2]}'),
         ("data.jsonl", "[1, 2]"),
         ("data.csv", "seed,input\n0,2\n"),
         ("data.csv", "seed,input,target\n0,2,2 2\n"),
@@ -277,7 +280,8 @@ def test_no_sequences(name: str, tmp_path: Path) -> None:
     ],
     ids=[
         "half a line", "no target", "target too long", "wrong length", "no such token",
-        "a fraction", "a text", "a list", "null", "no length", "no object",
+        "a fraction", "a text", "a list", "null", "no length", "half a length",
+        "length 0", "too large", "no object",
         "no column", "csv target too long", "no number", "no file",
     ],
 )  # fmt: skip

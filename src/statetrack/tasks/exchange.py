@@ -88,7 +88,10 @@ def compare_task(task: Task, path: Path) -> tuple[Batch, Ints]:
     task = _as_written(task, path)
     try:
         rows = _read(task, path)
-        lengths = np.array([row["length"] for row in rows])
+        if not rows:
+            raise UserError(f"{path} has no sequences")
+        lengths = _padded([[row["length"]] for row in rows], 0)[:, 0]
+        task.check_lengths(int(lengths.min()), int(lengths.max()))
         sizes = [len(row["input"]) for row in rows]
         if [len(row["target"]) for row in rows] != sizes:
             raise ValueError("a target is not as long as its input")
@@ -96,12 +99,10 @@ def compare_task(task: Task, path: Path) -> tuple[Batch, Ints]:
             raise ValueError("a length does not fit its input")
         tokens = _padded([row["input"] for row in rows], task.pad)
         given = _padded([row["target"] for row in rows], IGNORE)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"cannot read {path} as sequences of {task.name}: {error}") from None
-    if not rows:
-        raise UserError(f"{path} has no sequences")
     try:
         targets = task.solve(tokens)
     except UserError as error:
@@ -120,10 +121,10 @@ def _as_written(task: Task, path: Path) -> Task:
 
 def _padded(rows: list[list[int]], fill: int) -> Ints:
     """[rows, longest], filled at the right."""
-    out = np.full((len(rows), max(map(len, rows), default=0)), fill, dtype=np.int64)
+    out = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
     for i, row in enumerate(rows):
         if not all(type(n) is int for n in row):
-            raise ValueError("a sequence is not a list of whole numbers")
+            raise ValueError("a length or id is no whole number")
         out[i, : len(row)] = row
     return out
 
