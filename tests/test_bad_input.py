@@ -27,8 +27,8 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
 @pytest.mark.parametrize(
     ("changes", "says"),
     named(
-        (["--task=nope"], ["unknown task 'nope'", "known: ", "parity", "S5_only_swaps"]),
-        (["--task="], ["unknown task ''", "known: "]),
+        (["--task=nope"], ["unknown task 'nope'", "nearest of ", " known: "]),
+        (["--task="], ["unknown task ''", "nearest of "]),
         (["--mixer=nope"], ["unknown mixer 'nope'", "known: delta_net, mamba"]),
         (["--mixer=delta_net,nope"], ["unknown mixer 'nope'", "known: delta_net, mamba"]),
         (["--mixer=delta_net,"], ["unknown mixer ''", "known: delta_net, mamba"]),
@@ -48,7 +48,8 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
         (["--task=regex:"], ["regex"]),
         (["--preset=nope"], ["unknown preset 'nope'", "known: demo, paper, repo"]),
         (["--preset=paper", "--config=x.json"], ["--preset or --config, not both"]),
-        (["--preset=paper", "--task=board"], ["the paper has no board", "parity", "groups"]),
+        (["--preset=paper", "--task=board"], ["the paper has no board", "parity", "S5", "Z60"]),
+        (["--preset=paper", "--mixer=mlstm"], ["in the paper", "has no layer mlstm yet"]),
         (["--preset=repo", "--task=S5"], ["no command for S5", "known: parity"]),
         (["--preset=demo", "--task=S5"], ["the demo has no delta_net on S5"]),
         (["--preset=paper", "--mixer=lstm"], ["unknown mixer 'lstm'", "delta_net, mamba"]),
@@ -120,7 +121,8 @@ def test_train_options_of_other_mixers(
 @pytest.mark.parametrize(
     ("args", "says"),
     named(
-        (["tasks", "nope"], ["unknown task 'nope'", "known: ", "parity"]),
+        (["tasks", "nope"], ["unknown task 'nope'", "nearest of "]),
+        (["tasks", "S3", "--tokens-per-element=0"], ["tokens_per_element", "got 0"]),
         (["tasks", "Z1"], ["group Z1", "at least 2; got 1"]),
         (["models", "nope"], ["unknown mixer 'nope'", "known: delta_net, mamba"]),
         (["demo", "--seed=-1"], ["seed must lie in 0..2^30-1; got -1"]),
@@ -199,7 +201,7 @@ EDITS = [
     ("model.extra", 1, ["unknown key 'extra'", "model", "hidden_size"]),
     ("model.mixer.extra", 1, ["unknown key 'extra'", "model.mixer", "num_heads"]),
     ("training.extra", 1, ["unknown key 'extra'", "training", "steps"]),
-    ("task.name", "nope", ["unknown task 'nope'", "parity"]),
+    ("task.name", "Parity", ["unknown task 'Parity'", "parity"]),
     ("task.name", "Z1", ["group Z1", "at least 2"]),
     ("task.name", 5, ["5", "name"]),
     ("task.name", [], ["[]", "name"]),
@@ -356,16 +358,34 @@ def test_a_figure_that_cannot_be_written(refused: Refused, run_folder: Path) -> 
         (["S3", "--min-length=0"], ["the length of S3", "at least 1; got 0"]),
         (["S3", "--min-length=9", "--max-length=5"], ["greatest length 5 is below the least, 9"]),
         (["S3", "--data-seed=-1"], ["data_seed must lie in 0..2^32-1; got -1"]),
-        (["nope"], ["unknown task 'nope'", "parity"]),
-        (["parity", "--format=csv"], ["csv", "group word problems", "parity is none"]),
-        (["S3", "--out=old"], ["old exists; choose another file"]),
-        (["S3", "--out=nowhere/new", "--n=2"], ["nowhere"]),
+        (["partiy"], ["unknown task 'partiy'", "parity"]),
+        (["S3", "--tokens-per-element=0"], ["tokens_per_element", "at least 1; got 0"]),
+        (["parity", "--out=new.csv"], ["csv", "group word problems", "parity is none"]),
+        (["parity", "--out=new.txt"], ["new.txt must end in one of .jsonl, .parquet, .csv"]),
+        (["S3", "--format=csv"], ["new.jsonl does not end in .csv"]),
+        (["S3", "--out=old.jsonl"], ["old.jsonl exists; choose another file"]),
+        (["S3", "--out=nowhere/new.jsonl", "--n=2"], ["nowhere"]),
     ),
 )
 def test_export(args: list[str], says: list[str], refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("years of work")
-    out = [] if any(arg.startswith("--out") for arg in args) else ["--out=new"]
+    (tmp_path / "old.jsonl").write_text("years of work")
+    out = [] if any(arg.startswith("--out") for arg in args) else ["--out=new.jsonl"]
     refused("tasks", "export", *args, *out, says=says)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    named(
+        (["none.jsonl", "--task=S3"], ["cannot read none.jsonl as sequences of S3"]),
+        (["old.csv", "--task=S4"], ["old.csv is no file of S4", "token ids must lie in 0..30"]),
+        (["old.csv", "--task=parity"], ["csv", "group word problems", "parity is none"]),
+        (["old.csv", "--task=nope"], ["unknown task 'nope'"]),
+        (["old.txt", "--task=S3"], ["old.txt must end in one of .jsonl, .parquet, .csv"]),
+    ),
+)
+def test_import(args: list[str], says: list[str], refused: Refused, tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("seed,input,target\n0,99,99\n")
+    refused("tasks", "import", *args, says=says)
 
 
 def test_bench_of_no_rounds(refused: Refused) -> None:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from statetrack.config import to_dict
 from statetrack.experiments import bench, presets
 from statetrack.tasks import FAMILIES, make_task
 from statetrack.tasks.exchange import import_task
@@ -167,6 +168,77 @@ def test_export_has_a_help_and_a_file_of_its_own(
     assert len((tmp_path / "chomsky_even_pairs-test.jsonl").read_text().splitlines()) == 3
 
 
+def test_export_with_the_tasks_options(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    args = ("--n=5", "--min-length=8", "--max-length=8", "--generators", "1", "2", "--json", "-")
+    code, out, err = command(
+        "tasks", "export", "--out", file, "S3", "--tokens-per-element=2", *args
+    )
+    assert (code, err) == (0, f"5 sequences of S3 in {file}\n")
+    task = make_task("S3", tokens_per_element=2, generators=[1, 2])
+    told = {"file": str(file), "format": "jsonl", "sequences": 5}
+    assert json.loads(out) == {**told, "task": to_dict(task)}
+    assert set(import_task(task, file).tokens[:, 1::2].ravel().tolist()) == {1, 2}
+    assert set(import_task(task, file).tokens[:, 2::2].ravel().tolist()) == {6}  # the filler
+
+
+def test_csv_of_the_last_answers_only(command: Command, tmp_path: Path) -> None:
+    """Ragged, as the default lengths are; nothing in it stands for "not asked"."""
+    file = tmp_path / "data.csv"
+    code, out, _ = command("tasks", "export", "Z5", "--supervision=last", "--n=9", "--out", file)
+    assert code == 0
+    assert "csv has a target for every token: supervision is dense" in out
+    assert "-1" not in file.read_text()
+    assert command("tasks", "import", file, "--task=Z5", "--supervision=last").code == 0
+
+
+def test_import(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    args = ("--n=30", "--min-length=5", "--max-length=9", "--supervision=dense")
+    assert command("tasks", "export", "parity", "--out", file, *args).code == 0
+    asked = ("tasks", "import", file, "--task=parity", "--supervision=dense")
+    code, out, err = command(*asked)
+    sizes = [len(json.loads(line)["input"]) for line in file.read_text().splitlines()]
+    assert (code, err) == (0, "")
+    assert out == (
+        f"{file}: 30 sequences of lengths 5-9, {sum(sizes)} tokens\n"
+        "30 of 30 have the targets of parity\n"
+    )
+    code, out, _ = command(*asked, "--json", "-")
+    assert json.loads(out) == {
+        "file": str(file),
+        "task": to_dict(make_task("parity", supervision="dense")),
+        "sequences": 30,
+        "tokens": sum(sizes),
+        "min_length": 5,
+        "max_length": 9,
+        "agree": 30,
+        "disagree": [],
+    }
+
+
+def test_import_of_wrong_targets(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "Z5.csv"
+    file.write_text("seed,input,target\n0,3 4 1,3 2 3\n0,2 2 2,2 4 0\n0,1 1 1,1 2 4\n")
+    code, out, err = command("tasks", "import", file, "--task", "Z5", "--json", "-")
+    assert code == 2
+    told = json.loads(out)
+    assert (told["agree"], told["disagree"]) == (1, [2, 3])
+    assert "1 of 3 have the targets of Z5\n" in err
+    assert err.endswith(f"error: {file}, sequence 2: the target is not that of Z5\n")
+
+
+def test_a_task_shown_with_options(command: Command) -> None:
+    asked = ("tasks", "S3", "--tokens-per-element=2", "--filler", "repeat", "--json", "-")
+    told = json.loads(command(*asked).out)
+    assert (told["tokens_per_element"], told["filler"]) == (2, "repeat")
+    shown = told["example"]["input"]
+    assert shown[1:-1:2] == shown[2::2]
+    code, out, _ = command("tasks", "S3", "--help")
+    assert code == 0
+    assert "--tokens-per-element" in out
+
+
 # -- bench ----------------------------------------------------------------------------------------
 
 
@@ -178,16 +250,30 @@ def test_bench(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert code == 0
     rows = json.loads(out)["tasks"]
     names = [name for family in FAMILIES for name in family.examples]
-    assert [row["task"] for row in rows] == names
+    assert {"random_dfa64_seed0", "S5 --tokens-per-element 5"} <= {row["task"] for row in rows}
+    assert [row["task"] for row in rows][: len(names)] == names
+    names = [row["task"] for row in rows]
     for row in rows:
         assert row["milliseconds"] > 0
+        assert row["limit"] in (20, 40, 100)
+        assert row["met"] is (row["milliseconds"] <= row["limit"])
         assert row["tokens per second"] > 0
     lines = file.read_text().splitlines()
     assert f"`statetrack bench tasks --rounds 1 --out {file}`" in lines[0]
-    assert lines[1:4] == ["", "| task | ms | million tokens/s |", "| --- | --- | --- |"]
+    assert lines[1:3] == ["", "| task | ms | limit | met | million tokens/s |"]
+    assert lines[3] == "| --- | --- | --- | --- | --- |"
     assert [line.split(" | ")[0].removeprefix("| ") for line in lines[4:]] == names
+    assert {line.split(" | ")[3] for line in lines[4:]} <= {"yes", "no"}
     for name in names:
         assert name in err
+
+
+def test_a_limit_that_is_not_met(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "BATCH", 2)
+    monkeypatch.setattr(bench, "LENGTH", 32)
+    monkeypatch.setattr(bench, "limit", lambda task: 1e-9 if task.name == "parity" else 1e9)
+    rows = json.loads(command("bench", "tasks", "--rounds=1", "--json", "-").out)["tasks"]
+    assert [row["task"] for row in rows if not row["met"]] == ["parity"]
 
 
 # -- presets --------------------------------------------------------------------------------------
@@ -203,10 +289,11 @@ def test_preset(
     preset: str, task: str, mixer: str, switch: bool, command: Command, tmp_path: Path
 ) -> None:
     names = ("--preset", preset, "--task", task, "--mixer", mixer)
-    more = ["--steps=2", "--batch-size=2", *(["--allow-neg-eigval"] if switch else [])]
+    short = ["--steps=2", "--batch-size=2", "--eval-samples=2"]
+    more = [*short, *(["--allow-neg-eigval"] if switch else [])]
     assert command("train", *names, *more, "--out", tmp_path / "run").code == 0
     wanted = presets.PRESETS[preset](mixer, task, allow_neg_eigval=switch)
-    training = replace(wanted.training, steps=2, batch_size=2)
+    training = replace(wanted.training, steps=2, batch_size=2, eval_samples=2)
     run = Run.open(tmp_path / "run")
     assert run.config == replace(wanted, training=training)
     assert run.metrics()[-1]["step"] == 2

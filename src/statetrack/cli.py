@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -11,7 +10,6 @@ from typing import Any, Literal
 
 import tyro
 
-from statetrack.config import to_dict
 from statetrack.errors import UserError
 from statetrack.terminal import (
     Json,
@@ -39,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args == ["--version"]:
             sys.stdout.write(f"statetrack {version('statetrack')}\n")
             return 0
-        if args[:2] == ["tasks", "export"]:
-            tyro.cli(export, prog="statetrack tasks export", args=args[2:])
+        if args[:1] == ["tasks"]:
+            from statetrack import task_commands
+
+            task_commands.main(args[1:])
             return 0
         if args[:1] == ["train"]:
             from statetrack import train_command
@@ -196,95 +196,8 @@ def evaluate(
     write_result(json, result_)
 
 
-def tasks(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -> None:
-    """List the tasks, or show one of them.
-
-    Args:
-        name: a task to show in full, with an example.
-        json: see above.
-    """
-    import numpy as np
-
-    from statetrack.tasks import FAMILIES, IGNORE, generator, make_task
-
-    check_json(json)
-    console = make_console(json)
-    if name is None:
-        found = [make_task(example) for family in FAMILIES for example in family.examples]
-        columns = ["task", "family", "what is asked", "tokens", "chance", "scored on"]
-        body = [
-            [t.name, t.family, t.about, str(len(t.vocab)), f"{t.chance:.4g}", t.metric]
-            for t in found
-        ]
-        few = [0, 2, 3]  # what fits beside the longest name; the rest is in the JSON and per task
-        shown = [[row[i] for i in few] for row in body]
-        print_table(console, "Tasks", [columns[i] for i in few], shown)
-        more = "Also any group (S<n>, A<n>, Z<m>, D<n>, Q8, products, group:FILE) and dfa:FILE."
-        console.print(more, style="dim", markup=False)
-        rows = [dict(zip(columns, row, strict=True)) for row in body]
-        write_result(json, {"tasks": rows})
-        return
-    task = make_task(name)
-    length = max(40, task.min_length)  # the greatest training length unless another is chosen
-    majority = task.majority(length)
-    batch = task.sample(generator(0, "test", 0), np.array([max(10, task.min_length)]))
-    tokens = [task.vocab[t] for t in batch.tokens[0]]
-    targets = ["." if t == IGNORE else task.vocab[t] for t in batch.targets[0]]
-    console.print(f"{task.name} ({task.family}): {task.about}", markup=False)
-    console.print(inspect.cleandoc(type(task).__doc__ or ""), style="dim", markup=False)
-    console.print(f"options: {_options_text(task)}", markup=False)
-    blind = f"guessing {task.chance:.4g}, always the most frequent {majority:.4g} at {length}"
-    console.print(f"scored on: {task.metric}; {blind}", markup=False)
-    console.print(f"input:   {' '.join(tokens)}", markup=False)
-    console.print(f"target:  {' '.join(targets)}", markup=False)
-    write_result(
-        json,
-        {
-            **to_dict(task),
-            "about": task.about,
-            "vocab": list(task.vocab),
-            "chance": task.chance,
-            "majority": majority,
-            "metric": task.metric,
-            "example": {"input": tokens, "target": targets},
-        },
-    )
-
-
-def export(
-    name: tyro.conf.Positional[str],
-    /,
-    out: Path | None = None,
-    n: int = 10_000,
-    format: Literal["jsonl", "parquet", "csv"] = "jsonl",
-    split: Literal["train", "validation", "test"] = "test",
-    min_length: int = 40,
-    max_length: int = 256,
-    data_seed: int = 0,
-) -> None:
-    """Write sequences of a task to a file.
-
-    Args:
-        name: a task.
-        out: the file, NAME-SPLIT.FORMAT if absent; it must not exist.
-        n: how many sequences.
-        format: csv is that of jopetty/word-problem, for word problems only.
-        split: which stream they come from.
-        min_length: least length.
-        max_length: greatest length.
-        data_seed: of the stream.
-    """
-    from statetrack.files import plain_name
-    from statetrack.tasks import make_task
-    from statetrack.tasks.exchange import export_task
-
-    lengths = (min_length, max_length)
-    out = out or Path(f"{plain_name(name)}-{split}.{format}")
-    export_task(
-        make_task(name), out, format=format, count=n, lengths=lengths, split=split,
-        data_seed=data_seed,
-    )  # fmt: skip
-    make_console(None).print(f"{n} sequences of {name} in {out}", markup=False)
+def tasks() -> None:
+    """List the tasks, show one, write or check a file of its sequences."""
 
 
 def bench(
@@ -297,7 +210,7 @@ def bench(
     """Measure how fast this machine does things.
 
     Args:
-        what: tasks (the time to draw 1,024 sequences of length 256 on one core).
+        what: tasks (the time to draw 1,024 sequences of length 256 on one core, and its limit).
         rounds: the least time over so many counts.
         out: a markdown file for the table.
         json: see above.
@@ -311,14 +224,21 @@ def bench(
     console = make_console(json)
     with console.status("measuring"):
         rows = bench_tasks(rounds)
-    columns = ["task", "ms", "million tokens/s"]
+    columns = ["task", "ms", "limit", "met", "million tokens/s"]
     body = [
-        [r["task"], f"{r['milliseconds']:.1f}", f"{r['tokens per second'] / 1e6:.1f}"] for r in rows
+        [
+            r["task"],
+            f"{r['milliseconds']:.1f}",
+            f"{r['limit']:g}",
+            "yes" if r["met"] else "no",
+            f"{r['tokens per second'] / 1e6:.1f}",
+        ]
+        for r in rows
     ]
     print_table(console, "1,024 sequences of length 256, drawn and solved", columns, body)
     if out is not None:
         command = f"`statetrack bench {what} --rounds {rounds} --out {out}`"
-        lines = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * 3, *body)]
+        lines = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *body)]
         write_atomic(out, "\n".join([f"# Sampling, measured by {command}", "", *lines, ""]))
     write_result(json, {"tasks": rows})
 
@@ -380,10 +300,6 @@ def info(json: Json = None) -> None:
         make_console(json), "statetrack", ["what", "value"], [[k, str(v)] for k, v in facts.items()]
     )
     write_result(json, facts)
-
-
-def _options_text(config: Any) -> str:
-    return ", ".join(f"{k}={v}" for k, v in to_dict(config).items() if k != "name")
 
 
 def _length(text: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ Unknown keys and wrong types are errors, never swallowed.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import types
 from collections.abc import Iterable
@@ -27,6 +28,8 @@ from typing import (
 from statetrack.errors import UserError
 
 T = TypeVar("T")
+
+LONG_LIST = 12  # names; a longer one does not fit into a message
 
 
 def option(default: Any, help: str) -> Any:
@@ -52,8 +55,14 @@ class Named:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
-    """The error for a name that is not in a list."""
-    return UserError(f"unknown {kind} {name!r}; known: {', '.join(sorted(known))}")
+    """The error for a name that is not in a list; of a long list it names the nearest only."""
+    names = sorted(known)
+    said, count = "known", len(names)
+    if count > LONG_LIST:
+        lower = {known_name.lower(): known_name for known_name in names}
+        nearest = difflib.get_close_matches(str(name).lower(), lower, n=4, cutoff=0)
+        said, names = f"nearest of {count} known", [lower[n] for n in nearest]
+    return UserError(f"unknown {kind} {name!r}; {said}: {', '.join(names)}")
 
 
 def one_of(what: str, value: object, allowed: Iterable[object]) -> None:

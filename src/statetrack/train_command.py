@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
-
-import tyro
+from typing import Any, NamedTuple, TypeVar
 
 from statetrack.config import hints, unknown
 from statetrack.errors import UserError
 from statetrack.experiments.presets import PRESETS
 from statetrack.files import free_folder, plain_name
+from statetrack.flags import Flag, config_flags, described, parse
 from statetrack.layers import MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import Task, make_task
@@ -33,25 +33,47 @@ C = TypeVar("C", Task, MixerConfig)
 def main(args: Sequence[str]) -> None:
     """Parse the rest of the command line and train."""
     base = _base(args)
-    flags = list(_flags(base))
+    given = _parse(args, base)
+    if given.preset is not None:
+        # seed, learning rate and task are known now, and what the preset makes follow from them
+        base = _settled(base, given)
+        given = _parse(args, base)
+    values = {(f.section, f.field): getattr(given, f.flag) for f in _flags(base)}
+    _train(_config(base, values), given.out, given.resume, given.json)
+
+
+def _parse(args: Sequence[str], base: RunConfig) -> Any:
     names = _mixer_names(base.model)
-    head: list[tuple[str, Any, Any]] = [
-        ("task", _help(str, "see `statetrack tasks`"), base.task.name),
-        ("mixer", _help(str, "see `statetrack models`; a,b for a hybrid"), names),
-        ("preset", _help(str | None, "paper, repo or demo: start from what they train"), None),
-        ("config", _help(Path | None, "start from this file, e.g. a run's config.json"), None),
-        ("out", _help(Path | None, "the run's folder; runs/TASK-MIXER-1, -2, ... if absent"), None),
-        ("resume", _help(Path | None, "go on with the run in this folder"), None),
-        ("json", Json, None),
+    head = [
+        Flag("task", described(str, "see `statetrack tasks`"), base.task.name),
+        Flag("mixer", described(str, "see `statetrack models`; a,b for a hybrid"), names),
+        Flag(
+            "preset", described(str | None, "paper, repo or demo: start from what they train"), None
+        ),
+        Flag(
+            "config", described(Path | None, "start from this file, e.g. a run's config.json"), None
+        ),
+        Flag(
+            "out",
+            described(Path | None, "the run's folder; runs/TASK-MIXER-1, -2, ... if absent"),
+            None,
+        ),
+        Flag("resume", described(Path | None, "go on with the run in this folder"), None),
+        Flag("json", Json, None),
     ]
-    fields = head + [(f.flag, f.type, f.default) for f in flags]
-    Args = dataclasses.make_dataclass(
-        "Train", [(name, type_, dataclasses.field(default=d)) for name, type_, d in fields]
-    )
     about = "Train a model on a task into a run folder. The flags depend on --task and --mixer."
-    given: Any = tyro.cli(Args, prog="statetrack train", description=about, args=list(args))
-    config = _config(base, {(f.section, f.field): getattr(given, f.flag) for f in flags})
-    _train(config, given.out, given.resume, given.json)
+    flags = [Flag(f.flag, f.type, f.default) for f in _flags(base)]
+    return parse("train", about, head + flags, args)
+
+
+def _settled(base: RunConfig, given: Any) -> RunConfig:
+    """The preset again, with the given values of whatever it takes."""
+    preset = PRESETS[given.preset]
+    takes = inspect.signature(preset).parameters
+    names = [name for name in ("allow_neg_eigval", "seed", "lr") if name in takes]
+    if "options" in takes:
+        names += [flag.name for flag in config_flags(base.task)]
+    return preset(given.mixer, given.task, **{name: getattr(given, name) for name in names})
 
 
 def _base(args: Sequence[str]) -> RunConfig:
@@ -114,21 +136,17 @@ def _flags(base: RunConfig) -> Iterator[_Flag]:
     sections: dict[str, Any] = {f"mixer{i}": mixer for i, mixer in enumerate(pattern)}
     sections = {"task": base.task, **sections, "model": base.model, "training": base.training}
     for section, config in sections.items():
-        types = hints(type(config))
-        for f in dataclasses.fields(config):
-            if f.name in ("name", "vocab_size", "mixer") or not f.init:
-                continue  # chosen by --task and --mixer, or following from them
+        for field, kind, default in config_flags(config):
+            if field in ("vocab_size", "mixer"):
+                continue  # following from --task and --mixer
             # in a hybrid the options of its layers are told apart by their position
             hybrid = section.startswith("mixer") and len(pattern) > 1
-            if hybrid and f.name in shared:
-                if section != "mixer0":
-                    continue
-                section_ = "mixers"
-            else:
-                section_ = section
-            flag = f"{section}_{f.name}" if hybrid and f.name not in shared else f.name
-            kind = _help(types[f.name], f.metadata["help"])
-            yield _Flag(flag, section_, f.name, kind, getattr(config, f.name))
+            if not hybrid:
+                yield _Flag(field, section, field, kind, default)
+            elif field not in shared:
+                yield _Flag(f"{section}_{field}", section, field, kind, default)
+            elif section == "mixer0":
+                yield _Flag(field, "mixers", field, kind, default)
 
 
 def _config(base: RunConfig, values: dict[tuple[str, str], Any]) -> RunConfig:
@@ -172,8 +190,3 @@ def _pattern(model: ModelConfig) -> tuple[MixerConfig, ...]:
 
 def _mixer_names(model: ModelConfig) -> str:
     return ",".join(mixer.name for mixer in _pattern(model))
-
-
-def _help(kind: Any, text: str) -> Any:
-    """A type with the help text of its flag."""
-    return Annotated[kind, tyro.conf.arg(help=text)]

@@ -1,25 +1,28 @@
-"""The recipes, and the page that lists them."""
+"""The recipes."""
 
 from __future__ import annotations
 
 import re
-import shlex
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 
+from statetrack.config import option
 from statetrack.errors import UserError
 from statetrack.experiments import presets
+from statetrack.layers import MIXERS as LAYERS
+from statetrack.layers import MixerConfig
 from statetrack.models import SequenceModel
-from statetrack.training import Run, RunConfig
-from tests.conftest import ROOT, Command
+from statetrack.training import RunConfig
 
 MIXERS = ("delta_net", "mamba")
 ARITHMETIC = ("modular_arithmetic", "modular_arithmetic_brackets")
 FORMAL = ("parity", *ARITHMETIC)
-GROUPS = ("S5", "S5_only_swaps", "S5_up_to_3", "Z60", "A5", "A4_x_Z5")
+GROUPS = ("S5", "S5_only_swaps", "S5_up_to_3", "Z60")
+PAPER = (
+    "parity, modular_arithmetic, modular_arithmetic_brackets, S5, S5_only_swaps, S5_up_to_3, Z60"
+)
 
 RECIPES = [
     *((presets.paper, m, t) for t in (*FORMAL, *GROUPS) for m in MIXERS),
@@ -72,8 +75,11 @@ def test_an_unknown_mixer(recipe: Any, task: str) -> None:
     ("recipe", "mixer", "task", "message"),
     [
         (presets.paper, "mamba", "nope", "unknown task 'nope'"),
-        (presets.paper, "mamba", "board", "the paper has no board; it has parity, modular_arithm"),
+        (presets.paper, "mamba", "board", f"the paper has no board; it has {PAPER}"),
         (presets.paper, "mamba", "chomsky/even_pairs", "the paper has no chomsky/even_pairs"),
+        (presets.paper, "mamba", "A5", f"the paper has no A5; it has {PAPER}"),
+        (presets.paper, "mamba", "S6", f"the paper has no S6; it has {PAPER}"),
+        (presets.paper, "mamba", "S5_up_to_4", f"the paper has no S5_up_to_4; it has {PAPER}"),
         (presets.repo, "mamba", "S5", "no command for S5; known: parity, modular_arithmetic, mod"),
         (presets.repo, "mamba", "nope", "no command for nope"),
         (presets.demo, "mamba", "S5_only_swaps", "the demo has no mamba on S5_only_swaps"),
@@ -85,64 +91,207 @@ def test_an_unknown_task(recipe: Any, mixer: str, task: str, message: str) -> No
         recipe(mixer, task, allow_neg_eigval=True)
 
 
+# -- layers that are not here yet -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mixer", "task", "label"),
+    [
+        (presets.paper, "attention", "parity", "the Transformer"),
+        (presets.paper, "mlstm", "modular_arithmetic", "mLSTM"),
+        (presets.paper, "slstm", "modular_arithmetic_brackets", "sLSTM"),
+        (presets.paper, "full_matrix", "S5", "the full matrix"),
+        (presets.repo, "mlstm", "parity", "mLSTM"),
+        (presets.repo, "slstm", "modular_arithmetic", "sLSTM"),
+    ],
+)
+def test_a_layer_that_is_not_here_yet(
+    recipe: Any, mixer: str, task: str, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(LAYERS, mixer, raising=False)
+    said = f"{label} is in the paper, but this version has no layer {mixer} yet"
+    with pytest.raises(UserError, match=f"^{said}$"):
+        recipe(mixer, task)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mixer", "task", "said"),
+    [
+        (presets.paper, "mlstm", "S5", "Figure 4 has no mlstm; it has delta_net, mamba, full_mat"),
+        (presets.paper, "attention", "Z60", "the paper's Figure 4 has no attention"),
+        (presets.paper, "full_matrix", "parity", "the paper's Table 3 has no full_matrix; it has "),
+        (presets.repo, "attention", "parity", "the authors' code has no attention; it has mlstm, "),
+        (presets.repo, "full_matrix", "parity", "the authors' code has no full_matrix"),
+    ],
+)
+def test_a_model_that_the_paper_does_not_have_there(
+    recipe: Any, mixer: str, task: str, said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        recipe(mixer, task)
+
+
+@dataclass(frozen=True)
+class AnyLayerConfig(MixerConfig):
+    """Stands for a layer that comes later."""
+
+    label: ClassVar[str] = "any"
+    about: ClassVar[str] = "anything"
+
+    num_heads: int = option(4, "heads")
+    conv_size: int = option(4, "width of the convolution")
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of the paper that are not here yet, registered."""
+    for name in {"attention", "mlstm", "slstm", "full_matrix"} - set(LAYERS):
+        monkeypatch.setitem(LAYERS, name, type(name, (AnyLayerConfig,), {"name": name}))
+
+
+def test_the_tables_other_models(later: None) -> None:
+    """Steps and lengths are everyone's; the rest is as the paper has it for each of them."""
+
+    def told(mixer: str, task: str) -> tuple[object, ...]:
+        config = presets.paper(mixer, task)
+        t, m = config.training, config.model
+        (layer,) = set(m.mixers)
+        assert layer.name == mixer
+        assert (t.steps, t.min_length, t.max_length) == (100_000, 3, 40)
+        assert (t.lr, t.weight_decay, m.vocab_size) == (1e-3, 0.1, len(config.task.vocab))
+        heads = layer.num_heads  # type: ignore[attr-defined]
+        return m.num_layers, m.hidden_size, heads, t.batch_size, t.clip, t.decay_groups, m.mlp
+
+    assert told("attention", "parity") == (2, 128, 4, 1024, None, "paper", "swiglu")
+    assert told("mlstm", "parity") == (2, 128, 4, 512, None, "standard", "none")
+    assert told("slstm", "parity") == (2, 128, 4, 1024, None, "standard", "gated_gelu")
+    for task in ARITHMETIC:
+        assert told("attention", task) == (3, 128, 4, 1024, 1.0, "paper", "swiglu")
+        assert told("mlstm", task) == (3, 64, 1, 512, None, "standard", "none")
+        assert told("slstm", task) == (3, 64, 1, 1024, None, "standard", "gated_gelu")
+
+
+def test_figure_4s_full_matrix(later: None) -> None:
+    model = presets.paper("full_matrix", "S5").model
+    assert (model.num_layers, model.hidden_size, model.embedding) == (1, 127, "one_hot")
+    assert (model.norm, model.residual, model.mlp) == ("none", False, "none")
+
+
+def test_the_authors_xlstms(later: None) -> None:
+    for mixer in ("mlstm", "slstm"):
+        for task in FORMAL:
+            config = presets.repo(mixer, task)
+            t, m = config.training, config.model
+            (layer,) = set(m.mixers)
+            assert (m.num_layers, m.hidden_size, layer.num_heads) == (2, 128, 4)  # type: ignore[attr-defined]
+            assert (m.norm, m.norm_eps, m.final_norm) == ("layer", 1e-5, True)
+            assert m.initializer_range == pytest.approx(0.0559, abs=1e-4)  # sqrt(2 / (5 * 128))
+            assert layer.conv_size == {"mlstm": 4, "slstm": 0}[mixer]  # type: ignore[attr-defined]
+            assert (t.batch_size, t.weight_decay, t.decay_groups) == (256, 0.1, "standard")
+            warmup = {("mlstm", "parity"): 0}.get((mixer, task), t.steps // 10)
+            assert t.warmup * t.steps == warmup
+            assert t.steps == (20_000 if task == "parity" else 100_000)
+
+
 # -- the paper ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("task", FORMAL)
 @MIXER
-def test_parity_as_in_the_paper(mixer: str) -> None:
-    config = presets.paper(mixer, "parity", allow_neg_eigval=True)
-    t = config.training
+def test_the_tables_as_in_the_paper(mixer: str, task: str) -> None:
+    config = presets.paper(mixer, task)
+    layers, clip = (2, None) if task == "parity" else (3, 1.0)
+    t, m = config.training, config.model
     assert (t.steps, t.batch_size, t.lr, t.schedule) == (100_000, 1024, 1e-3, "cosine")
-    assert (t.warmup, t.min_lr, t.weight_decay, t.clip) == (0.1, 1e-6, 0.1, None)
-    assert (t.min_length, t.max_length, t.betas) == (3, 40, (0.9, 0.999))
-    assert (t.precision, t.dataset_size) == ("fp32", None)
-    assert (config.model.num_layers, config.model.hidden_size) == (2, 128)
-    assert config.model.mixers[0].conv_size == 4  # type: ignore[attr-defined]
+    assert (t.warmup, t.min_lr, t.weight_decay, t.clip) == (0.1, 1e-6, 0.1, clip)
+    assert (t.min_length, t.max_length, t.betas, t.eps) == (3, 40, (0.9, 0.999), 1e-8)
+    assert (t.precision, t.dataset_size, t.decay_groups) == ("fp32", None, "paper")
+    assert (t.eval_min_length, t.eval_max_length, t.eval_samples) == (40, 256, 8192)
+    assert t.eval_every == t.steps  # the tables have the last step's
+    assert (m.num_layers, m.hidden_size) == (layers, 128)
+    layer: Any = m.mixers[0]
+    assert layer.conv_size == 4
+    assert layer.allow_neg_eigval
+    if mixer == "delta_net":
+        assert (layer.num_heads, m.mlp, m.norm, m.norm_eps) == (4, "swiglu", "rms", 1e-6)
+        assert (m.final_norm, m.initializer_range) == (True, 0.02)
+    else:
+        assert (layer.d_state, layer.expand, m.mlp, m.norm_eps) == (16, 2, "none", 1e-5)
+        assert (m.final_norm, m.initializer_range) == (False, None)
 
 
-@pytest.mark.parametrize("task", ARITHMETIC)
-@MIXER
-def test_arithmetic_as_in_the_paper(mixer: str, task: str) -> None:
-    config = presets.paper(mixer, task, allow_neg_eigval=True)
-    t = config.training
-    assert (t.steps, t.batch_size, t.lr, t.schedule) == (100_000, 1024, 1e-3, "cosine")
-    assert (t.weight_decay, t.clip, t.dataset_size) == (0.1, 1.0, None)
-    assert (t.min_length, t.max_length) == (3, 40)
-    assert (config.model.num_layers, config.model.hidden_size) == (3, 128)
-    assert config.model.mixers[0].conv_size == 4  # type: ignore[attr-defined]
-    if task == "modular_arithmetic_brackets":
-        assert config.task.mult is True  # type: ignore[attr-defined]
+@pytest.mark.parametrize("seed", [0, 5])
+def test_data_and_seed(seed: int) -> None:
+    """Formal tasks have other data for every seed, word problems have the same."""
+    assert presets.paper("mamba", "parity", seed=seed).training.data_seed == seed
+    assert presets.paper("mamba", "S5", seed=seed).training.data_seed == 0
+    assert presets.paper("mamba", "S5", seed=seed).training.seed == seed
+
+
+@pytest.mark.parametrize("mult", [True, False])
+def test_brackets_with_and_without_multiplication(mult: bool) -> None:
+    options = {} if mult else {"mult": False}
+    config = presets.paper("delta_net", "modular_arithmetic_brackets", **options)
+    assert config.task.mult is mult  # type: ignore[attr-defined]
+    assert config.model == presets.paper("delta_net", "modular_arithmetic_brackets").model
+
+
+def test_an_option_that_the_task_does_not_have() -> None:
+    with pytest.raises(UserError, match="unknown key 'mult' in task"):
+        presets.paper("delta_net", "parity", mult=False)
 
 
 @pytest.mark.parametrize(
     ("task", "vocab", "count"),
-    [("modular_arithmetic", 10, 796_128), ("modular_arithmetic_brackets", 12, 796_640)],
-)
+    [("parity", 3, 529_856), ("modular_arithmetic", 10, 796_128),
+     ("modular_arithmetic_brackets", 12, 796_640), ("S5", 127, 295_584)],
+)  # fmt: skip
 @pytest.mark.parametrize("switch", [False, True], ids=["[0,1]", "[-1,1]"])
-def test_parameters_of_the_papers_arithmetic_models(
-    task: str, vocab: int, count: int, switch: bool
-) -> None:
+def test_parameters_of_the_papers_models(task: str, vocab: int, count: int, switch: bool) -> None:
     model = presets.paper("delta_net", task, allow_neg_eigval=switch).model
     assert model.vocab_size == vocab
     assert SequenceModel(model).num_parameters() == count
 
 
+def test_delta_net_with_5_layers() -> None:
+    one, five = (presets.paper("delta_net", "S5", num_layers=n) for n in (1, 5))
+    assert one == presets.paper("delta_net", "S5")
+    assert (five.task, five.training) == (one.task, one.training)
+    assert SequenceModel(five.model).num_parameters() == 1_347_360
+
+
 @pytest.mark.parametrize("task", GROUPS)
 @pytest.mark.parametrize(("mixer", "layers"), [("delta_net", 1), ("mamba", 5)])
 def test_word_problems_as_in_the_paper(mixer: str, layers: int, task: str) -> None:
-    config = presets.paper(mixer, task, allow_neg_eigval=True)
-    t = config.training
+    config = presets.paper(mixer, task)
+    t, m = config.training, config.model
     assert (t.steps, t.batch_size, t.dataset_size) == (312_500, 512, 1_600_000)
     assert t.steps * t.batch_size == 100 * t.dataset_size
     assert (t.lr, t.schedule, t.warmup, t.weight_decay, t.clip) == (1e-4, "constant", 0, 0.01, 1)
     assert (t.min_length, t.max_length) == (32, 32)
-    assert (config.model.num_layers, config.model.hidden_size) == (layers, 128)
-    conv = {"delta_net": 0, "mamba": 4}[mixer]
-    assert config.model.mixers[0].conv_size == conv  # type: ignore[attr-defined]
+    assert (t.eval_min_length, t.eval_max_length, t.eval_samples) == (500, 500, 40_000)
+    assert t.eval_every == t.steps
+    assert (m.num_layers, m.hidden_size) == (layers, 128)
+    assert config.task.supervision == "dense"  # type: ignore[attr-defined]
+    layer: Any = m.mixers[0]
     if mixer == "mamba":
-        assert (config.model.norm, config.model.final_norm, config.model.head_bias) == (
-            "layer", True, True,
-        )  # fmt: skip
+        assert (layer.conv_size, layer.d_state, layer.expand) == (4, 16, 2)
+        assert (m.norm, m.norm_eps, m.final_norm, m.head_bias) == ("layer", 1e-5, True, True)
+    else:
+        assert (layer.conv_size, layer.num_heads, m.mlp) == (0, 4, "swiglu")
+
+
+@pytest.mark.parametrize(("task", "tokens", "vocab"), [("S5", 4, 128), ("Z60", 2, 68)])
+@MIXER
+def test_several_tokens_an_element(mixer: str, task: str, tokens: int, vocab: int) -> None:
+    config = presets.paper(mixer, task, tokens_per_element=tokens)
+    assert config.task.tokens_per_element == tokens  # type: ignore[attr-defined]
+    assert config.task.filler == "special"  # type: ignore[attr-defined]
+    t = config.training
+    assert (t.min_length, t.max_length, config.model.vocab_size) == (64, 64, vocab)
+    alone = presets.paper(mixer, task)
+    assert replace(t, min_length=32, max_length=32) == alone.training
+    assert replace(config.model, vocab_size=vocab - 1) == alone.model
 
 
 # -- the authors' commands ------------------------------------------------------------------------
@@ -151,40 +300,26 @@ def test_word_problems_as_in_the_paper(mixer: str, layers: int, task: str) -> No
 @pytest.mark.parametrize("task", FORMAL)
 @MIXER
 def test_the_authors_commands(mixer: str, task: str) -> None:
-    config = presets.repo(mixer, task, allow_neg_eigval=True)
+    config = presets.repo(mixer, task)
     t = config.training
-    steps, decay = (20_000, 0.0) if task == "parity" else (100_000, 0.1)
+    steps, warmup, decay = (20_000, 2000, 0.0) if task == "parity" else (100_000, 10_000, 0.1)
     assert (t.steps, t.batch_size, t.weight_decay) == (steps, 256, decay)
+    assert t.warmup * t.steps == warmup
     assert (t.precision, t.clip, t.lr, t.schedule) == ("bf16", None, 1e-3, "cosine")
+    assert t.min_lr == pytest.approx(1e-6)
     assert (t.min_length, t.max_length, t.dataset_size) == (3, 40, None)
+    assert (t.eval_min_length, t.eval_max_length, t.eval_samples) == (40, 256, 8192)
+    assert (t.eval_every, t.decay_groups) == (200, "paper")
     assert (t.seed, t.data_seed) == (42, 42)
     assert (config.model.num_layers, config.model.hidden_size) == (2, 128)
+    assert config.model.vocab_size == {"parity": 3, ARITHMETIC[0]: 10, ARITHMETIC[1]: 12}[task]
     conv = {"delta_net": 4, "mamba": 1}[mixer]
     assert config.model.mixers[0].conv_size == conv  # type: ignore[attr-defined]
     if task == "modular_arithmetic_brackets":
         assert config.task.mult is False  # type: ignore[attr-defined]
 
 
-TABLE = re.findall(
-    r"^\| (\w+) \| `statetrack (train [^`]+)` \|$",
-    (ROOT / "docs" / "presets.md").read_text(),
-    flags=re.MULTILINE,
-)
-
-
-def test_the_page_lists_every_one_of_the_authors_commands() -> None:
-    assert len(TABLE) == 12
-    assert len({command for _, command in TABLE}) == 12
-
-
-@pytest.mark.parametrize(("name", "line"), TABLE)
-def test_a_line_of_the_page(name: str, line: str, command: Command, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    short = ("--steps=1", "--batch-size=2", "--out", out)
-    assert command(*shlex.split(line), *short).code == 0
-    tasks = {"parity": "parity", "mod_arithmetic": ARITHMETIC[0],
-             "mod_arithmetic_with_brackets": ARITHMETIC[1]}  # fmt: skip
-    task, mixer, switch = re.fullmatch(r"(\w+?)_(delta_net|mamba)(_20?)?", name).groups()  # type: ignore[union-attr]
-    wanted = presets.repo(mixer, tasks[task], allow_neg_eigval=switch is not None)
-    training = replace(wanted.training, steps=1, batch_size=2)
-    assert Run.open(out).config == replace(wanted, training=training)
+@pytest.mark.parametrize("lr", [1e-2, 1e-4])
+def test_another_learning_rate_ends_elsewhere(lr: float) -> None:
+    t = presets.repo("mamba", "parity", lr=lr).training
+    assert (t.lr, t.min_lr) == (lr, pytest.approx(1e-3 * lr))

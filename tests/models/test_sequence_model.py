@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig, SequenceModel
-from statetrack.tasks import make_task
 from statetrack.training import TrainingConfig
 from statetrack.training.optim import make_optimizer
 from tests.models.common import DELTA, MAMBA, MODELS, VOCAB, make_model, small, tokens
@@ -33,8 +32,8 @@ def test_parameters_of_the_papers_parity_models(mixer, count, switch):
 @SWITCH
 @pytest.mark.parametrize(("num_layers", "count"), [(1, 295_584), (5, 1_347_360)])
 def test_parameters_of_the_papers_word_problem_models(num_layers, count, switch):
-    task = make_task("S5")
-    config = presets._paper_model("delta_net", task, num_layers=num_layers, allow_neg_eigval=switch)
+    options = {"num_layers": num_layers, "allow_neg_eigval": switch}
+    config = presets.paper("delta_net", "S5", **options).model
     assert config.vocab_size == 127
     assert config.mixer.conv_size == 0
     assert SequenceModel(config).num_parameters() == count

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from statetrack.errors import UserError
 from statetrack.tasks import Batch, Stream, Task, make_task
-from statetrack.tasks.exchange import export_task, import_task
+from statetrack.tasks.exchange import compare_task, export_task, import_task
 from tests.tasks.reference import word_problem_targets
 from tests.tasks.variants import VARIANTS, WORD_PROBLEMS, each
 
@@ -71,7 +73,8 @@ def test_what_a_line_of_jsonl_holds(tmp_path: Path) -> None:
 def test_csv(task: Task, tmp_path: Path) -> None:
     path = tmp_path / "data.csv"
     export(task, path)
-    assert_same(import_task(task, path), drawn(task))
+    assert "-" not in path.read_text()  # a target for every token, whatever the supervision
+    assert_same(import_task(task, path), drawn(replace(task, supervision="dense")))
 
 
 @pytest.mark.parametrize("name", ["S5", "A4_x_Z5"])
@@ -108,7 +111,7 @@ def test_csv_is_for_word_problems_only(name: str, tmp_path: Path) -> None:
         export(task, path)
     assert not path.exists()
     path.write_text("seed,input,target\n0,1,1\n")
-    with pytest.raises(UserError, match=f"cannot read .*data.csv for {name}"):
+    with pytest.raises(UserError, match=f"csv is the format of group word problems; {name} is"):
         import_task(task, path)
 
 
@@ -163,7 +166,7 @@ def test_exports_that_will_not_do(options: dict[str, Any], message: str, tmp_pat
 def test_an_unknown_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "data.xlsx"
     path.write_text("")
-    with pytest.raises(UserError, match=r"cannot read .*data.xlsx for S5; known: jsonl, parq"):
+    with pytest.raises(UserError, match=r"data.xlsx must end in one of .jsonl, .parquet, .csv"):
         import_task(make_task("S5"), path)
 
 
@@ -210,6 +213,41 @@ def test_the_file_of_another_task(other: str, tmp_path: Path) -> None:
         import_task(read, path)
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_which_sequences_have_other_targets(suffix: str, tmp_path: Path) -> None:
+    task, path = make_task("S5"), tmp_path / f"data.{suffix}"
+    export(task, path)
+    lines = path.read_text().splitlines(keepends=True)
+    first = 1 if suffix == "csv" else 0
+    for row in (3, 11):
+        head, last, end = re.fullmatch(r"(.*?)(\d+)(\D*)", lines[first + row], re.DOTALL).groups()  # type: ignore[union-attr]
+        lines[first + row] = f"{head}{(int(last) + 1) % 120}{end}"
+    path.write_text("".join(lines))
+    batch, wrong = compare_task(task, path)
+    assert wrong.tolist() == [3, 11]
+    assert_same(batch, drawn(task))
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_the_ending_says_the_format(format: str, tmp_path: Path) -> None:
+    task = make_task("S5")
+    export(task, tmp_path / f"a.{format}", format=None)
+    export(task, tmp_path / f"b.{format}", format=format)
+    assert (tmp_path / f"a.{format}").read_text() == (tmp_path / f"b.{format}").read_text()
+    with pytest.raises(UserError, match=r"c.parquet does not end in .\w+, the format asked for"):
+        export(task, tmp_path / "c.parquet", format=format)
+    with pytest.raises(UserError, match=r"c.txt must end in one of .jsonl, .parquet, .csv"):
+        export(task, tmp_path / "c.txt", format=format)
+
+
+def test_the_task_that_was_written(tmp_path: Path) -> None:
+    task = make_task("A5", supervision="last")
+    low = {"count": 3, "lengths": (2, 4)}
+    assert export_task(task, tmp_path / "a.jsonl", **low) == task  # type: ignore[arg-type]
+    dense = export_task(task, tmp_path / "a.csv", **low)  # type: ignore[arg-type]
+    assert dense == make_task("A5", supervision="dense")
+
+
 @pytest.mark.parametrize("name", ["data.jsonl", "data.csv"])
 def test_no_sequences(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
@@ -226,6 +264,15 @@ def test_no_sequences(name: str, tmp_path: Path) -> None:
         ("data.jsonl", '{"length": 1, "input": [6, 2], "target": [6, 2, 2]}'),
         ("data.jsonl", '{"length": 5, "input": [6, 2], "target": [6, 2]}'),
         ("data.jsonl", '{"length": 1, "input": [6, 99], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 1, "input": [6, 2.5], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 1, "input": [6, "2"], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 1, "input": [6, [2]], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 1, "input": [6, 2], "target": [6, null]}'),
+        ("data.jsonl", '{"length": "x", "input": [6, 2], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 1.5, "input": [6, 2], "target": [6, 2]}'),
+        ("data.jsonl", '{"length": 0, "input": [6], "target": [6]}'),
+        ("data.jsonl", '{"length": 1, "input": [6, 36893488147419103232], "target": [6, 2]}'),
+        ("data.jsonl", "[1, 2]"),
         ("data.csv", "seed,input\n0,2\n"),
         ("data.csv", "seed,input,target\n0,2,2 2\n"),
         ("data.csv", "seed,input,target\n0,two,two\n"),
@@ -233,6 +280,8 @@ def test_no_sequences(name: str, tmp_path: Path) -> None:
     ],
     ids=[
         "half a line", "no target", "target too long", "wrong length", "no such token",
+        "a fraction", "a text", "a list", "null", "no length", "half a length",
+        "length 0", "too large", "no object",
         "no column", "csv target too long", "no number", "no file",
     ],
 )  # fmt: skip

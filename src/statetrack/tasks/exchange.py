@@ -2,7 +2,8 @@
 
 jsonl and parquet hold one sequence a row: `length`, `input`, `target` (lists of ids, IGNORE where
 nothing is asked). csv is that of jopetty/word-problem: `seed`, `input`, `target` with the ids of
-the elements separated by blanks and without BOS, so it exists for group word problems only.
+the elements separated by blanks, a target for every input and no BOS, so it exists for group word
+problems only, and always with dense supervision.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,69 +22,111 @@ import numpy as np
 from statetrack.config import at_least, one_of
 from statetrack.errors import UserError
 from statetrack.files import write_atomic
-from statetrack.tasks.base import IGNORE, Batch, Task, generator
+from statetrack.tasks.base import IGNORE, Batch, Ints, Task, generator
 from statetrack.tasks.word_problem import GroupWordProblem
 
 FORMATS = ("jsonl", "parquet", "csv")
+
+
+def format_of(path: Path) -> str:
+    """The format that a file's ending says."""
+    format = path.suffix.removeprefix(".")
+    if format not in FORMATS:
+        raise UserError(f"{path} must end in one of {', '.join(f'.{f}' for f in FORMATS)}")
+    return format
 
 
 def export_task(
     task: Task,
     path: Path,
     *,
-    format: str,
+    format: str | None = None,
     count: int,
     lengths: tuple[int, int],
     split: str = "test",
     data_seed: int = 0,
-) -> None:
-    """Write `count` sequences with lengths uniform on `lengths` to a new file."""
-    one_of("format", format, FORMATS)
+) -> Task:
+    """Write `count` sequences with lengths uniform on `lengths` to a new file.
+
+    Returns the task that the file is of: that of a csv has dense supervision.
+    """
+    if format is not None:
+        one_of("format", format, FORMATS)
+    if format not in (None, format_of(path)):
+        raise UserError(f"{path} does not end in .{format}, the format asked for")
     at_least("the number of sequences", count, 1)
     task.check_lengths(*lengths)
     if path.exists():
         raise UserError(f"{path} exists; choose another file")
-    if format == "csv" and not isinstance(task, GroupWordProblem):
-        raise UserError(f"csv is the format of group word problems; {task.name} is none")
+    task = _as_written(task, path)
     rng = generator(data_seed, split, 0)
     drawn = rng.integers(lengths[0], lengths[1] + 1, count)
     rows: list[dict[str, Any]] = []
     for start in range(0, count, 1024):
         rows += _rows(task, task.sample(rng, drawn[start : start + 1024]))
-    if format == "jsonl":
-        write_atomic(path, "".join(json.dumps(row) + "\n" for row in rows))
-    elif format == "parquet":
-        write_atomic(path, _parquet(rows))
-    else:
-        write_atomic(path, _csv(rows, data_seed))
+    contents: dict[str, Callable[..., str | bytes]]
+    contents = {"jsonl": _jsonl, "parquet": _parquet, "csv": partial(_csv, data_seed=data_seed)}
+    write_atomic(path, contents[format_of(path)](rows))
+    return task
 
 
 def import_task(task: Task, path: Path) -> Batch:
-    """Read what `export_task` wrote, or others in its formats, and check it against the task."""
+    """Read what `export_task` wrote, or others in its formats, and check every target."""
+    batch, wrong = compare_task(task, path)
+    if len(wrong):
+        raise wrong_target(task, path, wrong)
+    return batch
+
+
+def wrong_target(task: Task, path: Path, wrong: Ints) -> UserError:
+    """The error that names the first of the wrong sequences."""
+    return UserError(f"{path}, sequence {wrong[0] + 1}: the target is not that of {task.name}")
+
+
+def compare_task(task: Task, path: Path) -> tuple[Batch, Ints]:
+    """A file's sequences with the task's own targets, and which of them have others in the file."""
+    task = _as_written(task, path)
     try:
         rows = _read(task, path)
-        lengths = np.array([row["length"] for row in rows])
+        if not rows:
+            raise UserError(f"{path} has no sequences")
+        lengths = _padded([[row["length"]] for row in rows], 0)[:, 0]
+        task.check_lengths(int(lengths.min()), int(lengths.max()))
         sizes = [len(row["input"]) for row in rows]
         if [len(row["target"]) for row in rows] != sizes:
             raise ValueError("a target is not as long as its input")
         if [task.input_size(int(n)) for n in lengths] != sizes:
             raise ValueError("a length does not fit its input")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        tokens = _padded([row["input"] for row in rows], task.pad)
+        given = _padded([row["target"] for row in rows], IGNORE)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"cannot read {path} as sequences of {task.name}: {error}") from None
-    if not rows:
-        raise UserError(f"{path} has no sequences")
-    tokens = np.full((len(rows), max(sizes)), task.pad)
-    given = np.full((len(rows), max(sizes)), IGNORE)
-    for i, row in enumerate(rows):
-        tokens[i, : sizes[i]] = row["input"]
-        given[i, : sizes[i]] = row["target"]
-    targets = task.solve(tokens)
+    try:
+        targets = task.solve(tokens)
+    except UserError as error:
+        raise UserError(f"{path} is no file of {task.name}: {error}") from None
     wrong = np.flatnonzero((targets != given).any(1))
-    if len(wrong):
-        raise UserError(f"{path}, sequence {wrong[0] + 1}: the target is not that of {task.name}")
-    return Batch(tokens, targets, lengths)
+    return Batch(tokens, targets, lengths), wrong
+
+
+def _as_written(task: Task, path: Path) -> Task:
+    if format_of(path) != "csv":
+        return task
+    if not isinstance(task, GroupWordProblem):
+        raise UserError(f"csv is the format of group word problems; {task.name} is none")
+    return replace(task, supervision="dense")
+
+
+def _padded(rows: list[list[int]], fill: int) -> Ints:
+    """[rows, longest], filled at the right."""
+    out = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
+    for i, row in enumerate(rows):
+        if not all(type(n) is int for n in row):
+            raise ValueError("a length or id is no whole number")
+        out[i, : len(row)] = row
+    return out
 
 
 def _read(task: Task, path: Path) -> list[dict[str, Any]]:
@@ -89,15 +135,13 @@ def _read(task: Task, path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = _pyarrow().parquet.read_table(path).to_pylist()
         return rows
-    if path.suffix == ".csv" and isinstance(task, GroupWordProblem):
-        return [_csv_row(task, row) for row in csv.DictReader(io.StringIO(path.read_text()))]
-    raise UserError(f"cannot read {path} for {task.name}; known: {', '.join(FORMATS)}")
+    assert isinstance(task, GroupWordProblem)  # or there were no csv of it
+    return [_csv_row(task, row) for row in csv.DictReader(io.StringIO(path.read_text()))]
 
 
 def _csv_row(task: GroupWordProblem, row: dict[str, str]) -> dict[str, Any]:
     inputs, targets = ([int(n) for n in row[key].split()] for key in ("input", "target"))
-    first = task.bos if task.supervision == "dense" else IGNORE
-    return {"length": len(inputs), "input": [task.bos, *inputs], "target": [first, *targets]}
+    return {"length": len(inputs), "input": [task.bos, *inputs], "target": [task.bos, *targets]}
 
 
 def _rows(task: Task, batch: Batch) -> list[dict[str, Any]]:
@@ -106,6 +150,10 @@ def _rows(task: Task, batch: Batch) -> list[dict[str, Any]]:
         {"length": int(length), "input": tokens[:size].tolist(), "target": targets[:size].tolist()}
         for tokens, targets, length, size in zip(*batch, sizes, strict=True)
     ]
+
+
+def _jsonl(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _csv(rows: list[dict[str, Any]], data_seed: int) -> str:

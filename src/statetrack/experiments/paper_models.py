@@ -1,0 +1,93 @@
+"""The models of the paper and of its authors' code, by the name of their mixer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from statetrack.config import from_dict, unknown
+from statetrack.errors import UserError
+from statetrack.layers import MIXERS, MixerConfig
+from statetrack.models import ModelConfig
+
+LABELS = {
+    "attention": "the Transformer",
+    "mlstm": "mLSTM",
+    "slstm": "sLSTM",
+    "mamba": "Mamba",
+    "delta_net": "DeltaNet",
+    "full_matrix": "the full matrix",
+}
+XLSTM = ("mlstm", "slstm")
+BOTH_RANGES = ("mamba", "delta_net")
+
+# what surrounds a mixer, where it is not ModelConfig's default: pre-RMSNorm blocks with SwiGLU
+_LAYER_NORM = {"norm": "layer", "norm_eps": 1e-5}
+_BLOCKS: dict[str, dict[str, Any]] = {
+    "mlstm": {**_LAYER_NORM, "mlp": "none"},
+    "slstm": {**_LAYER_NORM, "mlp": "gated_gelu"},
+    "mamba": {"norm_eps": 1e-5, "mlp": "none", "final_norm": False, "initializer_range": None},
+    "full_matrix": {
+        "embedding": "one_hot", "norm": "none", "residual": False, "mlp": "none",
+        "final_norm": False,
+    },
+}  # fmt: skip
+_MIXERS: dict[str, dict[str, Any]] = {"slstm": {"conv_size": 0}}
+# word problems were trained with other code
+_WORD_PROBLEM_BLOCKS: dict[str, dict[str, Any]] = {
+    "mamba": {**_LAYER_NORM, "final_norm": True, "head_bias": True}
+}
+_WORD_PROBLEM_MIXERS: dict[str, dict[str, Any]] = {"delta_net": {"conv_size": 0}}
+
+
+def check_mixer(mixer: str, allowed: tuple[str, ...], where: str) -> None:
+    """Raise a UserError unless `mixer` is one of those in `where`, and a layer of this version."""
+    if mixer not in LABELS and mixer not in MIXERS:
+        raise unknown("mixer", mixer, [name for name in allowed if name in MIXERS])
+    if mixer not in allowed:
+        raise UserError(f"{where} has no {mixer}; it has {', '.join(allowed)}")
+    if mixer not in MIXERS:
+        raise UserError(
+            f"{LABELS[mixer]} is in the paper, but this version has no layer {mixer} yet"
+        )
+
+
+def formal_model(
+    mixer: str,
+    vocab_size: int,
+    *,
+    num_layers: int,
+    allow_neg_eigval: bool,
+    hidden_size: int = 128,
+    **options: Any,
+) -> ModelConfig:
+    """The model for parity and modular arithmetic; `options` are the mixer's."""
+    blocks = _BLOCKS.get(mixer, {})
+    if mixer in XLSTM:  # their "small" initialisation
+        blocks = {**blocks, "initializer_range": math.sqrt(2 / (5 * hidden_size))}
+    return ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        mixer=_mixer(mixer, allow_neg_eigval, {**_MIXERS.get(mixer, {}), **options}),
+        **blocks,
+    )
+
+
+def word_problem_model(
+    mixer: str, vocab_size: int, *, num_layers: int, allow_neg_eigval: bool
+) -> ModelConfig:
+    """The model for word problems."""
+    return ModelConfig(
+        vocab_size=vocab_size,
+        hidden_size=vocab_size if mixer == "full_matrix" else 128,  # that one reads unit vectors
+        num_layers=num_layers,
+        mixer=_mixer(mixer, allow_neg_eigval, _WORD_PROBLEM_MIXERS.get(mixer, {})),
+        **{**_BLOCKS.get(mixer, {}), **_WORD_PROBLEM_BLOCKS.get(mixer, {})},
+    )
+
+
+def _mixer(name: str, allow_neg_eigval: bool, options: dict[str, Any]) -> MixerConfig:
+    switch = {"allow_neg_eigval": allow_neg_eigval} if name in BOTH_RANGES else {}
+    mixer: MixerConfig = from_dict(MixerConfig, {"name": name, **switch, **options}, name)
+    return mixer
