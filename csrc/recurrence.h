@@ -21,6 +21,40 @@ inline bool out_of_range(float c) {
   return !(size > 0x1p-30f && size < 0x1p30f);
 }
 
+inline bool any(vi mask) {
+  int64_t x[LANES / 2];
+  std::memcpy(x, &mask, sizeof mask);
+  int64_t all = 0;
+  for (int i = 0; i < LANES / 2; ++i) all |= x[i];
+  return all;
+}
+
+inline vi out_of_range(vf c) {
+  const vf square = c * c;
+  return ~((square > splat(0x1p-60f)) & (square < splat(0x1p60f)));
+}
+
+// c *= a for n channels, c padded with ones; whether some product is out of range now.
+inline bool multiply_gates(float* c, const float* a, int64_t n) {
+  vi bad{};
+  for (int64_t j = 0; j < n; j += LANES) {
+    vf product = load(c + j) * (n - j >= LANES ? load(a + j) : load_first(a + j, n - j));
+    if (n - j < LANES)
+      for (int64_t i = n - j; i < LANES; ++i) product[i] = 1.0f;
+    store(c + j, product);
+    bad |= out_of_range(product);
+  }
+  return any(bad);
+}
+
+// to = from * c or from / c, for n channels; `to` is padded.
+inline void times(float* to, const float* from, const float* c, int64_t n) {
+  for (int64_t j = 0; j < n; j += LANES) store(to + j, load_first(from + j, n - j) * load(c + j));
+}
+inline void over(float* to, const float* from, const float* c, int64_t n) {
+  for (int64_t j = 0; j < n; j += LANES) store(to + j, load_first(from + j, n - j) / load(c + j));
+}
+
 inline int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
 inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
 

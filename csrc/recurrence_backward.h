@@ -26,8 +26,8 @@ inline bool is_small(float a) { return -SMALL_GATE < a && a < SMALL_GATE; }
 struct Backward {
   const Row& row;
   int64_t start, end;  // the segment, in tokens
-  float* G;            // [blocks of V][K][BLOCK]: dL/dS, carried from segment to segment
-  double* terms;       // [segment tokens][gate_channels]: what each token adds to the running sum
+  float* G;            // [blocks of V][K][width]: dL/dS, carried from segment to segment
+  float* terms;        // [segment tokens][gate_channels]: what each token adds to the running sum
   const int64_t* slot; // [segment tokens]: where dX of a token with a small gate is kept, or -1
   float* dX;           // [slots][K][padded V]
 };
@@ -81,7 +81,7 @@ struct SweepA {
     const float scale = static_cast<float>(x.scale);
     const bool gated = x.gate.data, first_block = block.start == 0;
     float *c = buf, *k_buf = buf + Kp, *q_buf = buf + 2 * Kp, *dk_buf = buf + 3 * Kp;
-    for (int64_t j = 0; j < K; ++j) c[j] = 1.0f;
+    for (int64_t j = 0; j < Kp; ++j) c[j] = 1.0f;
     float product = 1.0f;
     vf dv_next[NV] = {};  // of the step that follows, over `product`
     const float* k_next = row.k(b.start * n);
@@ -91,7 +91,7 @@ struct SweepA {
       vf d_o[NV];
       load_row<NV>(d_o, x.d_o + row.token(t) * V + block.start, last);
       if (CHANNEL) {
-        for (int64_t j = 0; j < K; ++j) q_buf[j] = q[j] / c[j];
+        over(q_buf, q, c, K);
         q = q_buf;
       }
       for (int i = 0; i < NV; ++i) d_o[i] *= scale / product;
@@ -100,7 +100,7 @@ struct SweepA {
         prefetch_step(s, t);
         const float* k = row.k(s);
         if (CHANNEL) {
-          for (int64_t j = 0; j < K; ++j) k_buf[j] = k[j] * c[j];
+          times(k_buf, k, c, K);
           k = k_buf;
         }
         vf e[NV], u[NV], v[NV], du[NV];
@@ -145,8 +145,8 @@ struct SweepA {
     const float* a = b.row.gate(t);
     if (b.slot[t - b.start] >= 0) keep<NV>(t, k_next, dv_next, product, c);
     if (CHANNEL) {
+      if (!multiply_gates(c, a, K)) return;
       for (int64_t j = 0; j < K; ++j) {
-        c[j] *= a[j];
         if (!out_of_range(c[j])) continue;
         float* G_j = G + j * block.width();
         for (int i = 0; i < NV; ++i) store(G_j + i * LANES, c[j] * load(G_j + i * LANES));
@@ -329,9 +329,9 @@ struct SweepB {
       vi bad{};
       for (int i = 0; i < NV; ++i) {
         c[i] *= gates[i];
-        bad |= ~((c[i] * c[i] > splat(0x1p-60f)) & (c[i] * c[i] < splat(0x1p60f)));
+        bad |= out_of_range(c[i]);
       }
-      for (int j = 0; j < LANES; ++j) rescale |= bad[j] != 0;
+      rescale = any(bad);
     } else {
       product *= *a;
       rescale = out_of_range(product);
@@ -357,14 +357,11 @@ struct SweepB {
       b.terms[t - b.start] += sum(along);
       return;
     }
-    const float* k = b.row.k(t);
-    const float* dk = b.row.x.dk + b.row.step(t) * K;
-    double* terms = b.terms + (t - b.start) * K;
-    for (int64_t j = block.start; j < block.start + block.count(); ++j) {
-      const int64_t lane = j - block.start;
-      terms[j] += double(q[lane / LANES][lane % LANES]) * dq[lane / LANES][lane % LANES] -
-                  double(k[j]) * dk[j];
-    }
+    vf k[NV], dk[NV], terms[NV];
+    load_row<NV>(k, b.row.k(t) + block.start, last);
+    load_row<NV>(dk, b.row.x.dk + b.row.step(t) * K + block.start, last);
+    for (int i = 0; i < NV; ++i) terms[i] = q[i] * dq[i] - k[i] * dk[i];
+    store_row<NV>(b.terms + (t - b.start) * K + block.start, terms, last);
   }
 
   // <dX_t, S_{t-1}> where the gate is small, for this block's channels.
@@ -426,9 +423,9 @@ struct BackwardRow {
     const int64_t segments = (row.tokens + length - 1) / length;
 
     const int64_t state = V * padded(K), gradient = K * padded(V);
-    const int64_t slots = small ? length : 0, terms_floats = gated ? 2 * length * channels : 0;
+    const int64_t slots = small ? length : 0, all_terms = gated ? padded(length * channels) : 0;
     Scratch scratch(state + 2 * gradient + 5 * padded(K) + padded(V) + segments * state +
-                    slots * gradient + terms_floats + 2 * length + 64);
+                    slots * gradient + all_terms + 2 * (length + channels));
     float* S = scratch.get();
     float* G = S + state;
     float* G_end = G + gradient;
@@ -436,8 +433,9 @@ struct BackwardRow {
     float* u_buf = buf + 5 * padded(K);
     float* checkpoints = u_buf + padded(V);
     float* dX = checkpoints + segments * state;
-    double* terms = reinterpret_cast<double*>(dX + slots * gradient);
-    int64_t* slot = reinterpret_cast<int64_t*>(terms + (gated ? length * channels : 0));
+    float* terms = dX + slots * gradient;
+    int64_t* slot = reinterpret_cast<int64_t*>(terms + all_terms);
+    double* totals = reinterpret_cast<double*>(slot + length);
 
     load_state(checkpoints);
     for (int64_t i = 0; i + 1 < segments; ++i) {  // the states at which segments start
@@ -464,7 +462,7 @@ struct BackwardRow {
       }
       std::memcpy(S, checkpoints + i * state, state * 4);
       sweep_b<true>(b, S, u_buf);
-      if (gated) write_dgate(b, G_end, S);
+      if (gated) write_dgate(b, G_end, S, totals);
     }
     store_gradient(G);
   }
@@ -518,20 +516,21 @@ struct BackwardRow {
   }
 
   // The running sums over a segment, from <a dX, S> at its end.
-  void write_dgate(const Backward& b, float* G_end, float* S) const {
-    for (int64_t g = 0; g < channels; ++g) {
-      double total = 0;
-      for (int64_t j = CHANNEL ? g : 0; j < (CHANNEL ? g + 1 : K); ++j)
-        for (int64_t m = 0; m < V; ++m)
-          total += double(gradient_at(G_end, j, m)) * state_at(S, j, m);
-      for (int64_t t = b.end - 1; t >= b.start; --t) {
-        total += b.terms[(t - b.start) * channels + g];
-        const float a = row.gate(t)[g];
-        float* out = row.x.dgate + row.token(t) * channels + g;
+  void write_dgate(const Backward& b, float* G_end, float* S, double* totals) const {
+    for (int64_t g = 0; g < channels; ++g) totals[g] = 0;
+    for (int64_t j = 0; j < K; ++j)
+      for (int64_t m = 0; m < V; ++m)
+        totals[CHANNEL ? j : 0] += double(gradient_at(G_end, j, m)) * state_at(S, j, m);
+    for (int64_t t = b.end - 1; t >= b.start; --t) {
+      const float* a = row.gate(t);
+      const float* terms = b.terms + (t - b.start) * channels;
+      float* out = row.x.dgate + row.token(t) * channels;
+      for (int64_t g = 0; g < channels; ++g) {
+        totals[g] += terms[g];
         if (row.x.log_gate)
-          *out = static_cast<float>(total);
-        else if (!is_small(a))
-          *out = static_cast<float>(total / a);
+          out[g] = static_cast<float>(totals[g]);
+        else if (!is_small(a[g]))
+          out[g] = static_cast<float>(totals[g] / a[g]);
       }
     }
   }

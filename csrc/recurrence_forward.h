@@ -48,8 +48,8 @@ struct ForwardBlock {
       vf s[NV] = {};
       if (initial) load_row<NV>(s, initial + j * V, last);
       store_row<NV>(S + j * width, s, LANES);
-      c[j] = 1.0f;
     }
+    for (int64_t j = 0; j < padded(K); ++j) c[j] = 1.0f;
     vf p[NV] = {};  // S'^T k of the step to come
     if (DELTA)
       for (int64_t j = 0; j < K; ++j)
@@ -76,7 +76,7 @@ struct ForwardBlock {
       const float* k = row.k(s);
       const float* q = row.q(t);
       if (CHANNEL) {
-        for (int64_t j = 0; j < K; ++j) k_buf[j] = k[j] / c[j], q_buf[j] = q[j] * c[j];
+        over(k_buf, k, c, K), times(q_buf, q, c, K);
         k = k_buf, q = q_buf;
       }
       vf u[NV], o[NV];
@@ -110,8 +110,8 @@ struct ForwardBlock {
   }
 
   void multiply_channels(const float* a, int64_t width) const {
+    if (!multiply_gates(c, a, row.x.K)) return;
     for (int64_t j = 0; j < row.x.K; ++j) {
-      c[j] *= a[j];
       if (!out_of_range(c[j])) continue;
       float* S_j = S + j * width;
       for (int64_t i = 0; i < width; i += LANES) store(S_j + i, c[j] * load(S_j + i));
