@@ -1,5 +1,10 @@
 // What the forward and the backward pass of the recurrence share.
 //
+// Where the order of steps allows it, two steps go over the state at once: a load and a store of the
+// state then serve twice as much arithmetic. The delta rule reads the state before it writes; the
+// second step's reading is that before the first step's writing, corrected: for S' = S + k u^T,
+// S'^T k' = S^T k' + <k, k'> u.
+//
 // Gates are not multiplied into the state. The state is kept as c S' with a running product c of
 // gates (one number, or one for each key channel), so that a step costs no more than without a
 // gate; when c gets small or large, c is multiplied into S' and starts again from 1. That holds for
@@ -12,9 +17,10 @@
 
 namespace {
 
-constexpr int MAX_VECTORS = 4;  // vectors in a row of a block: what fits in 16 registers
-constexpr int64_t BLOCK = MAX_VECTORS * LANES;
 constexpr int AHEAD = 4;  // steps to prefetch ahead: heads lie strided, which hardware misses
+
+// Gates so small that their gradients are not to be had by division.
+inline bool is_small(float a) { return -0x1p-4f < a && a < 0x1p-4f; }
 
 inline bool out_of_range(float c) {
   float size = c < 0 ? -c : c;
@@ -55,34 +61,76 @@ inline void over(float* to, const float* from, const float* c, int64_t n) {
   for (int64_t j = 0; j < n; j += LANES) store(to + j, load_first(from + j, n - j) / load(c + j));
 }
 
-inline int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
 inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
 
-// The part of a dimension that one block covers.
-struct Block {
-  int64_t start;
-  int vectors;
-  int64_t last;  // lanes of the last vector that exist
+constexpr int MOST = 8;  // vectors in a block
 
-  Block(int64_t index, int64_t size) : start(index * BLOCK) {
-    int64_t left = size - start < BLOCK ? size - start : BLOCK;
-    vectors = static_cast<int>((left + LANES - 1) / LANES);
-    last = left - (vectors - 1) * LANES;
+// Columns of a state that go through time together: they read the inputs once, and the arithmetic of
+// one part of them hides the latency of another. In memory a part is [rows][its vectors], as many
+// vectors as the registers allow, and one part follows the other.
+// N, if not 0, is their number, all full: then loops over them are unrolled.
+template <int PART, int N>
+struct BlockOf {
+  static constexpr int part = PART;
+  int64_t rows, start;  // of the columns
+  int vectors_;
+  int64_t last_;
+
+  int vectors() const { return N ? N : vectors_; }
+  int64_t last() const { return N ? LANES : last_; }  // lanes of the last vector that exist
+  int64_t count() const { return (vectors() - 1) * LANES + last(); }
+  int64_t size() const { return rows * vectors() * LANES; }
+  int64_t lanes(int i) const { return i + 1 < vectors() ? LANES : last(); }
+  int width(int first) const { return vectors() - first < PART ? vectors() - first : PART; }
+  int64_t at(int64_t row, int vector) const {
+    const int first = vector / PART * PART;
+    return (first * rows + row * width(first) + vector - first) * LANES;
   }
-  int64_t width() const { return int64_t(vectors) * LANES; }  // with padding
-  int64_t count() const { return (vectors - 1) * LANES + last; }
+  int64_t element(int64_t row, int64_t column) const {
+    return at(row, static_cast<int>(column / LANES)) + column % LANES;
+  }
+
+  void load_row(vf* x, const float* p) const {
+    for (int i = 0; i < vectors() - 1; ++i) x[i] = load(p + i * LANES);
+    x[vectors() - 1] = load_first(p + (vectors() - 1) * LANES, last());
+  }
+  void store_row(float* p, const vf* x) const {
+    for (int i = 0; i < vectors() - 1; ++i) store(p + i * LANES, x[i]);
+    store_first(p + (vectors() - 1) * LANES, x[vectors() - 1], last());
+  }
 };
 
-template <int NV>
-inline void load_row(vf* x, const float* p, int64_t last) {
-  for (int i = 0; i < NV - 1; ++i) x[i] = load(p + i * LANES);
-  x[NV - 1] = load_first(p + (NV - 1) * LANES, last);
-}
+// Two steps at once keep six vectors for each column in registers, one step four.
+constexpr int PAIR_PART = LANES == 16 ? 4 : 2, STEP_PART = 4;
 
-template <int NV>
-inline void store_row(float* p, const vf* x, int64_t last) {
-  for (int i = 0; i < NV - 1; ++i) store(p + i * LANES, x[i]);
-  store_first(p + (NV - 1) * LANES, x[NV - 1], last);
+// How the columns of a state with `rows` rows are cut into blocks that fit the first-level cache.
+template <int PART>
+struct Blocks {
+  using Block = BlockOf<PART, 0>;
+  int64_t rows, columns;
+  int most;
+
+  Blocks(int64_t rows, int64_t columns) : rows(rows), columns(columns), most(MOST) {
+    while (most > PART && rows * most * LANES * 4 > 16384) most /= 2;
+  }
+  int64_t count() const { return (columns + most * LANES - 1) / (most * LANES); }
+  Block operator[](int64_t i) const {
+    const int64_t start = i * most * LANES;
+    const int64_t left = columns - start < most * LANES ? columns - start : most * LANES;
+    const int vectors = static_cast<int>((left + LANES - 1) / LANES);
+    return {rows, start, vectors, left - (vectors - 1) * LANES};
+  }
+};
+
+// f(block), with the number of vectors as a constant for the usual sizes of heads.
+template <int PART, class F>
+inline void with_constants(const BlockOf<PART, 0>& b, const F& f) {
+  if (b.last_ == LANES && b.vectors_ == 8)
+    f(BlockOf<PART, 8>{b.rows, b.start, 8, LANES});
+  else if (b.last_ == LANES && b.vectors_ == 4)
+    f(BlockOf<PART, 4>{b.rows, b.start, 4, LANES});
+  else
+    f(b);
 }
 
 inline void prefetch(const float* p, int64_t count) {
@@ -118,15 +166,23 @@ struct Row {
   int64_t state() const { return (sequence * x.H + head) * x.K * x.V; }
 };
 
-// f.template operator()<NV>() with NV = vectors.
+// f.template run<WIDTH>() for the width of a part.
 template <class F>
-inline void with_vectors(int vectors, const F& f) {
-  switch (vectors) {
+inline void with_width(int width, const F& f) {
+  switch (width) {
     case 1: return f.template run<1>();
     case 2: return f.template run<2>();
     case 3: return f.template run<3>();
     default: return f.template run<4>();
   }
+}
+
+inline float dot(const float* a, const float* b, int64_t n) {
+  vf total{};
+  int64_t j = 0;
+  for (; j + LANES <= n; j += LANES) total = fma(load(a + j), load(b + j), total);
+  if (j < n) total = fma(load_first(a + j, n - j), load_first(b + j, n - j), total);
+  return sum(total);
 }
 
 }  // namespace

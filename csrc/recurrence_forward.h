@@ -4,155 +4,211 @@
 
 namespace {
 
-// One pass over the state [K][NV vectors], which stays in the first-level cache: write k u^T, read
-// with q, and read with the next step's key, which that step's error needs. DELTA without the
-// second reading is plain linear attention; OUT is false for all but a token's last step.
-template <int NV, bool DELTA, bool OUT>
-inline void pass(float* S, int64_t K, const float* k, const float* q, const float* k_next,
-                 const vf* u_, vf* o_, vf* p_) {
-  vf u[NV], o[NV], p[NV];
-  for (int i = 0; i < NV; ++i) u[i] = u_[i], o[i] = vf{}, p[i] = vf{};
-  for (int64_t j = 0; j < K; ++j, S += NV * LANES) {
-    const vf kj = splat(k[j]);
-    vf qj{}, nj{};
-    if (OUT) qj = splat(q[j]);
-    if (DELTA) nj = splat(k_next[j]);
-    for (int i = 0; i < NV; ++i) {
-      vf s = fma(kj, u[i], load(S + i * LANES));
-      store(S + i * LANES, s);
-      if (OUT) o[i] = fma(qj, s, o[i]);
-      if (DELTA) p[i] = fma(nj, s, p[i]);
-    }
-  }
-  for (int i = 0; i < NV; ++i) o_[i] = o[i], p_[i] = p[i];
-}
+// What two steps need, and give, for the columns of a block. The second may be missing: u is 0.
+struct StepPair {
+  const float *k[2], *q[2];  // of these steps
+  const float* k_next[2];    // of those that follow
+  bool out[2];               // whether o is asked for
+  vf u[2][MOST], o[2][MOST];
+  vf p[2][MOST];  // S^T k_next, after both steps
+};
 
-// The columns of `block` of one sequence and head, from its first token to its last.
-template <bool DELTA, bool CHANNEL>
-struct ForwardBlock {
-  const Row& row;
-  const Block& block;
-  float* S;      // scratch [K][width]
-  float* c;      // scratch [K]: the running products of gates on channels
-  float* k_buf;  // scratch [K]: k / c
-  float* q_buf;  // scratch [K]: q c
+// One pass over the state: write k u^T and read with q for both steps, then read with the next
+// steps' keys (DELTA).
+template <bool DELTA, bool OUT1, bool OUT2>
+struct ForwardPass {
+  float* S;
+  int64_t K;
+  StepPair& x;
+  int first;  // vector
 
   template <int NV>
   void run() const {
-    const Recurrence& x = row.x;
-    const int64_t K = x.K, V = x.V, n = x.factors, last = block.last, width = block.width();
-    const float scale = static_cast<float>(x.scale);
-    const bool gated = x.gate.data;
-    const float* initial = x.initial ? x.initial + row.state() + block.start : nullptr;
-    for (int64_t j = 0; j < K; ++j) {
-      vf s[NV] = {};
-      if (initial) load_row<NV>(s, initial + j * V, last);
-      store_row<NV>(S + j * width, s, LANES);
-    }
-    for (int64_t j = 0; j < padded(K); ++j) c[j] = 1.0f;
-    vf p[NV] = {};  // S'^T k of the step to come
-    if (DELTA)
-      for (int64_t j = 0; j < K; ++j)
-        for (int i = 0; i < NV; ++i)
-          p[i] = fma(splat(row.k(0)[j]), load(S + j * width + i * LANES), p[i]);
-
-    float product = 1.0f;
-    for (int64_t s = 0, t = 0, factor = 0; s < row.steps; ++s) {
-      const bool final_factor = factor + 1 == n;
-      prefetch_step(s, t);
-      if (gated && factor == 0) {
-        const float* a = row.gate(t);
-        if (CHANNEL) {
-          multiply_channels(a, width);
-        } else {
-          product *= *a;
-          if (out_of_range(product)) {
-            for (int64_t i = 0; i < K * width; i += LANES) store(S + i, product * load(S + i));
-            for (int i = 0; i < NV; ++i) p[i] *= product;
-            product = 1.0f;
-          }
-        }
-      }
-      const float* k = row.k(s);
-      const float* q = row.q(t);
-      if (CHANNEL) {
-        over(k_buf, k, c, K), times(q_buf, q, c, K);
-        k = k_buf, q = q_buf;
-      }
-      vf u[NV], o[NV];
-      load_row<NV>(u, row.v(s) + block.start, last);
-      if (DELTA) {
-        for (int i = 0; i < NV; ++i) u[i] -= product * p[i];
-        if (x.error) store_row<NV>(x.error + row.step(s) * V + block.start, u, last);
-        const float beta = gated ? row.beta(s) / product : row.beta(s);
-        for (int i = 0; i < NV; ++i) u[i] *= beta;
-      } else if (gated && !CHANNEL) {
-        const float inverse = 1.0f / product;
-        for (int i = 0; i < NV; ++i) u[i] *= inverse;
-      }
-      const float* k_next = DELTA ? row.k(s + 1 < row.steps ? s + 1 : s) : nullptr;
-      if (final_factor) {
-        pass<NV, DELTA, true>(S, K, k, q, k_next, u, o, p);
-        for (int i = 0; i < NV; ++i) o[i] *= scale * product;
-        store_row<NV>(x.o + row.token(t) * V + block.start, o, last);
-        ++t, factor = 0;
-      } else {
-        pass<NV, DELTA, false>(S, K, k, q, k_next, u, o, p);
-        ++factor;
-      }
-    }
-    float* final = x.final + row.state() + block.start;
-    for (int64_t j = 0; j < K; ++j) {
+    float* S_j = S;
+    const float *k1 = x.k[0], *k2 = x.k[1], *q1 = x.q[0], *q2 = x.q[1];
+    const float *k3 = x.k_next[0], *k4 = x.k_next[1];
+    vf u1[NV], u2[NV], o1[NV] = {}, o2[NV] = {}, p1[NV] = {}, p2[NV] = {};
+    for (int i = 0; i < NV; ++i) u1[i] = x.u[0][first + i], u2[i] = x.u[1][first + i];
+    for (int64_t j = 0; j < K; ++j, S_j += NV * LANES) {
       vf s[NV];
-      for (int i = 0; i < NV; ++i) s[i] = (CHANNEL ? c[j] : product) * load(S + j * width + i * LANES);
-      store_row<NV>(final + j * V, s, last);
+      const vf k1j = splat(k1[j]);
+      for (int i = 0; i < NV; ++i) s[i] = fma(k1j, u1[i], load(S_j + i * LANES));
+      if (OUT1) {
+        const vf q1j = splat(q1[j]);
+        for (int i = 0; i < NV; ++i) o1[i] = fma(q1j, s[i], o1[i]);
+      }
+      const vf k2j = splat(k2[j]);
+      for (int i = 0; i < NV; ++i) {
+        s[i] = fma(k2j, u2[i], s[i]);
+        store(S_j + i * LANES, s[i]);
+      }
+      if (OUT2) {
+        const vf q2j = splat(q2[j]);
+        for (int i = 0; i < NV; ++i) o2[i] = fma(q2j, s[i], o2[i]);
+      }
+      if (DELTA) {
+        const vf k3j = splat(k3[j]), k4j = splat(k4[j]);
+        for (int i = 0; i < NV; ++i) p1[i] = fma(k3j, s[i], p1[i]), p2[i] = fma(k4j, s[i], p2[i]);
+      }
     }
-  }
-
-  void multiply_channels(const float* a, int64_t width) const {
-    if (!multiply_gates(c, a, row.x.K)) return;
-    for (int64_t j = 0; j < row.x.K; ++j) {
-      if (!out_of_range(c[j])) continue;
-      float* S_j = S + j * width;
-      for (int64_t i = 0; i < width; i += LANES) store(S_j + i, c[j] * load(S_j + i));
-      c[j] = 1.0f;
-    }
-  }
-
-  void prefetch_step(int64_t s, int64_t t) const {
-    const Recurrence& x = row.x;
-    if (s + AHEAD < row.steps) {
-      prefetch(row.k(s + AHEAD), x.K);
-      prefetch(row.v(s + AHEAD) + block.start, block.count());
-      if (DELTA && x.error)
-        prefetch_write(x.error + row.step(s + AHEAD) * x.V + block.start, block.count());
-    }
-    if (t + AHEAD < row.tokens) {
-      prefetch(row.q(t + AHEAD), x.K);
-      prefetch_write(x.o + row.token(t + AHEAD) * x.V + block.start, block.count());
+    for (int i = 0; i < NV; ++i) {
+      x.o[0][first + i] = o1[i], x.o[1][first + i] = o2[i];
+      x.p[0][first + i] = p1[i], x.p[1][first + i] = p2[i];
     }
   }
 };
 
-template <bool DELTA, bool CHANNEL>
-void forward_block(const Recurrence& x, int64_t sequence, int64_t head, int64_t index) {
-  const Block block(index, x.V);
+template <bool DELTA, class Block>
+inline void forward_pass(const Block& block, float* S, StepPair& x) {
+  for (int i = 0; i < block.vectors(); i += block.part) {
+    float* part = S + block.at(0, i);
+    const int width = block.width(i);
+    if (x.out[0] && x.out[1])
+      with_width(width, ForwardPass<DELTA, true, true>{part, block.rows, x, i});
+    else if (x.out[0])
+      with_width(width, ForwardPass<DELTA, true, false>{part, block.rows, x, i});
+    else if (x.out[1])
+      with_width(width, ForwardPass<DELTA, false, true>{part, block.rows, x, i});
+    else
+      with_width(width, ForwardPass<DELTA, false, false>{part, block.rows, x, i});
+  }
+}
+
+// The columns of a block of one sequence and head, from its first token to its last.
+template <bool DELTA, bool CHANNEL, class Block>
+void forward_block(const Recurrence& x, int64_t sequence, int64_t head, const Block& block) {
   const Row row(x, sequence, head);
-  const int64_t K = padded(x.K);
-  Scratch scratch(x.K * block.width() + 3 * K);
+  const int64_t K = x.K, V = x.V, n = x.factors, Kp = padded(K);
+  const float scale = static_cast<float>(x.scale);
+  const bool gated = x.gate.data;
+  Scratch scratch(block.size() + 6 * Kp);
   float* S = scratch.get();
-  float* c = S + x.K * block.width();
-  with_vectors(block.vectors, ForwardBlock<DELTA, CHANNEL>{row, block, S, c, c + K, c + 2 * K});
+  float* c = S + block.size();  // running products of gates on channels, after either step
+  float* k_buf = c + 2 * Kp;    // k / c
+  float* q_buf = c + 4 * Kp;    // q c
+
+  const float* initial = x.initial ? x.initial + row.state() + block.start : nullptr;
+  for (int64_t j = 0; j < K; ++j) {
+    vf s[MOST] = {};
+    if (initial) block.load_row(s, initial + j * V);
+    for (int i = 0; i < block.vectors(); ++i) store(S + block.at(j, i), s[i]);
+  }
+  for (int64_t j = 0; j < 2 * Kp; ++j) c[j] = 1.0f;
+  auto scale_state = [&](int64_t j, float factor) {
+    for (int i = 0; i < block.vectors(); ++i) {
+      float* s = S + block.at(j, i);
+      store(s, factor * load(s));
+    }
+  };
+
+  StepPair pair;
+  auto key = [&](int64_t s) { return row.k(s < row.steps ? s : row.steps - 1); };
+  pair.k[0] = pair.k[1] = key(0), pair.q[0] = pair.q[1] = row.q(0);
+  pair.k_next[0] = key(0), pair.k_next[1] = key(1);
+  pair.out[0] = pair.out[1] = false;
+  for (int i = 0; i < block.vectors(); ++i) pair.u[0][i] = pair.u[1][i] = vf{};
+  if (DELTA) forward_pass<true>(block, S, pair);  // writes nothing, reads with the first keys
+
+  float product = 1.0f;
+  int64_t t[2] = {}, factor[2] = {};
+  for (int64_t s = 0; s < row.steps;) {
+    const bool wraps = factor[0] + 1 == n;
+    t[1] = t[0] + wraps, factor[1] = wraps ? 0 : factor[0] + 1;
+    for (int64_t i = s + AHEAD; i < s + AHEAD + 2 && i < row.steps; ++i) {
+      prefetch(row.k(i), K);
+      prefetch(row.v(i) + block.start, block.count());
+      if (DELTA && x.error) prefetch_write(x.error + row.step(i) * V + block.start, block.count());
+      if (n > 1 && i % n) continue;
+      prefetch(row.q(i / n), K);
+      prefetch_write(x.o + row.token(i / n) * V + block.start, block.count());
+    }
+
+    // gates; where the second would leave the range of products, it waits for the next round
+    bool both = s + 1 < row.steps;
+    float after[2] = {product, product};
+    if (gated && CHANNEL) {
+      if (multiply_gates(c, row.gate(t[0]), K))
+        for (int64_t j = 0; j < K; ++j)
+          if (out_of_range(c[j])) scale_state(j, c[j]), c[j] = 1.0f;
+      std::memcpy(c + Kp, c, Kp * 4);
+      if (both && multiply_gates(c + Kp, row.gate(t[1]), K)) both = false;
+    } else if (gated) {
+      if (factor[0] == 0) product *= *row.gate(t[0]);
+      if (out_of_range(product)) {
+        for (int64_t j = 0; j < K; ++j) scale_state(j, product);
+        for (int i = 0; i < block.vectors(); ++i) pair.p[0][i] *= product, pair.p[1][i] *= product;
+        product = 1.0f;
+      }
+      after[0] = after[1] = product;
+      if (both && factor[1] == 0) after[1] *= *row.gate(t[1]);
+      if (out_of_range(after[1])) both = false;
+    }
+
+    const int steps = both ? 2 : 1;
+    const float between = DELTA && both ? dot(key(s), key(s + 1), K) : 0.0f;
+    for (int i = 0; i < block.vectors(); ++i) pair.u[1][i] = vf{};
+    for (int m = 0; m < steps; ++m) {
+      vf* u = pair.u[m];
+      block.load_row(u, row.v(s + m) + block.start);
+      if (DELTA) {
+        if (m)
+          for (int i = 0; i < block.vectors(); ++i)
+            pair.p[1][i] = fma(splat(between), pair.u[0][i], pair.p[1][i]);
+        for (int i = 0; i < block.vectors(); ++i) u[i] -= after[m] * pair.p[m][i];
+        if (x.error) block.store_row(x.error + row.step(s + m) * V + block.start, u);
+        const float beta = gated ? row.beta(s + m) / after[m] : row.beta(s + m);
+        for (int i = 0; i < block.vectors(); ++i) u[i] *= beta;
+      } else if (gated && !CHANNEL) {
+        const float inverse = 1.0f / after[m];
+        for (int i = 0; i < block.vectors(); ++i) u[i] *= inverse;
+      }
+      pair.k[m] = row.k(s + m), pair.q[m] = row.q(t[m]);
+      pair.out[m] = factor[m] + 1 == n;
+      if (CHANNEL) {
+        over(k_buf + m * Kp, pair.k[m], c + m * Kp, K);
+        times(q_buf + m * Kp, pair.q[m], c + m * Kp, K);
+        pair.k[m] = k_buf + m * Kp, pair.q[m] = q_buf + m * Kp;
+      }
+    }
+    if (!both) pair.k[1] = pair.k[0], pair.out[1] = false;
+    pair.k_next[0] = key(s + steps), pair.k_next[1] = key(s + steps + 1);
+    forward_pass<DELTA>(block, S, pair);
+    for (int m = 0; m < steps; ++m) {
+      if (!pair.out[m]) continue;
+      for (int i = 0; i < block.vectors(); ++i) pair.o[m][i] *= scale * after[m];
+      block.store_row(x.o + row.token(t[m]) * V + block.start, pair.o[m]);
+    }
+    product = after[steps - 1];
+    if (CHANNEL && both) std::memcpy(c, c + Kp, Kp * 4);
+    s += steps;
+    const bool ends = factor[steps - 1] + 1 == n;
+    t[0] = t[steps - 1] + ends, factor[0] = ends ? 0 : factor[steps - 1] + 1;
+  }
+
+  float* final = x.final + row.state() + block.start;
+  for (int64_t j = 0; j < K; ++j) {
+    vf s[MOST];
+    for (int i = 0; i < block.vectors(); ++i)
+      s[i] = (CHANNEL ? c[j] : product) * load(S + block.at(j, i));
+    block.store_row(final + j * V, s);
+  }
+}
+
+template <bool DELTA, bool CHANNEL>
+void forward_unit(const Recurrence& x, int64_t i) {
+  const Blocks<PAIR_PART> blocks(x.K, x.V);
+  const int64_t count = blocks.count(), row = i / count;
+  with_constants(blocks[i % count], [&](const auto& block) {
+    forward_block<DELTA, CHANNEL>(x, row / x.H, row % x.H, block);
+  });
 }
 
 void recurrence_forward(const Recurrence& x) {
-  const int64_t blocks = blocks_of(x.V);
-  auto run = !x.beta.data && x.gate.data && x.gate_channels > 1 ? forward_block<false, true>
-             : x.beta.data                                       ? forward_block<true, false>
-                                                                 : forward_block<false, false>;
-  parallel_for(x.N * x.H * blocks, x.threads, [&](int64_t i) {
-    run(x, i / blocks / x.H, i / blocks % x.H, i % blocks);
-  });
+  auto unit = !x.beta.data && x.gate.data && x.gate_channels > 1 ? forward_unit<false, true>
+              : x.beta.data                                       ? forward_unit<true, false>
+                                                                  : forward_unit<false, false>;
+  const int64_t units = x.N * x.H * Blocks<PAIR_PART>(x.K, x.V).count();
+  parallel_for(units, x.threads, [&](int64_t i) { unit(x, i); });
 }
 
 }  // namespace

@@ -5,11 +5,12 @@
 
 namespace {
 
-// Columns of one head's state, [K][V] in memory, through one step.
+// Up to STEP_PART vectors of columns of one head's state, [K][V] in memory, through one step.
+// FULL: the last vector has all its lanes, which keeps tails out of the loops.
 template <bool DELTA, bool FULL>
-struct StepBlock {
+struct StepColumns {
   const RecurrenceStep& x;
-  const Block& block;
+  int64_t tail;            // lanes of the last vector that exist
   const float *k, *v, *a;  // a null: no gate; else one number, or one a channel
   float beta;
   const float* q;  // null for all but a token's last factor
@@ -17,54 +18,64 @@ struct StepBlock {
 
   template <int NV>
   void run() const {
-    const int64_t last = FULL ? LANES : block.last;  // a constant keeps tails out of the loops
+    const int64_t last = FULL ? LANES : tail;
+    auto load_row = [&](vf* s, const float* p) {
+      for (int i = 0; i < NV - 1; ++i) s[i] = load(p + i * LANES);
+      s[NV - 1] = load_first(p + (NV - 1) * LANES, last);
+    };
+    auto store_row = [&](float* p, const vf* s) {
+      for (int i = 0; i < NV - 1; ++i) store(p + i * LANES, s[i]);
+      store_first(p + (NV - 1) * LANES, s[NV - 1], last);
+    };
     const int64_t stride = x.gate_channels > 1 ? 1 : 0;
     vf u[NV], out[NV] = {};
-    load_row<NV>(u, v + block.start, last);
+    load_row(u, v);
     if (DELTA) {
       vf p[NV] = {};
       for (int64_t j = 0; j < x.K; ++j) {
         const vf kj = splat(a ? k[j] * a[j * stride] : k[j]);
         vf s[NV];
-        load_row<NV>(s, S + j * x.V + block.start, last);
+        load_row(s, S + j * x.V);
         for (int i = 0; i < NV; ++i) p[i] = fma(kj, s[i], p[i]);
       }
       for (int i = 0; i < NV; ++i) u[i] = beta * (u[i] - p[i]);
     }
     for (int64_t j = 0; j < x.K; ++j) {
       vf s[NV];
-      load_row<NV>(s, S + j * x.V + block.start, last);
+      load_row(s, S + j * x.V);
       if (a)
         for (int i = 0; i < NV; ++i) s[i] *= a[j * stride];
       for (int i = 0; i < NV; ++i) s[i] = fma(splat(k[j]), u[i], s[i]);
-      store_row<NV>(S + j * x.V + block.start, s, last);
+      store_row(S + j * x.V, s);
       if (q)
         for (int i = 0; i < NV; ++i) out[i] = fma(splat(q[j]), s[i], out[i]);
     }
     if (!q) return;
     for (int i = 0; i < NV; ++i) out[i] *= static_cast<float>(x.scale);
-    store_row<NV>(o + block.start, out, last);
+    store_row(o, out);
   }
 };
 
 template <bool DELTA>
 void step_head(const RecurrenceStep& x, int64_t i) {
   const int64_t sequence = i / x.H, head = i % x.H;
-  float* S = x.state + i * x.K * x.V;
   for (int64_t f = 0; f < x.factors; ++f) {
     const int64_t row = (sequence * x.factors + f) * x.H + head;
-    const bool last = f + 1 == x.factors;
-    for (int64_t b = 0; b < blocks_of(x.V); ++b) {
-      const Block block(b, x.V);
-      const float* a = x.gate && f == 0 ? x.gate + i * x.gate_channels : nullptr;
-      const float* q = last ? x.q + i * x.K : nullptr;
-      const float beta = DELTA ? x.beta[row] : 1.0f;
-      const float *k = x.k + row * x.K, *v = x.v + row * x.V;
-      float* o = x.o + i * x.V;
-      if (block.last == LANES)
-        with_vectors(block.vectors, StepBlock<DELTA, true>{x, block, k, v, a, beta, q, S, o});
+    const float* k = x.k + row * x.K;
+    const float* a = x.gate && f == 0 ? x.gate + i * x.gate_channels : nullptr;
+    const float* q = f + 1 == x.factors ? x.q + i * x.K : nullptr;
+    const float beta = DELTA ? x.beta[row] : 1.0f;
+    for (int64_t start = 0; start < x.V; start += STEP_PART * LANES) {
+      const int64_t left = x.V - start;
+      const int64_t columns = left < STEP_PART * LANES ? left : STEP_PART * LANES;
+      const int vectors = static_cast<int>((columns + LANES - 1) / LANES);
+      const int64_t tail = columns - (vectors - 1) * LANES;
+      const float* v = x.v + row * x.V + start;
+      float *S = x.state + i * x.K * x.V + start, *o = x.o + i * x.V + start;
+      if (tail == LANES)
+        with_width(vectors, StepColumns<DELTA, true>{x, tail, k, v, a, beta, q, S, o});
       else
-        with_vectors(block.vectors, StepBlock<DELTA, false>{x, block, k, v, a, beta, q, S, o});
+        with_width(vectors, StepColumns<DELTA, false>{x, tail, k, v, a, beta, q, S, o});
     }
   }
 }

@@ -42,26 +42,22 @@ inline vf splat(float x) { return x - vf{}; }
 // Contracted to one instruction where the level has it (-ffp-contract=fast).
 inline vf fma(vf a, vf b, vf c) { return a * b + c; }
 
-inline float sum(vf v) {
-  float x[LANES];
-  store(x, v);
-  for (int n = LANES / 2; n; n /= 2)
-    for (int i = 0; i < n; ++i) x[i] += x[i + n];
-  return x[0];
-}
-
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define HAS_SHUFFLE 1
 #endif
 #endif
 
-// r[0..LANES) -> the vector whose lane i is sum(r[i]).
+// sum(v) is that of all lanes; sums(r[0..LANES)) the vector whose lane i is sum(r[i]).
 #if defined(HAS_SHUFFLE) && LANES == 4
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 inline vf pairs(vf a, vf b) { return SHUFFLE(a, b, 0, 4, 1, 5) + SHUFFLE(a, b, 2, 6, 3, 7); }
 inline vf quads(vf a, vf b) { return SHUFFLE(a, b, 0, 1, 4, 5) + SHUFFLE(a, b, 2, 3, 6, 7); }
 inline vf sums(const vf* r) { return quads(pairs(r[0], r[1]), pairs(r[2], r[3])); }
+inline float sum(vf v) {
+  v = pairs(v, v);
+  return v[0] + v[2];
+}
 #elif defined(HAS_SHUFFLE) && LANES == 8
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 inline vf pairs(vf a, vf b) {
@@ -76,6 +72,11 @@ inline vf halves(vf a, vf b) {
 inline vf sums(const vf* r) {
   return halves(quads(pairs(r[0], r[1]), pairs(r[2], r[3])),
                 quads(pairs(r[4], r[5]), pairs(r[6], r[7])));
+}
+inline float sum(vf v) {
+  v = halves(v, v);
+  v = pairs(v, v);
+  return v[0] + v[2];
 }
 #elif defined(HAS_SHUFFLE) && LANES == 16
 #define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -101,7 +102,18 @@ inline vf sums(const vf* r) {
     q[i] = quads(pairs(r[4 * i], r[4 * i + 1]), pairs(r[4 * i + 2], r[4 * i + 3]));
   return halves(octets(q[0], q[1]), octets(q[2], q[3]));
 }
+inline float sum(vf v) {
+  v = halves(v, v);
+  v = octets(v, v);
+  v = pairs(v, v);
+  return v[0] + v[2];
+}
 #else
+inline float sum(vf v) {
+  for (int n = LANES / 2; n; n /= 2)
+    for (int i = 0; i < n; ++i) v[i] += v[i + n];
+  return v[0];
+}
 inline vf sums(const vf* r) {
   vf out;
   for (int i = 0; i < LANES; ++i) out[i] = sum(r[i]);

@@ -1,0 +1,452 @@
+// The two sweeps of the backward pass, see recurrence_backward.h.
+#pragma once
+
+#include "recurrence.h"
+
+namespace {
+
+// A segment of one sequence and head.
+struct Segment {
+  const Row& row;
+  int64_t start, end;   // tokens
+  float* terms;         // [tokens][gate_channels]: what each token adds to the gates' running sums
+  const int64_t* slot;  // [tokens]: where dX of a token with a small gate is kept, or -1
+  float* dX;            // [slots][K][padded V]
+
+  float* kept(int64_t t) const {
+    return dX + slot[t - start] * row.x.K * padded(row.x.V);
+  }
+};
+
+// ---- sweep A: backwards in time, lanes along V
+
+struct StepA {
+  const float *k_next, *q, *k;
+  bool out;
+  vf dv_next[MOST], d_o[MOST], u[MOST], du[MOST];
+};
+
+template <bool DELTA, bool OUT>
+struct PassA {
+  float* G;
+  int64_t K;
+  StepA& x;
+  vf* r;  // [K]: what dk gets, lane by lane, summed over the parts
+  int first;
+
+  template <int NV>
+  void run() const {
+    float* G_j = G;
+    const float *k_next = x.k_next, *q = x.q, *k = x.k;
+    vf dv_next[NV], d_o[NV], u[NV], du[NV] = {};
+    for (int i = 0; i < NV; ++i)
+      dv_next[i] = x.dv_next[first + i], d_o[i] = x.d_o[first + i], u[i] = x.u[first + i];
+    for (int64_t j = 0; j < K; ++j, G_j += NV * LANES) {
+      vf nj{}, qj{};
+      if (DELTA) nj = splat(k_next[j]);
+      if (OUT) qj = splat(q[j]);
+      const vf kj = splat(k[j]);
+      vf rj = first ? r[j] : vf{};
+      for (int i = 0; i < NV; ++i) {
+        vf g = load(G_j + i * LANES);
+        if (DELTA) g -= nj * dv_next[i];
+        if (OUT) g = fma(qj, d_o[i], g);
+        if (DELTA || OUT) store(G_j + i * LANES, g);
+        du[i] = fma(kj, g, du[i]);
+        rj = fma(g, u[i], rj);
+      }
+      r[j] = rj;
+    }
+    for (int i = 0; i < NV; ++i) x.du[first + i] = du[i];
+  }
+};
+
+// From G behind the segment to G in front of it; gives dv, dbeta, and dk as far as G is in it.
+template <bool DELTA, bool CHANNEL, class Block>
+struct SweepA {
+  const Segment& segment;
+  const Block& block;
+  float* G;    // of this block
+  float* buf;  // 3 padded K for numbers, K vectors behind them
+  const Row& row = segment.row;
+  const Recurrence& x = row.x;
+  int64_t K = x.K, V = x.V, Kp = padded(K);
+  float *c = buf, *k_buf = buf + Kp, *q_buf = buf + 2 * Kp;
+  vf* r = reinterpret_cast<vf*>(buf + 3 * Kp);
+
+  void run() const {
+    const int64_t n = x.factors;
+    const int nv = block.vectors();
+    const bool gated = x.gate.data, first_block = block.start == 0;
+    for (int64_t j = 0; j < Kp; ++j) c[j] = 1.0f;
+    for (int64_t j = K; j < Kp; ++j) r[j] = vf{};
+    float product = 1.0f;
+    StepA step;
+    step.k_next = row.k(segment.start * n);
+    for (int i = 0; i < nv; ++i) step.dv_next[i] = vf{};  // of the step that follows, over product
+    for (int64_t t = segment.end - 1; t >= segment.start; --t) {
+      if (gated && t + 1 < segment.end) pass_gate(t + 1, step, product);
+      step.q = row.q(t);
+      if (CHANNEL) over(q_buf, step.q, c, K), step.q = q_buf;
+      block.load_row(step.d_o, x.d_o + row.token(t) * V + block.start);
+      const float scale = static_cast<float>(x.scale) / product;
+      for (int i = 0; i < nv; ++i) step.d_o[i] *= scale;
+      for (int64_t factor = n - 1; factor >= 0; --factor) {
+        const int64_t s = t * n + factor;
+        prefetch_step(s, t);
+        step.k = row.k(s);
+        if (CHANNEL) times(k_buf, step.k, c, K), step.k = k_buf;
+        vf e[MOST], v[MOST];
+        const float beta = DELTA ? row.beta(s) : 1.0f;
+        if (DELTA) {
+          block.load_row(e, x.error + row.step(s) * V + block.start);
+          for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
+        }
+        if (!DELTA || gated) block.load_row(v, row.v(s) + block.start);
+        if (!DELTA)
+          for (int i = 0; i < nv; ++i) step.u[i] = v[i];
+        step.out = factor == n - 1;
+        pass(step);
+
+        vf along_v{}, along_e{};
+        const float inverse = gated ? 1.0f / product : 1.0f;
+        for (int i = 0; i < nv; ++i) {
+          const vf du = product * step.du[i];
+          if (DELTA) along_e = fma(du, e[i], along_e);
+          step.du[i] = beta * du;  // dv
+          if (gated && !CHANNEL) along_v = fma(step.du[i], v[i], along_v);
+          step.dv_next[i] = inverse * step.du[i];
+        }
+        block.store_row(x.dv + row.step(s) * V + block.start, step.du);
+        if (DELTA) {
+          float* dbeta = x.dbeta + row.step(s);
+          *dbeta = (first_block ? 0.0f : *dbeta) + sum(along_e);
+        }
+        if (gated && !CHANNEL) segment.terms[t - segment.start] -= sum(along_v);
+        float* dk = x.dk + row.step(s) * K;
+        for (int64_t j = 0; j < K; j += LANES) {
+          vf d = sums(r + j) * (CHANNEL ? load(c + j) : splat(product));
+          if (!first_block) d += load_first(dk + j, K - j);
+          store_first(dk + j, d, K - j);
+        }
+        step.k_next = row.k(s);
+      }
+    }
+    if (gated) {
+      const float* a = row.gate(segment.start);
+      if (segment.slot[0] >= 0) keep(segment.start, step, product);
+      product *= *a;
+      if (CHANNEL) multiply_gates(c, a, K);
+    }
+    finish(step, product);
+  }
+
+  void pass(StepA& step) const {
+    for (int i = 0; i < block.vectors(); i += block.part) {
+      float* part = G + block.at(0, i);
+      if (step.out)
+        with_width(block.width(i), PassA<DELTA, true>{part, K, step, r, i});
+      else
+        with_width(block.width(i), PassA<DELTA, false>{part, K, step, r, i});
+    }
+  }
+
+  // The gate of token t, between its first step and the last of the token before it.
+  void pass_gate(int64_t t, StepA& step, float& product) const {
+    const float* a = row.gate(t);
+    if (segment.slot[t - segment.start] >= 0) keep(t, step, product);
+    if (CHANNEL) {
+      if (!multiply_gates(c, a, K)) return;
+      for (int64_t j = 0; j < K; ++j) {
+        if (!out_of_range(c[j])) continue;
+        for (int i = 0; i < block.vectors(); ++i) {
+          float* g = G + block.at(j, i);
+          store(g, c[j] * load(g));
+        }
+        c[j] = 1.0f;
+      }
+      return;
+    }
+    product *= *a;
+    if (out_of_range(product)) {
+      finish(step, product);
+      for (int i = 0; i < block.vectors(); ++i) step.dv_next[i] = vf{};
+      product = 1.0f;
+    }
+  }
+
+  // What is still to be taken off G, and then the product of gates.
+  vf whole(const StepA& step, float product, int64_t j, int i) const {
+    vf g = load(G + block.at(j, i));
+    if (DELTA) g -= step.k_next[j] * step.dv_next[i];
+    return (CHANNEL ? c[j] : product) * g;
+  }
+  void finish(const StepA& step, float product) const {
+    for (int64_t j = 0; j < K; ++j)
+      for (int i = 0; i < block.vectors(); ++i)
+        store(G + block.at(j, i), whole(step, product, j, i));
+  }
+  void keep(int64_t t, const StepA& step, float product) const {
+    for (int64_t j = 0; j < K; ++j)
+      for (int i = 0; i < block.vectors(); ++i)
+        store(segment.kept(t) + j * padded(V) + block.start + i * LANES,
+              whole(step, product, j, i));
+  }
+
+  void prefetch_step(int64_t s, int64_t t) const {
+    if (s - AHEAD >= 0) {
+      prefetch(row.k(s - AHEAD), K);
+      if (DELTA) prefetch(x.error + row.step(s - AHEAD) * V + block.start, block.count());
+      if (!DELTA || x.gate.data) prefetch(row.v(s - AHEAD) + block.start, block.count());
+      prefetch_write(x.dk + row.step(s - AHEAD) * K, K);
+      prefetch_write(x.dv + row.step(s - AHEAD) * V + block.start, block.count());
+    }
+    if (t - AHEAD >= 0) {
+      prefetch(row.q(t - AHEAD), K);
+      prefetch(x.d_o + row.token(t - AHEAD) * V + block.start, block.count());
+    }
+  }
+};
+
+// ---- sweep B: forwards in time, lanes along K, two steps at once
+
+struct PairB {
+  const float *u[2], *dv[2], *d_o[2];
+  bool out[2];
+  vf k[2][MOST], dk[2][MOST], dq[2][MOST];
+};
+
+template <bool DELTA, bool OUT1, bool OUT2>
+struct PassB {
+  float* S;
+  int64_t V;
+  PairB& x;
+  int first;
+
+  template <int NV>
+  void run() const {
+    float* S_m = S;
+    const float *u1 = x.u[0], *u2 = x.u[1], *dv1 = x.dv[0], *dv2 = x.dv[1];
+    const float *do1 = x.d_o[0], *do2 = x.d_o[1];
+    vf k1[NV], k2[NV], dk1[NV] = {}, dk2[NV] = {}, dq1[NV] = {}, dq2[NV] = {};
+    for (int i = 0; i < NV; ++i) k1[i] = x.k[0][first + i], k2[i] = x.k[1][first + i];
+    for (int64_t m = 0; m < V; ++m, S_m += NV * LANES) {
+      vf s[NV];
+      for (int i = 0; i < NV; ++i) s[i] = load(S_m + i * LANES);
+      if (DELTA) {
+        const vf d = splat(dv1[m]);
+        for (int i = 0; i < NV; ++i) dk1[i] = fma(d, s[i], dk1[i]);
+      }
+      const vf u1m = splat(u1[m]);
+      for (int i = 0; i < NV; ++i) s[i] = fma(u1m, k1[i], s[i]);
+      if (OUT1) {
+        const vf d = splat(do1[m]);
+        for (int i = 0; i < NV; ++i) dq1[i] = fma(d, s[i], dq1[i]);
+      }
+      if (DELTA) {
+        const vf d = splat(dv2[m]);
+        for (int i = 0; i < NV; ++i) dk2[i] = fma(d, s[i], dk2[i]);
+      }
+      const vf u2m = splat(u2[m]);
+      for (int i = 0; i < NV; ++i) {
+        s[i] = fma(u2m, k2[i], s[i]);
+        store(S_m + i * LANES, s[i]);
+      }
+      if (OUT2) {
+        const vf d = splat(do2[m]);
+        for (int i = 0; i < NV; ++i) dq2[i] = fma(d, s[i], dq2[i]);
+      }
+    }
+    for (int i = 0; i < NV; ++i) {
+      x.dk[0][first + i] = dk1[i], x.dk[1][first + i] = dk2[i];
+      x.dq[0][first + i] = dq1[i], x.dq[1][first + i] = dq2[i];
+    }
+  }
+};
+
+// From S in front of the segment to S behind it; gives dq and the rest of dk, or with GRAD false
+// nothing but S.
+template <bool DELTA, bool CHANNEL, bool GRAD, class Block>
+struct SweepB {
+  const Segment& segment;
+  const Block& block;
+  float* S;    // of this block
+  float* buf;  // 2 padded V
+  const Row& row = segment.row;
+  const Recurrence& x = row.x;
+  int64_t K = x.K, V = x.V, n = x.factors;
+
+  void run() const {
+    const int nv = block.vectors();
+    const bool gated = x.gate.data;
+    float product = 1.0f;
+    vf c[MOST];
+    for (int i = 0; i < nv; ++i) c[i] = splat(1.0f);
+    PairB pair;
+    const int64_t end = segment.end * n;
+    int64_t t[2] = {segment.start, 0}, factor[2] = {};
+    for (int64_t s = segment.start * n; s < end;) {
+      const bool wraps = factor[0] + 1 == n;
+      t[1] = t[0] + wraps, factor[1] = wraps ? 0 : factor[0] + 1;
+      if (GRAD)
+        for (int64_t i = s + AHEAD; i < s + AHEAD + 2 && i < row.steps; ++i) prefetch_step(i);
+
+      bool both = s + 1 < end;
+      vf after[2][MOST];
+      if (gated) {
+        if (factor[0] == 0) {
+          if (GRAD && is_kept(t[0])) small_gate(t[0], product, c);
+          if (multiply(t[0], product, c)) rescale(product, c);
+        }
+        for (int i = 0; i < nv; ++i) after[0][i] = after[1][i] = CHANNEL ? c[i] : splat(product);
+        if (both && factor[1] == 0) {
+          float next = product;
+          if (is_kept(t[1]) || multiply(t[1], next, after[1])) both = false;
+          if (!CHANNEL)
+            for (int i = 0; i < nv; ++i) after[1][i] = splat(next);
+        }
+      }
+      const int steps = both ? 2 : 1;
+      for (int m = 0; m < steps; ++m) {
+        block.load_row(pair.k[m], row.k(s + m) + block.start);
+        if (CHANNEL)
+          for (int i = 0; i < nv; ++i) pair.k[m][i] /= after[m][i];
+        pair.u[m] = written(s + m, gated && !CHANNEL ? after[m][0][0] : 1.0f, buf + m * padded(V));
+        pair.dv[m] = x.dv + row.step(s + m) * V;
+        pair.d_o[m] = x.d_o + row.token(t[m]) * V;
+        pair.out[m] = GRAD && factor[m] + 1 == n;
+      }
+      if (!both) {
+        for (int i = 0; i < nv; ++i) pair.k[1][i] = vf{};
+        pair.u[1] = pair.u[0], pair.dv[1] = pair.dv[0], pair.out[1] = false;
+      }
+      pass(pair);
+      if (GRAD)
+        for (int m = 0; m < steps; ++m) gradients(s + m, t[m], pair, m, gated ? after[m] : nullptr);
+      if (gated) {
+        product = after[steps - 1][0][0];
+        for (int i = 0; i < nv; ++i) c[i] = after[steps - 1][i];
+      }
+      s += steps;
+      const bool ends = factor[steps - 1] + 1 == n;
+      t[0] = t[steps - 1] + ends, factor[0] = ends ? 0 : factor[steps - 1] + 1;
+    }
+    rescale(product, c);
+  }
+
+  bool is_kept(int64_t t) const { return segment.slot[t - segment.start] >= 0; }
+
+  // u over the product of gates: what was written into S.
+  const float* written(int64_t s, float product, float* to) const {
+    if (!DELTA && product == 1.0f) return row.v(s);
+    const float* from = DELTA ? x.error + row.step(s) * V : row.v(s);
+    float weight = DELTA ? row.beta(s) : 1.0f;
+    if (product != 1.0f) weight /= product;
+    for (int64_t m = 0; m < V; m += LANES) store(to + m, weight * load_first(from + m, V - m));
+    return to;
+  }
+
+  void pass(PairB& pair) const {
+    for (int i = 0; i < block.vectors(); i += block.part) {
+      float* part = S + block.at(0, i);
+      const int width = block.width(i);
+      constexpr bool reads = DELTA && GRAD;
+      if (pair.out[0] && pair.out[1])
+        with_width(width, PassB<reads, true, true>{part, V, pair, i});
+      else if (pair.out[0])
+        with_width(width, PassB<reads, true, false>{part, V, pair, i});
+      else if (pair.out[1])
+        with_width(width, PassB<reads, false, true>{part, V, pair, i});
+      else
+        with_width(width, PassB<reads, false, false>{part, V, pair, i});
+    }
+  }
+
+  void gradients(int64_t s, int64_t t, PairB& pair, int m, const vf* product) const {
+    const int nv = block.vectors();
+    if (DELTA) {
+      float* out = x.dk + row.step(s) * K + block.start;
+      vf dk[MOST];
+      block.load_row(dk, out);
+      for (int i = 0; i < nv; ++i) dk[i] -= product ? product[i] * pair.dk[m][i] : pair.dk[m][i];
+      block.store_row(out, dk);
+    }
+    if (!pair.out[m]) return;
+    vf* dq = pair.dq[m];
+    const float scale = static_cast<float>(x.scale);
+    for (int i = 0; i < nv; ++i) dq[i] *= product ? scale * product[i] : splat(scale);
+    block.store_row(x.dq + row.token(t) * K + block.start, dq);
+    if (!x.gate.data) return;
+    vf q[MOST];
+    block.load_row(q, row.q(t) + block.start);
+    if (!CHANNEL) {
+      vf along{};
+      for (int i = 0; i < nv; ++i) along = fma(q[i], dq[i], along);
+      segment.terms[t - segment.start] += sum(along);
+      return;
+    }
+    vf k[MOST], dk[MOST];
+    block.load_row(k, row.k(s) + block.start);
+    block.load_row(dk, x.dk + row.step(s) * K + block.start);
+    for (int i = 0; i < nv; ++i) q[i] = q[i] * dq[i] - k[i] * dk[i];
+    block.store_row(segment.terms + (t - segment.start) * K + block.start, q);
+  }
+
+  // The gate of token t into the products; whether one of them is out of range now.
+  bool multiply(int64_t t, float& product, vf* c) const {
+    const float* a = row.gate(t);
+    if (!CHANNEL) {
+      product *= *a;
+      return out_of_range(product);
+    }
+    vi bad{};
+    for (int i = 0; i < block.vectors(); ++i) {
+      vf gates = load_first(a + block.start + i * LANES, block.lanes(i));
+      for (int64_t j = block.lanes(i); j < LANES; ++j) gates[j] = 1.0f;
+      c[i] *= gates;
+      bad |= out_of_range(c[i]);
+    }
+    return any(bad);
+  }
+
+  void rescale(float& product, vf* c) const {
+    for (int64_t m = 0; m < V; ++m)
+      for (int i = 0; i < block.vectors(); ++i) {
+        float* s = S + block.at(m, i);
+        store(s, (CHANNEL ? c[i] : splat(product)) * load(s));
+      }
+    product = 1.0f;
+    for (int i = 0; i < block.vectors(); ++i) c[i] = splat(1.0f);
+  }
+
+  // <dX_t, S_{t-1}> where the gate is small, for this block's channels.
+  void small_gate(int64_t t, float product, const vf* c) const {
+    const float* dX = segment.kept(t);
+    const float* a = row.gate(t);
+    float* dgate = x.dgate + row.token(t) * x.gate_channels;
+    double whole = 0;
+    for (int64_t j = 0; j < block.count(); ++j) {
+      const int64_t channel = block.start + j;
+      if (CHANNEL && !is_small(a[channel])) continue;
+      double along = 0;
+      for (int64_t m = 0; m < V; ++m)
+        along += double(dX[channel * padded(V) + m]) * S[block.element(m, j)];
+      along *= CHANNEL ? c[j / LANES][j % LANES] : product;
+      if (CHANNEL) dgate[channel] = static_cast<float>(along);
+      whole += along;
+    }
+    if (!CHANNEL) *dgate = static_cast<float>((block.start ? *dgate : 0.0f) + whole);
+  }
+
+  void prefetch_step(int64_t s) const {
+    prefetch(row.k(s) + block.start, block.count());
+    prefetch_write(x.dk + row.step(s) * K + block.start, block.count());
+    if (DELTA) prefetch(x.dv + row.step(s) * V, V);
+    prefetch(DELTA ? x.error + row.step(s) * V : row.v(s), V);
+    if (n > 1 && s % n) return;
+    prefetch(x.d_o + row.token(s / n) * V, V);
+    prefetch_write(x.dq + row.token(s / n) * K + block.start, block.count());
+  }
+};
+
+}  // namespace
