@@ -47,5 +47,16 @@ EXPORT int64_t statetrack_use(const char* name) {
   return 0;
 }
 
-EXPORT void statetrack_recurrence_forward(const Recurrence* x) { active->recurrence_forward(*x); }
-EXPORT void statetrack_recurrence_backward(const Recurrence* x) { active->recurrence_backward(*x); }
+#define KERNEL(name, Arguments) \
+  EXPORT void statetrack_##name(const Arguments* x) { active->name(*x); }
+
+KERNEL(recurrence_forward, Recurrence)
+KERNEL(recurrence_backward, Recurrence)
+KERNEL(short_conv_forward, ShortConv)
+KERNEL(short_conv_backward, ShortConv)
+KERNEL(rms_norm_forward, RMSNorm)
+KERNEL(rms_norm_backward, RMSNorm)
+KERNEL(swiglu_forward, SwiGLU)
+KERNEL(swiglu_backward, SwiGLU)
+KERNEL(cross_entropy_forward, CrossEntropy)
+KERNEL(cross_entropy_backward, CrossEntropy)
