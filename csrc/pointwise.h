@@ -10,6 +10,7 @@ namespace {
 #define INLINE __attribute__((always_inline))
 
 // f(i, n) for the n numbers from i on, vector by vector; n < LANES for what is left at the end.
+// Two at once, so that they share the loads of constants.
 template <class F>
 INLINE inline void each_vector(int64_t count, const F& f) {
   int64_t i = 0;
@@ -47,7 +48,9 @@ inline void sum_partials(const float* partials, int64_t blocks, int64_t size, fl
   }
 }
 
-inline void fill_zero(float* p, int64_t count) { std::memset(p, 0, static_cast<size_t>(count) * 4); }
+inline void fill_zero(float* p, int64_t count) {
+  std::memset(p, 0, static_cast<size_t>(count) * 4);
+}
 
 inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 inline int64_t at_least(int64_t x, int64_t limit) { return x > limit ? x : limit; }

@@ -22,7 +22,8 @@ inline float inverse_rms(const RMSNorm& x, const float* row) {
     const vf v = load_first(row + i, n);
     squares = fma(v, v, squares);
   });
-  return 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(x.size) + static_cast<float>(x.eps));
+  const float mean = sum(squares) / static_cast<float>(x.size);
+  return 1.0f / __builtin_sqrtf(mean + static_cast<float>(x.eps));
 }
 
 void rms_norm_forward(const RMSNorm& x) {

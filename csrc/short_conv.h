@@ -1,16 +1,19 @@
 // Causal depthwise convolution, SiLU and normalisation of heads in one pass over memory.
 //
 // A unit of work is a block of channels (whole heads of one part) of one or several rows, walked
-// through in time, so that the inputs of W tokens stay in the first-level cache.
+// through in time, CONV_CHUNK tokens at once, which stay in the first-level cache: first the
+// convolution vector by vector, its weights and last inputs in registers, then the rest token by
+// token.
 #pragma once
 
 #include "pointwise.h"
-#include "recurrence.h"
 
 namespace {
 
 constexpr int64_t CONV_CHANNELS = 128;  // of a block, unless one head has more
 constexpr int64_t CONV_TOKENS = 512;    // that a weight's gradient sums before others come in
+constexpr int64_t CONV_CHUNK = 8;            // tokens
+constexpr int64_t MAX_WIDTH = 8;
 
 // A block of channels and its weights, copied so that lanes lie along the channels.
 template <int WIDTH>
@@ -72,95 +75,94 @@ struct ConvBlock {
   int64_t length(int64_t b) const { return x.lengths ? x.lengths[b] : x.T; }
 };
 
-constexpr int64_t MAX_WIDTH = 8;
+// The rows of inputs that a chunk of tokens from `first` on sees, with the W - 1 before it.
+struct ConvInputs {
+  const float* row[CONV_CHUNK + MAX_WIDTH - 1];
 
-// What the loop over one token's channels needs, as values that it can keep in registers.
-template <int WIDTH>
-struct Taps {
-  const float *weight, *bias;
-  int64_t width, count;
-  const float* inputs[MAX_WIDTH];  // of the token, in time
-
-  explicit Taps(const ConvBlock<WIDTH>& block)
-      : weight(block.weight.get()), bias(block.x.bias ? block.x.bias + block.channel : block.zeros.get()),
-        width(block.taps()), count(block.count) {}
-
-  // The convolution for n channels from c on.
-  INLINE vf convolve(int64_t c, int64_t n) const {
-    vf z = load_first(bias + c, n);
-    for (int64_t w = 0; w < (WIDTH ? WIDTH : width); ++w)
-      z = fma(load_first(weight + w * count + c, n), load_first(inputs[w] + c, n), z);
-    return z;
+  template <int WIDTH>
+  ConvInputs(const ConvBlock<WIDTH>& block, int64_t b, int64_t first, int64_t tokens) {
+    const int64_t before = block.taps() - 1, end = block.x.T + before;
+    for (int64_t i = 0; i < tokens + before; ++i)
+      row[i] = first + i < end ? block.input(b, first + i) : block.zeros.get();
   }
 };
 
+// z [tokens, count] of a chunk of tokens.
 template <int WIDTH>
-void conv_row(const ConvBlock<WIDTH>& block, int64_t b, float* scales) {
-  const ShortConv& x = block.x;
-  const int64_t W = block.taps(), T = x.T, count = block.count, head = block.head;
-  const bool silu = x.silu, normalise = block.part->head;
-  const float eps = static_cast<float>(x.eps);
-  const int64_t stride = block.part->size;
-  float* y = block.part->y + block.output(b, 0);
-  Taps<WIDTH> taps(block);
-  for (int64_t t = 0; t < T; ++t, y += stride) {
-    for (int64_t w = 0; w < W; ++w) taps.inputs[w] = block.input(b, t + w);
-    if (t + AHEAD < T) {
-      prefetch(block.input(b, t + AHEAD + W - 1), count);
-      prefetch_write(y + AHEAD * stride, count);
+INLINE inline void convolve(const ConvBlock<WIDTH>& block, const ConvInputs& inputs, int64_t tokens,
+                            float* z) {
+  const int64_t W = block.taps(), count = block.count;
+  const float* weight = block.weight.get();
+  const float* bias = block.x.bias ? block.x.bias + block.channel : block.zeros.get();
+  each_vector(count, [&](int64_t c, int64_t n) INLINE {
+    constexpr int64_t N = WIDTH ? WIDTH : MAX_WIDTH;
+    vf w[N], x[N];
+    const vf start = load_first(bias + c, n);
+    for (int64_t k = 0; k < W; ++k) w[k] = load_first(weight + k * count + c, n);
+    for (int64_t k = 0; k < W - 1; ++k) x[k] = load_first(inputs.row[k] + c, n);
+    for (int64_t i = 0; i < tokens; ++i) {
+      x[W - 1] = load_first(inputs.row[i + W - 1] + c, n);
+      vf sum = start;
+      for (int64_t k = 0; k < W; ++k) sum = fma(w[k], x[k], sum);
+      store_first(z + i * count + c, sum, n);
+      for (int64_t k = 0; k < W - 1; ++k) x[k] = x[k + 1];
     }
-    for (int64_t first = 0, h = 0; first < count; first += head, ++h) {
-      vf squares{};
-      each_vector(head, [&](int64_t i, int64_t n) INLINE {
-        vf s = taps.convolve(first + i, n);
-        if (silu) s *= sigmoid(s);
-        squares = fma(s, s, squares);
-        store_first(y + first + i, s, n);
-      });
-      if (normalise) scales[h] = 1.0f / __builtin_sqrtf(sum(squares) + eps);
-    }
-    // apart from the loop above, which so does not wait for sums and roots
-    for (int64_t first = 0, h = 0; normalise && first < count; first += head, ++h) {
-      const float r = scales[h];
-      each_vector(head, [&](int64_t i, int64_t n) INLINE {
-        store_first(y + first + i, load_first(y + first + i, n) * r, n);
-      });
-    }
+  });
+}
+
+// y from z, which is overwritten, for one token of a block; scales: scratch, one for each head.
+inline void activate(float* z, float* y, int64_t count, int64_t head, bool silu, bool normalise,
+                     float eps, float* scales) {
+  float* to = normalise ? z : y;
+  for (int64_t first = 0, h = 0; first < count; first += head, ++h) {
+    vf squares{};
+    each_vector(head, [&](int64_t i, int64_t n) INLINE {
+      vf s = load_first(z + first + i, n);
+      if (silu) s *= sigmoid(s);
+      squares = fma(s, s, squares);
+      store_first(to + first + i, s, n);
+    });
+    if (normalise) scales[h] = 1.0f / __builtin_sqrtf(sum(squares) + eps);
   }
-  const int64_t last = block.length(b);
-  for (int64_t w = 0; w + 1 < W; ++w)
-    std::memcpy(x.final + (b * (W - 1) + w) * x.D + block.channel, block.input(b, last + w),
-                static_cast<size_t>(count) * 4);
+  if (!normalise) return;
+  // apart from the loop above, which so does not wait for sums and roots
+  for (int64_t first = 0, h = 0; first < count; first += head, ++h) {
+    const float r = scales[h];
+    each_vector(head, [&](int64_t i, int64_t n) INLINE {
+      store_first(y + first + i, load_first(z + first + i, n) * r, n);
+    });
+  }
 }
 
 template <int WIDTH>
 void conv_forward(const ShortConv& x, int64_t begin, int64_t end, int64_t index) {
   const ConvBlock<WIDTH> block(x, index);
-  Scratch scales(block.count / block.head);
-  for (int64_t b = begin; b < end; ++b) conv_row(block, b, scales.get());
+  const int64_t W = block.taps(), count = block.count;
+  const float eps = static_cast<float>(x.eps);
+  Scratch scratch((CONV_CHUNK + 1) * count);
+  float* z = scratch.get();  // [CONV_CHUNK][count]
+  for (int64_t b = begin; b < end; ++b) {
+    for (int64_t first = 0; first < x.T; first += CONV_CHUNK) {
+      const int64_t tokens = at_most(CONV_CHUNK, x.T - first);
+      convolve(block, ConvInputs(block, b, first, tokens), tokens, z);
+      for (int64_t i = 0; i < tokens; ++i)
+        activate(z + i * count, block.part->y + block.output(b, first + i), count, block.head,
+                 x.silu, block.part->head, eps, z + CONV_CHUNK * count);
+    }
+    for (int64_t w = 0; w + 1 < W; ++w)
+      std::memcpy(x.final + (b * (W - 1) + w) * x.D + block.channel,
+                  block.input(b, block.length(b) + w), static_cast<size_t>(count) * 4);
+  }
 }
 
-// Scratch for the backward pass of a block: rows of its channels.
-struct ConvGradients {
-  float* dz;  // [W][count]: token t in t % W
-  float* dweight;  // [W][count]
-  float* dbias;
-  float *s, *slope;  // of one token: SiLU and its derivative
-};
-
-// dz of one token, and what it adds to the gradients of weight and bias.
-template <int WIDTH>
-INLINE inline void conv_token_backward(const ConvBlock<WIDTH>& block, const Taps<WIDTH>& taps,
-                                       const float* dy, const ConvGradients& to, float* dz) {
-  const bool silu = block.x.silu, normalise = block.part->head;
-  const float eps = static_cast<float>(block.x.eps);
-  const int64_t W = block.taps(), count = block.count, head = block.head;
-  float *s_row = to.s, *slopes = to.slope, *dweight = to.dweight, *dbias = to.dbias;
+// dz from z, in place, for one token of a block; s_row, slopes: scratch for a head.
+inline void activate_backward(float* z, const float* dy, int64_t count, int64_t head, bool silu,
+                              bool normalise, float eps, float* s_row, float* slopes) {
   for (int64_t first = 0; first < count; first += head) {
     vf squares{}, products{};
     each_vector(head, [&](int64_t i, int64_t n) INLINE {
-      const int64_t c = first + i;
-      vf s = taps.convolve(c, n), slope = splat(1.0f);
+      vf s = load_first(z + first + i, n), slope = splat(1.0f);
+      const vf d = load_first(dy + first + i, n);
       if (silu) {
         const vf open = sigmoid(s);
         slope = d_silu(s, open);
@@ -168,85 +170,103 @@ INLINE inline void conv_token_backward(const ConvBlock<WIDTH>& block, const Taps
       }
       if (normalise) {
         squares = fma(s, s, squares);
-        products = fma(s, load_first(dy + c, n), products);
-        store_first(s_row + c, s, n);
+        products = fma(s, d, products);
+        store_first(s_row + i, s, n);
+        store_first(slopes + i, slope, n);
+      } else {
+        store_first(z + first + i, d * slope, n);
       }
-      store_first(slopes + c, slope, n);
     });
-    float r = 1.0f, shrink = 0.0f;
-    if (normalise) {
-      const float square = 1.0f / (sum(squares) + eps);
-      r = __builtin_sqrtf(square);
-      shrink = square * r * sum(products);
-    }
+    if (!normalise) continue;
+    const float square = 1.0f / (sum(squares) + eps), r = __builtin_sqrtf(square);
+    const float shrink = square * r * sum(products);
     each_vector(head, [&](int64_t i, int64_t n) INLINE {
-      const int64_t c = first + i;
-      vf d = load_first(dy + c, n) * r;
-      if (normalise) d -= load_first(s_row + c, n) * shrink;
-      d *= load_first(slopes + c, n);
-      store_first(dz + c, d, n);
-      store_first(dbias + c, load_first(dbias + c, n) + d, n);
-      for (int64_t w = 0; w < W; ++w) {
-        float* sum_w = dweight + w * count + c;
-        store_first(sum_w, fma(d, load_first(taps.inputs[w] + c, n), load_first(sum_w, n)), n);
-      }
+      const vf ds = load_first(dy + first + i, n) * r - load_first(s_row + i, n) * shrink;
+      store_first(z + first + i, ds * load_first(slopes + i, n), n);
     });
   }
 }
 
-// Rows [begin, end). The gradient of input p is sum_w weight[w] dz_{p - w}, complete at time p.
+// The gradients of a chunk of inputs, sum_k weight[k] dz_{p - k} for input p, and what the chunk
+// adds to those of weight [W][count] and, behind it, bias. dz has W - 1 rows before the chunk;
+// `later` is what the window that came out says about each input.
+template <int WIDTH>
+INLINE inline void convolve_backward(const ConvBlock<WIDTH>& block, const ConvInputs& inputs,
+                                     int64_t tokens, const float* dz, const float* const* later,
+                                     float* const* d_inputs, float* dweight) {
+  const int64_t W = block.taps(), count = block.count;
+  const float* weight = block.weight.get();
+  each_vector(count, [&](int64_t c, int64_t n) INLINE {
+    constexpr int64_t N = WIDTH ? WIDTH : MAX_WIDTH;
+    vf w[N], dw[N], x[N], d[N];
+    vf db = load_first(dweight + W * count + c, n);
+    for (int64_t k = 0; k < W; ++k) {
+      w[k] = load_first(weight + k * count + c, n);
+      dw[k] = load_first(dweight + k * count + c, n);
+    }
+    for (int64_t k = 0; k < W - 1; ++k) {
+      x[k] = load_first(inputs.row[k] + c, n);
+      d[k] = load_first(dz + k * count + c, n);
+    }
+    for (int64_t i = 0; i < tokens; ++i) {
+      x[W - 1] = load_first(inputs.row[i + W - 1] + c, n);
+      const vf now = d[W - 1] = load_first(dz + (i + W - 1) * count + c, n);
+      vf g = load_first(later[i] + c, n);
+      for (int64_t k = 0; k < W; ++k) {
+        g = fma(w[k], d[W - 1 - k], g);
+        dw[k] = fma(now, x[k], dw[k]);
+      }
+      db += now;
+      store_first(d_inputs[i] + c, g, n);
+      for (int64_t k = 0; k < W - 1; ++k) x[k] = x[k + 1], d[k] = d[k + 1];
+    }
+    for (int64_t k = 0; k < W; ++k) store_first(dweight + k * count + c, dw[k], n);
+    store_first(dweight + W * count + c, db, n);
+  });
+}
+
 template <int WIDTH>
 void conv_backward(const ShortConv& x, int64_t begin, int64_t end, int64_t index, float* partial) {
   const ConvBlock<WIDTH> block(x, index);
-  const int64_t W = block.taps(), T = x.T, D = x.D, count = block.count;
-  const int64_t stride = block.part->size;
-  Scratch scratch((2 * W + 3) * count);
-  float* rows = scratch.get();
-  const ConvGradients to{rows, rows + W * count, rows + 2 * W * count, rows + (2 * W + 1) * count,
-                         rows + (2 * W + 2) * count};
-  fill_zero(to.dweight, (W + 1) * count);
-  Taps<WIDTH> taps(block);
-  const float* weight = taps.weight;
+  const int64_t W = block.taps(), T = x.T, D = x.D, count = block.count, head = block.head;
+  const float eps = static_cast<float>(x.eps);
+  Scratch scratch((2 * W + CONV_CHUNK) * count + 2 * head);
+  float* dweight = scratch.get();           // [W + 1][count], the last for the bias
+  float* dz = dweight + (W + 1) * count;    // [W - 1 + CONV_CHUNK][count]
+  float* s = dz + (W - 1 + CONV_CHUNK) * count;  // [head], and as much behind it
+  fill_zero(dweight, (W + 1) * count);
   for (int64_t b = begin; b < end; ++b) {
     const int64_t last = block.length(b);
-    fill_zero(to.dz, W * count);
-    for (int64_t p = 0; p < T + W - 1; ++p) {
-      float* now = to.dz + p % W * count;
-      if (p < T) {
-        for (int64_t w = 0; w < W; ++w) taps.inputs[w] = block.input(b, p + w);
-        const float* dy = block.part->dy + block.output(b, p);
-        if (p + AHEAD < T) {
-          prefetch(block.input(b, p + AHEAD + W - 1), count);
-          prefetch(dy + AHEAD * stride, count);
-          if (p + AHEAD >= W - 1)
-            prefetch_write(x.dx + (b * T + p + AHEAD - (W - 1)) * D + block.channel, count);
+    fill_zero(dz, (W - 1) * count);
+    for (int64_t first = 0; first < T + W - 1; first += CONV_CHUNK) {  // the last W - 1 have dz = 0
+      const int64_t n = at_most(CONV_CHUNK, T + W - 1 - first), tokens = at_most(n, T - first);
+      const ConvInputs inputs(block, b, first, n);
+      float* now = dz + (W - 1) * count;
+      if (tokens > 0) convolve(block, inputs, tokens, now);
+      const float* later[CONV_CHUNK];
+      float* d_inputs[CONV_CHUNK];
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t p = first + i, t = p - (W - 1);
+        d_inputs[i] = t >= 0 ? x.dx + (b * T + t) * D : x.d_window + (b * (W - 1) + p) * D;
+        d_inputs[i] += block.channel;
+        later[i] = block.zeros.get();
+        if (x.d_final && last <= p && p < last + W - 1)
+          later[i] = x.d_final + (b * (W - 1) + p - last) * D + block.channel;
+        if (p >= T) {
+          fill_zero(now + i * count, count);
+          continue;
         }
-        conv_token_backward(block, taps, dy, to, now);
-      } else {
-        fill_zero(now, count);
+        const float* dy = block.part->dy + block.output(b, p);
+        activate_backward(now + i * count, dy, count, head, x.silu, block.part->head, eps, s,
+                          s + head);
       }
-      // what the window that came out says about this input
-      const float* later = block.zeros.get();
-      if (x.d_final && last <= p && p < last + W - 1)
-        later = x.d_final + (b * (W - 1) + p - last) * D + block.channel;
-      const int64_t t = p - (W - 1);
-      float* d_input = t >= 0 ? x.dx + (b * T + t) * D : x.d_window + (b * (W - 1) + p) * D;
-      d_input += block.channel;
-      const float* dzs[MAX_WIDTH];
-      for (int64_t w = 0; w < W; ++w) dzs[w] = to.dz + (p + W - w) % W * count;
-      each_vector(count, [&](int64_t i, int64_t n) INLINE {
-        vf d = load_first(later + i, n);
-        for (int64_t w = 0; w < W; ++w)
-          d = fma(load_first(weight + w * count + i, n), load_first(dzs[w] + i, n), d);
-        store_first(d_input + i, d, n);
-      });
+      convolve_backward(block, inputs, n, dz, later, d_inputs, dweight);
+      std::memmove(dz, dz + n * count, static_cast<size_t>((W - 1) * count) * 4);
     }
   }
-  for (int64_t c = 0; c < count; ++c) {
-    float* sums = partial + (block.channel + c) * (W + 1);
-    for (int64_t w = 0; w < W; ++w) sums[w] = to.dweight[w * count + c];
-    sums[W] = to.dbias[c];
-  }
+  for (int64_t c = 0; c < count; ++c)
+    for (int64_t w = 0; w < W + 1; ++w)
+      partial[(block.channel + c) * (W + 1) + w] = dweight[w * count + c];
 }
 
 // f(group, first row, end, block) for every group of rows and block of channels, in parallel.
