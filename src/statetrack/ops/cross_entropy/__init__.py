@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import choose, compute_dtype, full_precision
+from statetrack.ops.backends import choose, compute_dtype
 from statetrack.ops.cross_entropy.naive import cross_entropy_naive
 from statetrack.ops.cross_entropy.native import cross_entropy_native
 
@@ -36,5 +36,4 @@ def cross_entropy(
         wanted = f"[M] = [{logits.shape[0]}] of int64"
         raise UserError(f"cross_entropy: targets must be {wanted}; got {got}")
     run = _IMPLEMENTATIONS[choose("cross_entropy", backend, tuple(_IMPLEMENTATIONS), logits)]
-    with full_precision(logits):
-        return run(logits.to(compute_dtype(logits)), targets, ignore_index)
+    return run(logits.to(compute_dtype(logits)), targets, ignore_index)

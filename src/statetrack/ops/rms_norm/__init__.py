@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.backends import check_shape, choose, compute_dtype
 from statetrack.ops.rms_norm.naive import rms_norm_naive
 from statetrack.ops.rms_norm.native import rms_norm_native
 
@@ -30,5 +30,4 @@ def rms_norm(x: Tensor, weight: Tensor, *, eps: float = 1e-6, backend: str = "au
     check_shape("rms_norm", "weight", weight, "[D]", (x.shape[-1],))
     run = _IMPLEMENTATIONS[choose("rms_norm", backend, tuple(_IMPLEMENTATIONS), x, weight)]
     dtype = compute_dtype(x, weight)
-    with full_precision(x):
-        return run(x.to(dtype), weight.to(dtype), eps).to(x.dtype)
+    return run(x.to(dtype), weight.to(dtype), eps).to(x.dtype)

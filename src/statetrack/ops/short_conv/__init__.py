@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.backends import check_shape, choose, compute_dtype
 from statetrack.ops.short_conv.naive import short_conv_naive
 from statetrack.ops.short_conv.native import MAX_WIDTH, short_conv_native
 
@@ -89,7 +89,6 @@ def short_conv(
     wide_dtype = torch.promote_types(x.dtype, torch.float32)
     lengths = None if valid is None else valid.sum(1)
     wide = [None if t is None else t.to(dtype) for t in tensors]
-    with full_precision(x):
-        outputs, after = run(*wide, lengths, parts, units, silu, eps)
+    outputs, after = run(*wide, lengths, parts, units, silu, eps)
     ys = (y.to(wide_dtype if h else x.dtype) for y, h in zip(outputs, units, strict=True))
     return tuple(ys), after.to(x.dtype)

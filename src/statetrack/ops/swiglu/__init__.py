@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import choose, compute_dtype, full_precision
+from statetrack.ops.backends import choose, compute_dtype
 from statetrack.ops.swiglu.naive import swiglu_naive
 from statetrack.ops.swiglu.native import swiglu_native
 
@@ -26,5 +26,4 @@ def swiglu(x: Tensor, *, backend: str = "auto") -> Tensor:
         got = f"{list(x.shape)} of {x.dtype}"
         raise UserError(f"swiglu: x must be a floating-point [..., 2 I], none of them 0; got {got}")
     run = _IMPLEMENTATIONS[choose("swiglu", backend, tuple(_IMPLEMENTATIONS), x)]
-    with full_precision(x):
-        return run(x.to(compute_dtype(x))).to(x.dtype)
+    return run(x.to(compute_dtype(x))).to(x.dtype)
