@@ -47,6 +47,6 @@ EXPORT int64_t statetrack_use(const char* name) {
   return 0;
 }
 
-EXPORT void statetrack_recurrence_forward(const Recurrence* x) { active->recurrence_forward(*x); }
-EXPORT void statetrack_recurrence_backward(const Recurrence* x) { active->recurrence_backward(*x); }
-EXPORT void statetrack_recurrence_step(const RecurrenceStep* x) { active->recurrence_step(*x); }
+#define FUNCTION(name, Arguments) \
+  EXPORT void statetrack_##name(const Arguments* x) { active->name(*x); }
+KERNELS(FUNCTION)

@@ -1,11 +1,14 @@
 // All kernels for one instruction set: the build compiles this file once a level.
 #include "kernels.h"
 
+#include "pointwise_rows.h"
 #include "recurrence_backward.h"
 #include "recurrence_forward.h"
 #include "recurrence_step.h"
+#include "short_conv.h"
 
 #define NAME_(level) kernels_##level
 #define NAME(level) NAME_(level)
 
-extern const Kernels NAME(LEVEL) = {recurrence_forward, recurrence_backward, recurrence_step};
+#define ENTRY(name, Arguments) name,
+extern const Kernels NAME(LEVEL) = {KERNELS(ENTRY)};

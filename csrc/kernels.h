@@ -48,10 +48,83 @@ struct RecurrenceStep {
   int64_t threads;
 };
 
+// Consecutive channels of a convolution's output, as a tensor of their own.
+struct Part {
+  float* y;         // [B, T, size]
+  const float* dy;  // like y
+  int64_t size;
+  int64_t head;  // each `head` channels are normalised to length 1; 0: none are
+};
+
+// z_t = bias + sum_w weight[:, w] x_{t - W + 1 + w}, where `window` comes before x; then SiLU; then
+// normalisation in some parts. The window that comes out is the last W - 1 inputs that exist.
+struct ShortConv {
+  const float* x;  // channel d of token t in row b is x[b * row + t * token + d]
+  int64_t row, token;
+  const float* weight;     // [D, W]
+  const float* bias;       // [D] or null
+  const float* window;     // [B, W - 1, D] or null: zeros
+  const int64_t* lengths;  // [B] how many tokens of a row exist; null: all T
+  const Part* parts;       // of all D channels
+  float* final;            // [B, W - 1, D]
+  const float* d_final;    // like final, or null; from here on for the backward pass alone
+  float* dx;               // [B, T, D]
+  float* dweight;          // [D, W]
+  float* dbias;            // [D]
+  float* d_window;         // [B, W - 1, D]
+  int64_t B, T, D, W, num_parts, silu;
+  double eps;
+  int64_t threads;
+};
+
+// y = x / sqrt(mean(x^2) + eps) * weight
+struct RMSNorm {
+  const float *x, *weight;  // [rows, size], [size]
+  float* y;                 // [rows, size]
+  const float* dy;          // like y; from here on for the backward pass alone
+  float *dx, *dweight;
+  int64_t rows, size;
+  double eps;
+  int64_t threads;
+};
+
+// y = silu(gate) * up for rows [gate, up]
+struct SwiGLU {
+  const float* x;   // [rows, 2 size]
+  float* y;         // [rows, size]
+  const float* dy;  // like y; from here on for the backward pass alone
+  float* dx;
+  int64_t rows, size, threads;
+};
+
+// loss = mean of -log softmax(logits)[target] over the rows whose target is not `ignore`
+struct CrossEntropy {
+  const float* logits;     // [rows, classes]
+  const int64_t* targets;  // [rows]
+  float *loss, *count;     // one number each; count: how many rows the mean is over
+  const float* d_loss;     // one number; from here on for the backward pass alone
+  float* d_logits;
+  int64_t rows, classes, ignore, threads;
+};
+
+// Every kernel and what it takes.
+#define KERNELS(X)                     \
+  X(recurrence_forward, Recurrence)    \
+  X(recurrence_backward, Recurrence)   \
+  X(recurrence_step, RecurrenceStep)   \
+  X(short_conv_forward, ShortConv)     \
+  X(short_conv_backward, ShortConv)    \
+  X(rms_norm_forward, RMSNorm)         \
+  X(rms_norm_backward, RMSNorm)        \
+  X(swiglu_forward, SwiGLU)            \
+  X(swiglu_backward, SwiGLU)           \
+  X(cross_entropy_forward, CrossEntropy) \
+  X(cross_entropy_backward, CrossEntropy)
+
 struct Kernels {
-  void (*recurrence_forward)(const Recurrence&);
-  void (*recurrence_backward)(const Recurrence&);
-  void (*recurrence_step)(const RecurrenceStep&);
+#define FIELD(name, Arguments) void (*name)(const Arguments&);
+  KERNELS(FIELD)
+#undef FIELD
 };
 
 extern const Kernels kernels_baseline;

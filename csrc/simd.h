@@ -137,11 +137,8 @@ inline vf select(vi mask, vf yes, vf no) {
   return as_float((mask & as_int(yes)) | (~mask & as_int(no)));
 }
 
-// 2^x, relative error below 2e-7 for x in [-126, 127]; 0 below -126, and 2^127 above 127.
-inline vf exp2(vf x) {
-  const vf low = splat(-126.0f), high = splat(127.0f);
-  vi vanished = x < low;
-  x = select(x > high, high, select(vanished, low, x));
+// 2^x for x in [-126, 127], with a relative error below 2e-7.
+inline vf exp2_within(vf x) {
   const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   vf rounded = x + magic;
   vi n = as_int(rounded) - as_int(magic);
@@ -152,7 +149,14 @@ inline vf exp2(vf x) {
   p = fma(p, f, splat(0.240221202f));
   p = fma(p, f, splat(0.693146944f));
   p = fma(p, f, splat(1.00000012f));
-  vf result = p * as_float((n + 127) << 23);
+  return p * as_float((n + 127) << 23);
+}
+
+// 2^x for any x: 0 below -126, and 2^127 above 127.
+inline vf exp2(vf x) {
+  const vf low = splat(-126.0f), high = splat(127.0f);
+  vi vanished = x < low;
+  vf result = exp2_within(select(x > high, high, select(vanished, low, x)));
   return as_float(~vanished & as_int(result));
 }
 

@@ -23,9 +23,9 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"errors"},
     "automata": {"errors", "files"},
     "layers": {"errors", "config", "ops"},
-    "models": {"errors", "config", "layers"},
+    "models": {"errors", "config", "layers", "ops"},
     "tasks": {"errors", "config", "files", "automata"},
-    "training": {"errors", "config", "files", "layers", "models", "tasks"},
+    "training": {"errors", "config", "files", "layers", "models", "ops", "tasks"},
     "experiments": {
         "errors", "config", "files", "terminal", "layers", "models", "tasks", "training",
     },

@@ -18,14 +18,14 @@ from tests.training.small import FLAGS
 
 def nan_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
-    honest = loop.F.cross_entropy
+    honest = loop.cross_entropy
 
     def loss(*args: Any, **options: Any) -> torch.Tensor:
         nonlocal calls
         calls += 1
         return honest(*args, **options) * (float("nan") if calls == call else 1.0)
 
-    monkeypatch.setattr(loop.F, "cross_entropy", loss)
+    monkeypatch.setattr(loop, "cross_entropy", loss)
 
 
 @pytest.mark.parametrize(

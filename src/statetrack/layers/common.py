@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
+from statetrack.ops import rms_norm, short_conv
 
 
 class ShortConv(nn.Module):
-    """Causal depthwise convolution: y_t = sum_w weight[:, w] x_{t - width + 1 + w} (+ bias).
+    """Causal depthwise convolution: y_t = silu(sum_w weight[:, w] x_{t - width + 1 + w} (+ bias)).
 
-    Its state is the last `width - 1` inputs, [B, width - 1, D]. Written as shifted sums: on CPUs
-    that is faster than the general convolution, forward and backward.
+    Its state is the last `width - 1` inputs, [B, width - 1, D]. See `ops.short_conv` for `sizes`
+    and `head_sizes`.
     """
 
     def __init__(self, channels: int, width: int, bias: bool) -> None:
@@ -31,22 +32,28 @@ class ShortConv(nn.Module):
         """Zeros: nothing came before."""
         return self.weight.new_zeros(batch, self.width - 1, self.weight.shape[0])
 
-    def forward(self, x: Tensor, window: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x [B, T, D] after the inputs in `window`; returns y and the next window."""
-        length = x.shape[1]
-        padded = torch.cat([window.to(x.dtype), x], 1)
-        weight = self.weight.to(x.dtype)
-        y = padded[:, :length] * weight[:, 0]
-        for w in range(1, self.width):
-            y = y + padded[:, w : w + length] * weight[:, w]
-        if self.bias is not None:
-            y = y + self.bias.to(x.dtype)
-        if valid is None:
-            return y, padded[:, length:]
-        # the last inputs that exist: positions count .. count + width - 2 of the padded row
-        count = valid.sum(1)[:, None, None]
-        last = count + torch.arange(self.width - 1, device=x.device)[None, :, None]
-        return y, padded.gather(1, last.expand(-1, -1, x.shape[2]))
+    def forward(
+        self,
+        x: Tensor,
+        window: Tensor,
+        valid: Tensor | None,
+        *,
+        sizes: Sequence[int] | None = None,
+        head_sizes: Sequence[int] | None = None,
+        backend: str = "auto",
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """x [B, T, D] after the inputs in `window`; returns the parts of y and the next window."""
+        return short_conv(
+            x,
+            self.weight,
+            self.bias,
+            silu=True,
+            sizes=sizes,
+            head_sizes=head_sizes,
+            window=window,
+            valid=valid,
+            backend=backend,
+        )
 
 
 class RMSNorm(nn.Module):
@@ -57,11 +64,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(size))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, backend: str = "auto") -> Tensor:
         """Normalise the last dimension."""
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        weight = self.weight.to(wide.dtype)
-        return F.rms_norm(wide, weight.shape, weight, self.eps).to(x.dtype)
+        return rms_norm(x, self.weight, eps=self.eps, backend=backend)
 
 
 class BetaGate(nn.Module):

@@ -90,24 +90,30 @@ class DeltaNet(Mixer):
         return DeltaNetState(S, conv)
 
     def _project(
-        self, x: Tensor, window: Tensor, valid: Tensor | None
+        self, x: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """q, k [B, T, H, K], v [B, T, H, V] and the convolution's next window."""
         qkv = self.qkv_proj(x)
         if self.conv:
-            qkv, window = self.conv(qkv, window, valid)
-            qkv = F.silu(qkv)
+            (q, k, v), window = self.conv(
+                qkv,
+                window,
+                valid,
+                sizes=self.sizes,
+                head_sizes=[self.key_size, self.key_size, 0],
+                backend=backend,
+            )
+            q, k, v = (part.unflatten(-1, (self.config.num_heads, -1)) for part in (q, k, v))
+            return q, k, v, window
         q, k, v = (
             part.unflatten(-1, (self.config.num_heads, -1)) for part in qkv.split(self.sizes, -1)
         )
-        if not self.conv:
-            v = F.silu(v)
-        return l2_normalize(q), l2_normalize(k), v, window
+        return l2_normalize(q), l2_normalize(k), F.silu(v), window
 
     def mix(
         self, x: Tensor, state: DeltaNetState, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, DeltaNetState]:
-        q, k, v, window = self._project(x, state.conv, valid)
+        q, k, v, window = self._project(x, state.conv, valid, backend)
         beta = self.beta(x)
         if valid is not None:
             beta = beta.masked_fill(~valid[..., None], 0.0)
@@ -115,7 +121,7 @@ class DeltaNet(Mixer):
             q, k, v, beta, initial_state=state.S, output_final_state=True, backend=backend
         )
         assert S is not None
-        return self.o_proj(self.norm(o).flatten(-2)), DeltaNetState(S, window)
+        return self.o_proj(self.norm(o, backend).flatten(-2)), DeltaNetState(S, window)
 
     def transitions(self, x: Tensor) -> HouseholderProduct:
         _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)

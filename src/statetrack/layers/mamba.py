@@ -96,12 +96,13 @@ class Mamba(Mixer):
         return MambaState(h, conv)
 
     def _inputs(
-        self, u: Tensor, window: Tensor, valid: Tensor | None
+        self, u: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """u, delta [B, T, D], B, C [B, T, N] and the convolution's next window."""
         if self.conv:
-            u, window = self.conv(u, window, valid)
-        u = F.silu(u)
+            (u,), window = self.conv(u, window, valid, backend=backend)
+        else:
+            u = F.silu(u)
         low, B, C = self.x_proj(u).split([self.dt_rank, *[self.config.d_state] * 2], -1)
         return u, F.softplus(self.dt_proj(low)), B, C, window
 
@@ -109,7 +110,7 @@ class Mamba(Mixer):
         self, x: Tensor, state: MambaState, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, MambaState]:
         u, z = self.in_proj(x).chunk(2, -1)
-        u, delta, B, C, window = self._inputs(u, state.conv, valid)
+        u, delta, B, C, window = self._inputs(u, state.conv, valid, backend)
         if valid is not None:
             delta = delta.masked_fill(~valid[..., None], 0.0)
         y, h = selective_scan(

@@ -14,6 +14,7 @@ from statetrack.errors import UserError
 from statetrack.layers import MixerConfig, Transition
 from statetrack.layers.common import RMSNorm
 from statetrack.models.config import ModelConfig
+from statetrack.ops import swiglu
 
 State = tuple[Any, ...]  # one layer's state after the other
 
@@ -157,14 +158,18 @@ class GatedMLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         size = config.mlp_size or _mlp_size(config)
-        self.activation = F.silu if config.mlp == "swiglu" else F.gelu
+        self.activation = swiglu if config.mlp == "swiglu" else _gated_gelu
         self.gate_up = nn.Linear(config.hidden_size, 2 * size, bias=False)
         self.down = nn.Linear(size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden_size] -> the same."""
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(self.activation(gate) * up)
+        return self.down(self.activation(self.gate_up(x)))
+
+
+def _gated_gelu(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, -1)
+    return F.gelu(gate) * up
 
 
 def _mlp_size(config: ModelConfig) -> int:

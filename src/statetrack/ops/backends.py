@@ -15,9 +15,11 @@ BACKENDS = ("naive", "torch", "native")
 
 
 def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | None) -> str:
-    """The backend to use: "auto" is "native" where that can serve the tensors, else "torch"."""
+    """The backend to use: "auto" is native, torch or naive, the first that can."""
     if backend == "auto":
-        return "native" if "native" in available and native.serves(*tensors) else "torch"
+        if "native" in available and native.serves(*tensors):
+            return "native"
+        return "torch" if "torch" in available else "naive"
     if backend not in available:
         raise UserError(
             f"{op} has no backend {backend!r}; it has: {', '.join(['auto', *available])}"

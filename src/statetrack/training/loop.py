@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
+from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, HeldOut, Stream, generator
 from statetrack.training.config import RunConfig
 from statetrack.training.evaluate import evaluate
@@ -154,7 +154,7 @@ class _Loop:
         weight = saturation_weight(config, step)
         with self.autocast, recorded_betas(self.model) as betas:
             logits, _ = self.model(tokens)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+        loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
         penalty = torch.zeros(())
         if weight and betas:
             real = tokens != self.saver.config.task.pad

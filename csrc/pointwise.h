@@ -1,0 +1,64 @@
+// What the kernels between the matrix products share: a loop over vectors, SiLU, sums of partials.
+#pragma once
+
+#include "kernels.h"
+#include "parallel.h"
+#include "simd.h"
+
+namespace {
+
+#define INLINE __attribute__((always_inline))
+
+// f(i, n) for the n numbers from i on, vector by vector; n < LANES for what is left at the end.
+// Two at once, so that they share the loads of constants.
+template <class F>
+INLINE inline void each_vector(int64_t count, const F& f) {
+  int64_t i = 0;
+  for (; i + 2 * LANES <= count; i += 2 * LANES) f(i, int64_t(LANES)), f(i + LANES, int64_t(LANES));
+  if (i + LANES <= count) f(i, int64_t(LANES)), i += LANES;
+  if (i < count) f(i, count - i);
+}
+
+// The first n lanes; the others are `fill`.
+inline vf load_filled(const float* p, int64_t n, float fill) {
+  if (n >= LANES) return load(p);
+  float x[LANES];
+  for (int64_t i = 0; i < LANES; ++i) x[i] = i < n ? p[i] : fill;
+  return load(x);
+}
+
+inline vf exp(vf x) { return exp2(x * splat(1.44269504f)); }
+
+// Exactly 0 where the result would not be a normal number.
+inline vf sigmoid(vf x) {
+  const vf low = splat(-87.0f), high = splat(87.0f);
+  const vf inside = x < low ? low : high < x ? high : x;
+  return x < low ? vf{} : 1.0f / (1.0f + exp2_within(inside * splat(-1.44269504f)));
+}
+
+// d silu(z) / dz, for s = sigmoid(z).
+inline vf d_silu(vf z, vf s) { return s * fma(z, 1.0f - s, splat(1.0f)); }
+
+// out[i] = sum over the blocks of partials[block][i], always in the same order.
+inline void sum_partials(const float* partials, int64_t blocks, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; ++i) {
+    double total = 0;
+    for (int64_t block = 0; block < blocks; ++block) total += partials[block * size + i];
+    out[i] = static_cast<float>(total);
+  }
+}
+
+inline void fill_zero(float* p, int64_t count) {
+  std::memset(p, 0, static_cast<size_t>(count) * 4);
+}
+
+inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
+inline int64_t at_least(int64_t x, int64_t limit) { return x > limit ? x : limit; }
+inline int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+// Rows that are worked on together: what a weight's gradient sums before others come in.
+inline int64_t rows_in_block(int64_t row_size) {
+  return at_most(at_least(32768 / row_size, 1), 1024);
+}
+
+}  // namespace

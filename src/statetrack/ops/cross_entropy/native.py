@@ -1,0 +1,96 @@
+"""The cross-entropy on the native kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.ops.cross_entropy.naive import check_targets
+from statetrack.ops.native import call
+from statetrack.ops.operators import differentiable, operator
+
+
+class CrossEntropy(ctypes.Structure):
+    """The arguments of the kernels, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("logits", "targets", "loss", "count")),
+        *((name, ctypes.c_void_p) for name in ("d_loss", "d_logits")),
+        *((name, ctypes.c_int64) for name in ("rows", "classes", "ignore", "threads")),
+    ]
+
+
+def _arguments(logits: Tensor, targets: Tensor, count: Tensor, ignore_index: int) -> CrossEntropy:
+    return CrossEntropy(
+        logits=logits.data_ptr(),
+        targets=targets.data_ptr(),
+        count=count.data_ptr(),
+        rows=len(logits),
+        classes=logits.shape[1],
+        ignore=ignore_index,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _forward(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    check_targets(targets, logits.shape[1], ignore_index)
+    logits, targets = logits.contiguous(), targets.contiguous()
+    loss, count = _fake_forward(logits, targets, ignore_index)
+    arguments = _arguments(logits, targets, count, ignore_index)
+    arguments.loss = loss.data_ptr()
+    call("cross_entropy_forward", arguments)
+    return loss, count
+
+
+def _fake_forward(logits: Tensor, targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    return logits.new_empty(()), logits.new_empty(())
+
+
+def _backward(
+    d_loss: Tensor, count: Tensor, logits: Tensor, targets: Tensor, ignore_index: int
+) -> Tensor:
+    logits, targets = logits.contiguous(), targets.contiguous()
+    d_logits = torch.empty_like(logits)
+    arguments = _arguments(logits, targets, count, ignore_index)
+    arguments.d_loss, arguments.d_logits = d_loss.data_ptr(), d_logits.data_ptr()
+    call("cross_entropy_backward", arguments)
+    return d_logits
+
+
+def _fake_backward(
+    d_loss: Tensor, count: Tensor, logits: Tensor, targets: Tensor, ignore_index: int
+) -> Tensor:
+    return torch.empty_like(logits, memory_format=torch.contiguous_format)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    logits, targets, ctx.ignore_index = inputs
+    ctx.save_for_backward(output[1], logits, targets)
+    ctx.mark_non_differentiable(output[1])
+
+
+def _gradients(ctx: Any, d_loss: Tensor, _: Any) -> tuple[Any, ...]:
+    backward = torch.ops.statetrack.cross_entropy_backward
+    return backward(d_loss, *ctx.saved_tensors, ctx.ignore_index), None, None
+
+
+operator(
+    "cross_entropy(Tensor logits, Tensor targets, int ignore_index) -> (Tensor, Tensor)",
+    _forward,
+    _fake_forward,
+)
+operator(
+    "cross_entropy_backward(Tensor d_loss, Tensor count, Tensor logits, Tensor targets, "
+    "int ignore_index) -> Tensor",
+    _backward,
+    _fake_backward,
+)
+differentiable("cross_entropy", _setup, _gradients)
+
+
+def cross_entropy_native(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
+    """See cross_entropy_naive; logits in float32."""
+    return torch.ops.statetrack.cross_entropy(logits, targets, ignore_index)[0]

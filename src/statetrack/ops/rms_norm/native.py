@@ -1,0 +1,84 @@
+"""RMSNorm on the native kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.ops.native import call
+from statetrack.ops.operators import differentiable, operator
+
+
+class RMSNorm(ctypes.Structure):
+    """The arguments of the kernels, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("x", "weight", "y", "dy", "dx", "dweight")),
+        *((name, ctypes.c_int64) for name in ("rows", "size")),
+        ("eps", ctypes.c_double),
+        ("threads", ctypes.c_int64),
+    ]
+
+
+def _arguments(x: Tensor, weight: Tensor, eps: float) -> RMSNorm:
+    size = len(weight)
+    return RMSNorm(
+        x=x.data_ptr(),
+        weight=weight.data_ptr(),
+        rows=x.numel() // size,
+        size=size,
+        eps=eps,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _forward(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    x, weight = x.contiguous(), weight.contiguous()
+    y = torch.empty_like(x)
+    arguments = _arguments(x, weight, eps)
+    arguments.y = y.data_ptr()
+    call("rms_norm_forward", arguments)
+    return y
+
+
+def _backward(dy: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    dy, x, weight = dy.contiguous(), x.contiguous(), weight.contiguous()
+    dx, dweight = torch.empty_like(x), torch.empty_like(weight)
+    arguments = _arguments(x, weight, eps)
+    arguments.dy, arguments.dx, arguments.dweight = (t.data_ptr() for t in (dy, dx, dweight))
+    call("rms_norm_backward", arguments)
+    return dx, dweight
+
+
+def _empty(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.eps = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+    return *torch.ops.statetrack.rms_norm_backward(dy, *ctx.saved_tensors, ctx.eps), None
+
+
+operator(
+    "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
+    _forward,
+    lambda x, weight, eps: _empty(x),
+)
+operator(
+    "rms_norm_backward(Tensor dy, Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
+    _backward,
+    lambda dy, x, weight, eps: (_empty(x), _empty(weight)),
+)
+differentiable("rms_norm", _setup, _gradients)
+
+
+def rms_norm_native(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See rms_norm_naive; x and weight in float32."""
+    return torch.ops.statetrack.rms_norm(x, weight, eps)

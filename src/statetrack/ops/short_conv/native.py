@@ -1,0 +1,210 @@
+"""The short convolution on the native kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.ops.native import call, pointer
+from statetrack.ops.operators import differentiable, operator
+
+MAX_WIDTH = 8
+
+
+class Part(ctypes.Structure):
+    """Some channels of the output, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("y", "dy")),
+        *((name, ctypes.c_int64) for name in ("size", "head")),
+    ]
+
+
+class ShortConv(ctypes.Structure):
+    """The arguments of the kernels, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("row", "token")),
+        *((name, ctypes.c_void_p) for name in ("weight", "bias", "window", "lengths", "parts")),
+        *((name, ctypes.c_void_p) for name in ("final", "d_final", "dx", "dweight", "dbias")),
+        ("d_window", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("B", "T", "D", "W", "num_parts", "silu")),
+        ("eps", ctypes.c_double),
+        ("threads", ctypes.c_int64),
+    ]
+
+
+Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
+
+
+def _run(
+    name: str,
+    inputs: Inputs,
+    sizes: list[int],
+    head_sizes: list[int],
+    silu: bool,
+    eps: float,
+    parts: dict[str, list[Tensor]],
+    **others: Tensor | None,
+) -> None:
+    """Call a kernel; slices of a fused projection are taken as they are."""
+    x, *rest = inputs
+    x = x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
+    weight, bias, window, lengths = (None if t is None else t.contiguous() for t in rest)
+    assert weight is not None
+    table = (Part * len(sizes))()
+    for row, size, head in zip(table, sizes, head_sizes, strict=True):
+        row.size, row.head = size, head
+    for field, tensors in parts.items():
+        for row, tensor in zip(table, tensors, strict=True):
+            setattr(row, field, tensor.data_ptr())
+    arguments = ShortConv(
+        x=x.data_ptr(),
+        row=x.stride(0),
+        token=x.stride(1),
+        weight=weight.data_ptr(),
+        bias=pointer(bias),
+        window=pointer(window),
+        lengths=pointer(lengths),
+        parts=ctypes.addressof(table),
+        **{field: pointer(tensor) for field, tensor in others.items()},
+        B=x.shape[0],
+        T=x.shape[1],
+        D=x.shape[2],
+        W=weight.shape[1],
+        num_parts=len(sizes),
+        silu=silu,
+        eps=eps,
+        threads=torch.get_num_threads(),
+    )
+    call(name, arguments)
+
+
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Tensor | None,
+    lengths: Tensor | None,
+    sizes: list[int],
+    head_sizes: list[int],
+    silu: bool,
+    eps: float,
+) -> tuple[list[Tensor], Tensor]:
+    inputs = x, weight, bias, window, lengths
+    parts, final = _fake_forward(*inputs, sizes, head_sizes, silu, eps)
+    _run("short_conv_forward", inputs, sizes, head_sizes, silu, eps, {"y": parts}, final=final)
+    return parts, final
+
+
+def _fake_forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Tensor | None,
+    lengths: Tensor | None,
+    sizes: list[int],
+    head_sizes: list[int],
+    silu: bool,
+    eps: float,
+) -> tuple[list[Tensor], Tensor]:
+    parts = [x.new_empty(*x.shape[:2], size) for size in sizes]
+    return parts, x.new_empty(x.shape[0], weight.shape[1] - 1, x.shape[2])
+
+
+def _backward(
+    d_parts: list[Tensor],
+    d_final: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Tensor | None,
+    lengths: Tensor | None,
+    sizes: list[int],
+    head_sizes: list[int],
+    silu: bool,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    inputs = x, weight, bias, window, lengths
+    grads = _fake_backward(d_parts, d_final, *inputs, sizes, head_sizes, silu, eps)
+    d_parts = [d.contiguous() for d in d_parts]
+    d_final = None if d_final is None else d_final.contiguous()
+    names = "dx", "dweight", "dbias", "d_window"
+    others = dict(zip(names, grads, strict=True), d_final=d_final)
+    _run("short_conv_backward", inputs, sizes, head_sizes, silu, eps, {"dy": d_parts}, **others)
+    return grads
+
+
+def _fake_backward(
+    d_parts: list[Tensor],
+    d_final: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Tensor | None,
+    lengths: Tensor | None,
+    sizes: list[int],
+    head_sizes: list[int],
+    silu: bool,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    batch, _, channels = x.shape
+    d_window = x.new_empty(batch, weight.shape[1] - 1, channels)
+    return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(channels), d_window
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[list[Tensor], Tensor]) -> None:
+    *tensors, sizes, head_sizes, silu, eps = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.options = sizes, head_sizes, silu, eps
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(
+    ctx: Any, d_parts: list[Tensor | None], d_final: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    x, _, bias, window, _ = ctx.saved_tensors
+    given = [
+        x.new_zeros(*x.shape[:2], size) if d is None else d
+        for d, size in zip(d_parts, ctx.options[0], strict=True)
+    ]
+    dx, dweight, dbias, d_window = torch.ops.statetrack.short_conv_backward(
+        given, d_final, *ctx.saved_tensors, *ctx.options
+    )
+    dbias, d_window = (None if bias is None else dbias), (None if window is None else d_window)
+    return dx, dweight, dbias, d_window, None, None, None, None, None
+
+
+_INPUTS = (
+    "Tensor x, Tensor weight, Tensor? bias, Tensor? window, Tensor? lengths, int[] sizes, "
+    "int[] head_sizes, bool silu, float eps"
+)
+operator(f"short_conv({_INPUTS}) -> (Tensor[], Tensor)", _forward, _fake_forward)
+operator(
+    f"short_conv_backward(Tensor[] d_parts, Tensor? d_final, {_INPUTS}) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+    _backward,
+    _fake_backward,
+)
+differentiable("short_conv", _setup, _gradients)
+
+
+def short_conv_native(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Tensor | None,
+    lengths: Tensor | None,
+    sizes: list[int],
+    head_sizes: list[int],
+    silu: bool,
+    eps: float,
+) -> tuple[list[Tensor], Tensor]:
+    """See short_conv_naive; everything in float32 but the int64 lengths."""
+    return torch.ops.statetrack.short_conv(
+        x, weight, bias, window, lengths, sizes, head_sizes, silu, eps
+    )

@@ -1,0 +1,71 @@
+"""SwiGLU on the native kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.ops.native import call
+from statetrack.ops.operators import differentiable, operator
+
+
+class SwiGLU(ctypes.Structure):
+    """The arguments of the kernels, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("x", "y", "dy", "dx")),
+        *((name, ctypes.c_int64) for name in ("rows", "size", "threads")),
+    ]
+
+
+def _arguments(x: Tensor) -> SwiGLU:
+    size = x.shape[-1] // 2
+    rows = x.numel() // (2 * size)
+    return SwiGLU(x=x.data_ptr(), rows=rows, size=size, threads=torch.get_num_threads())
+
+
+def _forward(x: Tensor) -> Tensor:
+    x = x.contiguous()
+    y = _fake_forward(x)
+    arguments = _arguments(x)
+    arguments.y = y.data_ptr()
+    call("swiglu_forward", arguments)
+    return y
+
+
+def _fake_forward(x: Tensor) -> Tensor:
+    return x.new_empty(*x.shape[:-1], x.shape[-1] // 2)
+
+
+def _backward(dy: Tensor, x: Tensor) -> Tensor:
+    dy, x = dy.contiguous(), x.contiguous()
+    dx = torch.empty_like(x)
+    arguments = _arguments(x)
+    arguments.dy, arguments.dx = dy.data_ptr(), dx.data_ptr()
+    call("swiglu_backward", arguments)
+    return dx
+
+
+def _fake_backward(dy: Tensor, x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _gradients(ctx: Any, dy: Tensor) -> Tensor:
+    return torch.ops.statetrack.swiglu_backward(dy, *ctx.saved_tensors)
+
+
+operator("swiglu(Tensor x) -> Tensor", _forward, _fake_forward)
+operator("swiglu_backward(Tensor dy, Tensor x) -> Tensor", _backward, _fake_backward)
+differentiable("swiglu", _setup, _gradients)
+
+
+def swiglu_native(x: Tensor) -> Tensor:
+    """See swiglu_naive; x in float32."""
+    return torch.ops.statetrack.swiglu(x)

@@ -1,0 +1,29 @@
+"""Layers in float32, on the kernels that `auto` chooses, against float64: values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.layers.common import LAYERS, inputs, make_layer, make_state
+from tests.ops.common import assert_close, draw
+
+
+@pytest.mark.parametrize("lengths", [None, (40, 1, 17)], ids=["whole", "masked"])
+@pytest.mark.parametrize("config", LAYERS)
+def test_agrees_with_double_precision(config, lengths):
+    mask = None if lengths is None else torch.arange(40) < torch.tensor(lengths)[:, None]
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        layer = make_layer(config).to(dtype)
+        x = inputs(3, 40).to(dtype).requires_grad_()
+        state = type(own := make_state(layer, 3))(*(s.to(dtype).requires_grad_() for s in own))
+        y, end = layer(x, state, mask=mask)
+        normal = draw(1)
+        loss = sum((normal(*part.shape) * part).sum() for part in (y, *end))
+        parts = [s for s in state if s.numel()]
+        gradients = torch.autograd.grad(loss, [x, *parts, *layer.parameters()])
+        results.append([y, *end, *gradients])
+    for double, single in zip(*results, strict=True):
+        assert single.dtype == torch.float32
+        assert_close(single, double, 1e-4)
