@@ -49,3 +49,12 @@ EXPORT int64_t statetrack_use(const char* name) {
 
 EXPORT void statetrack_recurrence_forward(const Recurrence* x) { active->recurrence_forward(*x); }
 EXPORT void statetrack_recurrence_backward(const Recurrence* x) { active->recurrence_backward(*x); }
+EXPORT void statetrack_selective_scan_forward(const SelectiveScan* x) {
+  active->selective_scan_forward(*x);
+}
+EXPORT void statetrack_selective_scan_backward(const SelectiveScan* x) {
+  active->selective_scan_backward(*x);
+}
+EXPORT void statetrack_selective_scan_step(const SelectiveScanStep* x) {
+  active->selective_scan_step(*x);
+}

@@ -6,57 +6,17 @@
 // gates that are 0 or negative too, and is exact for gates 1, -1 and powers of 2.
 #pragma once
 
+#include "blocks.h"
 #include "kernels.h"
 #include "parallel.h"
-#include "simd.h"
 
 namespace {
 
-constexpr int MAX_VECTORS = 4;  // vectors in a row of a block: what fits in 16 registers
-constexpr int64_t BLOCK = MAX_VECTORS * LANES;
 constexpr int AHEAD = 4;  // steps to prefetch ahead: heads lie strided, which hardware misses
 
 inline bool out_of_range(float c) {
   float size = c < 0 ? -c : c;
   return !(size > 0x1p-30f && size < 0x1p30f);
-}
-
-inline int64_t blocks_of(int64_t size) { return (size + BLOCK - 1) / BLOCK; }
-inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
-
-// The part of a dimension that one block covers.
-struct Block {
-  int64_t start;
-  int vectors;
-  int64_t last;  // lanes of the last vector that exist
-
-  Block(int64_t index, int64_t size) : start(index * BLOCK) {
-    int64_t left = size - start < BLOCK ? size - start : BLOCK;
-    vectors = static_cast<int>((left + LANES - 1) / LANES);
-    last = left - (vectors - 1) * LANES;
-  }
-  int64_t width() const { return int64_t(vectors) * LANES; }  // with padding
-  int64_t count() const { return (vectors - 1) * LANES + last; }
-};
-
-template <int NV>
-inline void load_row(vf* x, const float* p, int64_t last) {
-  for (int i = 0; i < NV - 1; ++i) x[i] = load(p + i * LANES);
-  x[NV - 1] = load_first(p + (NV - 1) * LANES, last);
-}
-
-template <int NV>
-inline void store_row(float* p, const vf* x, int64_t last) {
-  for (int i = 0; i < NV - 1; ++i) store(p + i * LANES, x[i]);
-  store_first(p + (NV - 1) * LANES, x[NV - 1], last);
-}
-
-inline void prefetch(const float* p, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(p + i);
-}
-
-inline void prefetch_write(float* p, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(p + i, 1);
 }
 
 // One sequence and head.

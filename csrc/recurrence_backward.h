@@ -212,7 +212,7 @@ struct SweepA {
     }
   }
 
-  void prefetch_step(int64_t s, int64_t t) const {
+  PREFETCHES void prefetch_step(int64_t s, int64_t t) const {
     const Row& row = b.row;
     const Recurrence& x = row.x;
     if (s - AHEAD >= 0) {
@@ -388,7 +388,7 @@ struct SweepB {
     if (!CHANNEL) *dgate = static_cast<float>((block.start ? *dgate : 0.0f) + whole);
   }
 
-  void prefetch_step(int64_t s, int64_t t) const {
+  PREFETCHES void prefetch_step(int64_t s, int64_t t) const {
     const Row& row = b.row;
     const Recurrence& x = row.x;
     if (s + AHEAD < row.steps) {

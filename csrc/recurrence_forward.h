@@ -119,7 +119,7 @@ struct ForwardBlock {
     }
   }
 
-  void prefetch_step(int64_t s, int64_t t) const {
+  PREFETCHES void prefetch_step(int64_t s, int64_t t) const {
     const Recurrence& x = row.x;
     if (s + AHEAD < row.steps) {
       prefetch(row.k(s + AHEAD), x.K);

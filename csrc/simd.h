@@ -121,27 +121,26 @@ inline vi as_int(vf x) {
   return y;
 }
 
-inline vf select(vi mask, vf yes, vf no) {
-  return as_float((mask & as_int(yes)) | (~mask & as_int(no)));
-}
-
-// 2^x, relative error below 2e-7 for x in [-126, 127]; 0 below -126, and 2^127 above 127.
+// 2^(x + MORE) with a relative error below 2e-7, exact for whole x. What is below 2^-126.5 is 0, and
+// what is above 2^127.5 infinite.
+template <int MORE = 0>
 inline vf exp2(vf x) {
-  const vf low = splat(-126.0f), high = splat(127.0f);
-  vi vanished = x < low;
-  x = select(x > high, high, select(vanished, low, x));
-  const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  vf rounded = x + magic;
-  vi n = as_int(rounded) - as_int(magic);
-  vf f = x - (rounded - magic);  // in [-1/2, 1/2]
-  vf p = splat(0.00132764713f);
-  p = fma(p, f, splat(0.00967554096f));
-  p = fma(p, f, splat(0.0555071309f));
-  p = fma(p, f, splat(0.240221202f));
-  p = fma(p, f, splat(0.693146944f));
-  p = fma(p, f, splat(1.00000012f));
-  vf result = p * as_float((n + 127) << 23);
-  return as_float(~vanished & as_int(result));
+  const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the lowest bits
+  const vf magic = splat(shift + 127 + MORE);
+  const vf rounded = x + magic;
+  const vf f = x - (rounded - magic);  // in [-1/2, 1/2]
+  vf p = splat(0.0013264727f);
+  p = fma(p, f, splat(0.009671513f));
+  p = fma(p, f, splat(0.055507336f));
+  p = fma(p, f, splat(0.24022242f));
+  p = fma(p, f, splat(0.693147f));
+  p = fma(p, f, splat(1.0f));
+  // those bits are the exponent of a power of 2; exponent 0 is the number 0 and 255 infinity
+  const vi low = as_int(splat(shift)), high = as_int(splat(shift + 255));
+  vi exponent = as_int(rounded);
+  exponent = exponent < low ? low : exponent;
+  exponent = exponent > high ? high : exponent;
+  return p * as_float(exponent << 23);
 }
 
 }  // namespace
