@@ -36,8 +36,8 @@ struct Recurrence {
   int64_t threads;
 };
 
-// h_t = a_t h_{t-1} + delta_t B_t u_t, y_t = (C_t . h_t + skip u_t) silu(z_t), of each of D channels
-// with N states; a_t = exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative`. Tokens of all
+// h_t = a_t h_{t-1} + delta_t B_t u_t, y_t = (C_t . h_t + skip u_t) silu(z_t), of D channels with N
+// states each; a_t = exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative`. Tokens of all
 // sequences lie one after the other; of the views only the stride of the tokens counts.
 struct SelectiveScan {
   View u, delta;         // [tokens, D]
@@ -61,7 +61,7 @@ struct SelectiveScan {
   int64_t threads;
 };
 
-// One token of the scan for each of `rows` states [D, N], which are updated in place. All contiguous.
+// One token of the scan for each of `rows` states, which are updated in place. All contiguous.
 struct SelectiveScanStep {
   float* state;                    // [rows, D, N]
   const float *u, *delta;          // [rows, D]

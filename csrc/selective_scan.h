@@ -12,8 +12,9 @@
 namespace {
 
 constexpr int GROUP = LANES == 16 ? 8 : 4;
+constexpr int TILE = LANES < 8 ? 4 : 2;  // vectors that share a cache line or two of every row
 constexpr int64_t MAX_GROUPS = 64;  // of sequences, each with its own sum of dA
-constexpr int64_t MIN_UNITS = 16;   // few sequences: the channels are split for as many units of work
+constexpr int64_t MIN_UNITS = 16;   // of work: for few sequences the channels are split
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 // exp(delta A), or twice that, for x = delta A log2(e), and the transition a that follows from it.
@@ -56,7 +57,11 @@ struct Channels {
   int64_t N;  // padded
 
   Channels(const SelectiveScan& x, int64_t begin, int64_t end)
-      : x(x), start(begin), count(end - begin), vectors((count + LANES - 1) / LANES), N(grouped(x.N)) {}
+      : x(x),
+        start(begin),
+        count(end - begin),
+        vectors((count + LANES - 1) / LANES),
+        N(grouped(x.N)) {}
 
   int64_t states() const { return vectors * N * LANES; }
   int64_t lanes(int64_t v) const { return smaller(LANES, count - v * LANES); }
@@ -101,7 +106,7 @@ struct Channels {
   }
 };
 
-// A chunk of tokens, and of the channels up to MAX_VECTORS vectors from vector `v` on.
+// A chunk of tokens, and of the channels up to TILE vectors from vector `v` on.
 struct Tile {
   const Channels& channels;
   int64_t first, tokens;
@@ -109,16 +114,18 @@ struct Tile {
 
   Tile(const Channels& channels, int64_t first, int64_t tokens, int64_t v)
       : channels(channels), first(first), tokens(tokens), v(v),
-        vectors(smaller(MAX_VECTORS, channels.vectors - v)) {}
+        vectors(smaller(TILE, channels.vectors - v)) {}
 
   int64_t channel(int64_t i) const { return channels.start + (v + i) * LANES; }
   int64_t lanes(int64_t i) const { return channels.lanes(v + i); }
   int64_t state(int64_t i, int64_t n) const { return ((v + i) * channels.N + n) * LANES; }
-  int64_t row(int64_t i) const { return i * channels.x.chunk * LANES; }  // in [vectors][chunk][LANES]
+  // in [TILE][chunk][LANES]
+  int64_t row(int64_t i) const { return i * channels.x.chunk * LANES; }
 
-  // Ask for share `i` of `shares` of some rows of the tile that comes next: with the same tokens, or
-  // `step` tokens further. Rows lie strided, which hardware misses.
-  PREFETCHES void prefetch_next(const View* views, int count, int64_t step, int64_t i, int64_t shares) const {
+  // Ask for share `i` of `shares` of the rows of the tile that comes next: the same tokens, or those
+  // `step` further when the channels are through. Rows lie strided, which hardware misses.
+  PREFETCHES void prefetch_next(const View* views, int count, int64_t step, int64_t i,
+                                int64_t shares) const {
     const bool same = v + vectors < channels.vectors;
     const int64_t d = same ? channel(vectors) : channels.start, moved = same ? first : first + step;
     const int64_t all = tokens_of(channels.x);
@@ -126,7 +133,7 @@ struct Tile {
       if (moved + t < 0 || moved + t >= all) continue;
       for (int k = 0; k < count; ++k)
         if (views[k].data)
-          for (int64_t j = 0; j < BLOCK; j += 16)
+          for (int64_t j = 0; j < TILE * LANES; j += 16)
             __builtin_prefetch(views[k].data + (moved + t) * views[k].token + d + j);
     }
   }

@@ -1,7 +1,7 @@
-// The backward pass, chunk by chunk from the last: the states of a chunk are computed again from the
-// checkpoint where it begins and kept with a_t for GROUP states at a time, then the gradient of h
-// runs backwards over them. With x_t = delta_t A,
-//     dh_t = a_{t+1} dh_{t+1} + C_t dy_t,   dx_t = sum of dh_t h_{t-1} exp(x_t)  (twice, if negative)
+// The backward pass, chunk by chunk from the last: the states of a chunk are computed again from
+// the checkpoint where it begins and kept with their decays for GROUP states at a time, then the
+// gradient of h runs backwards over them. With x_t = delta_t A,
+//     dh_t = a_{t+1} dh_{t+1} + C_t dy_t,   dx_t = dh_t h_{t-1} exp(x_t)  (twice, if negative)
 //     du_t = delta_t dh_t . B_t,            ddelta_t = u_t dh_t . B_t + dx_t . A.
 //
 // dB and dC are sums over channels, dA and dskip over sequences. A unit of work is a group of
@@ -16,10 +16,10 @@ namespace {
 // GROUP states of one vector of channels backwards through a chunk. `products` collects the terms
 // of dB and dC lane by lane over the vectors of a tile, [tokens][dB or dC][GROUP][LANES].
 template <bool NEGATIVE, bool FIRST>
-__attribute__((noinline)) void reverse_group(int64_t tokens, int64_t N, const float* A, const float* B, const float* C,
-                          const float* delta, const float* write, const float* dy,
-                          const float* kept_h, const float* kept_decay, float* dh_, float* dA_,
-                          float* along_B, float* along_A, float* products) {
+__attribute__((noinline)) void reverse_group(
+    int64_t tokens, int64_t N, const float* A, const float* B, const float* C, const float* delta,
+    const float* write, const float* dy, const float* kept_h, const float* kept_decay, float* dh_,
+    float* dA_, float* along_B, float* along_A, float* products) {
   vf carried[GROUP], dA[GROUP];
   for (int g = 0; g < GROUP; ++g)
     carried[g] = load(dh_ + g * LANES), dA[g] = load(dA_ + g * LANES);
@@ -69,7 +69,7 @@ struct ScanBackward {
   float *A, *h, *dh, *dA;              // scratch [vectors][N][LANES]
   float* dskip;                        // scratch [vectors][LANES]
   float *B, *C, *dB, *dC;              // scratch [chunk][N]
-  float *delta, *write, *dy, *dz, *y;  // scratch [MAX_VECTORS][chunk][LANES]; dz lacks its factor y
+  float *delta, *write, *dy, *dz, *y;  // scratch [TILE][chunk][LANES]; dz lacks its factor y
   float *along_B, *along_A;            // likewise: dh . B and dx . A
   float *kept_h, *kept_decay;          // scratch [chunk][GROUP][LANES], and h once more before that
   float* products;                     // scratch [chunk][2][GROUP][LANES]
@@ -85,9 +85,9 @@ struct ScanBackward {
     A = take(states), h = take(states), dh = take(states), dA = take(states);
     dskip = take(channels.vectors * LANES);
     B = take(chunk * N), C = take(chunk * N), dB = take(chunk * N), dC = take(chunk * N);
-    delta = take(BLOCK * chunk), write = take(BLOCK * chunk), dy = take(BLOCK * chunk);
-    dz = take(BLOCK * chunk), y = take(BLOCK * chunk);
-    along_B = take(BLOCK * chunk), along_A = take(BLOCK * chunk);
+    const int64_t rows = TILE * chunk * LANES;
+    delta = take(rows), write = take(rows), dy = take(rows), dz = take(rows), y = take(rows);
+    along_B = take(rows), along_A = take(rows);
     kept_h = take((chunk + 1) * GROUP * LANES), kept_decay = take(chunk * GROUP * LANES);
     products = take(chunk * 2 * GROUP * LANES);
   }
@@ -111,7 +111,7 @@ struct ScanBackward {
         channels.copy_rows(x.B, first, tokens, B);
         channels.copy_rows(x.C, first, tokens, C);
         for (int64_t j = 0; j < tokens * channels.N; ++j) dB[j] = dC[j] = 0.0f;
-        for (int64_t v = 0; v < channels.vectors; v += MAX_VECTORS)
+        for (int64_t v = 0; v < channels.vectors; v += TILE)
           run_tile({channels, first, tokens, v});
         for (int64_t t = 0; t < tokens; ++t) {
           std::memcpy(all_dB + (first + t) * x.N, dB + t * channels.N, x.N * 4);
@@ -138,7 +138,8 @@ struct ScanBackward {
     for (int64_t n = 0; n < N; n += GROUP) {
       for (int64_t i = 0; i < tile.vectors; ++i) {
         const int64_t row = tile.row(i), state = tile.state(i, n);
-        tile.prefetch_next(rows, 7, -tokens, n / GROUP * tile.vectors + i, tile.vectors * N / GROUP);
+        const int64_t done = n / GROUP * tile.vectors + i;
+        tile.prefetch_next(rows, 7, -tokens, done, tile.vectors * N / GROUP);
         std::memcpy(kept_h, h + state, GROUP * LANES * 4);
         scan(tokens, N, A + state, B + n, C + n, delta + row, write + row, y + row, h + state,
              kept_h + GROUP * LANES, kept_decay);
@@ -210,7 +211,7 @@ void scan_backward(const SelectiveScan& x) {
   const Units units(x);
   const int64_t rows = tokens_of(x) * x.N, D = x.D, N = x.N;
   Scratch part_rows(units.parts > 1 ? 2 * units.parts * rows : 0);  // [parts][dB or dC][tokens, N]
-  Scratch group_sums(units.groups * D * (N + 1));                    // [groups][dA [D, N], dskip [D]]
+  Scratch group_sums(units.groups * D * (N + 1));  // [groups][dA [D, N], dskip [D]]
   parallel_for(units.count(), x.threads, [&](int64_t i) {
     const Channels channels = units.channels(i);
     Scratch scratch(ScanBackward<NEGATIVE>(channels, nullptr).size);

@@ -5,11 +5,12 @@
 namespace {
 
 // GROUP states of one vector of channels through a chunk. OUT adds C . h to y; KEEP stores what the
-// backward pass reads again: h after each token and its decay, [tokens][GROUP][LANES].
+// backward pass reads again: h after each token and its decay, [tokens][GROUP][LANES]. By itself,
+// not inlined, the loop gets the registers it needs.
 template <bool NEGATIVE, bool OUT, bool KEEP>
-__attribute__((noinline)) void scan_group(int64_t tokens, int64_t N, const float* A, const float* B, const float* C,
-                       const float* delta, const float* write, float* y, float* h_, float* kept_h,
-                       float* kept_decay) {
+__attribute__((noinline)) void scan_group(
+    int64_t tokens, int64_t N, const float* A, const float* B, const float* C, const float* delta,
+    const float* write, float* y, float* h_, float* kept_h, float* kept_decay) {
   vf h[GROUP];
   for (int g = 0; g < GROUP; ++g) h[g] = load(h_ + g * LANES);
   for (int64_t t = 0; t < tokens; ++t, B += N, C += N) {
@@ -36,7 +37,7 @@ struct ScanForward {
   const Channels& channels;
   float *A, *h;              // scratch [vectors][N][LANES]
   float *B, *C;              // scratch [chunk][N]
-  float *delta, *write, *y;  // scratch [MAX_VECTORS][chunk][LANES]: delta, delta u, the sum
+  float *delta, *write, *y;  // scratch [TILE][chunk][LANES]: delta, delta u, the sum
   int64_t size = 0;
 
   ScanForward(const Channels& channels, float* memory) : channels(channels) {
@@ -48,7 +49,8 @@ struct ScanForward {
     const int64_t chunk = channels.x.chunk;
     A = take(channels.states()), h = take(channels.states());
     B = take(chunk * channels.N), C = take(chunk * channels.N);
-    delta = take(BLOCK * chunk), write = take(BLOCK * chunk), y = take(BLOCK * chunk);
+    const int64_t rows = TILE * chunk * LANES;
+    delta = take(rows), write = take(rows), y = take(rows);
   }
 
   void run(int64_t begin, int64_t end) const {
@@ -63,7 +65,7 @@ struct ScanForward {
         if (c && x.checkpoints) channels.store_checkpoint(sequence.checkpoint + c - 1, h);
         channels.copy_rows(x.B, first, tokens, B);
         channels.copy_rows(x.C, first, tokens, C);
-        for (int64_t v = 0; v < channels.vectors; v += MAX_VECTORS)
+        for (int64_t v = 0; v < channels.vectors; v += TILE)
           run_tile({channels, first, tokens, v});
       }
       if (x.final) channels.scatter(h, x.final + i * x.D * x.N);

@@ -121,11 +121,11 @@ inline vi as_int(vf x) {
   return y;
 }
 
-// 2^(x + MORE) with a relative error below 2e-7, exact for whole x. What is below 2^-126.5 is 0, and
-// what is above 2^127.5 infinite.
+// 2^(x + MORE) with a relative error below 2e-7, exact for whole x. What is below 2^-126.5 is 0,
+// and what is above 2^127.5 infinite.
 template <int MORE = 0>
 inline vf exp2(vf x) {
-  const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the lowest bits
+  const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
   const vf magic = splat(shift + 127 + MORE);
   const vf rounded = x + magic;
   const vf f = x - (rounded - magic);  // in [-1/2, 1/2]
