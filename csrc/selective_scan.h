@@ -122,8 +122,8 @@ struct Tile {
   // in [TILE][chunk][LANES]
   int64_t row(int64_t i) const { return i * channels.x.chunk * LANES; }
 
-  // Ask for share `i` of `shares` of the rows of the tile that comes next: the same tokens, or those
-  // `step` further when the channels are through. Rows lie strided, which hardware misses.
+  // Ask for share `i` of `shares` of the rows of the next tile: the same tokens, or those `step`
+  // further when the channels are through. Rows lie strided, which hardware misses.
   PREFETCHES void prefetch_next(const View* views, int count, int64_t step, int64_t i,
                                 int64_t shares) const {
     const bool same = v + vectors < channels.vectors;
