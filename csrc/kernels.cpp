@@ -5,6 +5,8 @@
 #include "recurrence_backward.h"
 #include "recurrence_forward.h"
 #include "recurrence_step.h"
+#include "selective_scan_backward.h"
+#include "selective_scan_step.h"
 #include "short_conv.h"
 
 #define NAME_(level) kernels_##level

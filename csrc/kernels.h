@@ -48,6 +48,45 @@ struct RecurrenceStep {
   int64_t threads;
 };
 
+// h_t = a_t h_{t-1} + delta_t B_t u_t, y_t = (C_t . h_t + skip u_t) silu(z_t), of D channels with N
+// states each; a_t = exp(delta_t A), or 2 exp(delta_t A) - 1 if `negative`. Tokens of all
+// sequences lie one after the other; of the views only the stride of the tokens counts.
+struct SelectiveScan {
+  View u, delta;         // [tokens, D]
+  View B, C;             // [tokens, N]
+  View z;                // [tokens, D]; data null: no gate
+  const float* A;        // [D, N]
+  const float* skip;     // [D] or null
+  const float* initial;  // [sequences, D, N] or null
+  float* y;              // [tokens, D]
+  float* final;          // [sequences, D, N] or null
+  float* checkpoints;    // [*, N, D]: the states from which all chunks but the first of each
+                         // sequence begin; null: not kept
+  const float* dy;       // [tokens, D]; from here on for the backward pass alone
+  const float* d_final;  // [sequences, D, N] or null
+  float *du, *ddelta, *dA, *dB, *dC, *dskip, *dz;  // like u, delta, ..., contiguous
+  float* d_initial;       // [sequences, D, N] or null
+  const int64_t* bounds;  // [sequences + 1] first token of each; null: all have T tokens
+  int64_t sequences, T, D, N;
+  int64_t chunk;  // tokens
+  int64_t negative;
+  int64_t threads;
+};
+
+// One token of the scan for each of `rows` states, which are updated in place. All contiguous.
+struct SelectiveScanStep {
+  float* state;                    // [rows, D, N]
+  const float *u, *delta;          // [rows, D]
+  const float* A;                  // [D, N]
+  const float *B, *C;              // [rows, N]
+  const float* skip;               // [D] or null
+  const float* z;                  // [rows, D] or null
+  float* y;                        // [rows, D]
+  int64_t rows, D, N;
+  int64_t negative;
+  int64_t threads;
+};
+
 // Consecutive channels of a convolution's output, as a tensor of their own.
 struct Part {
   float* y;         // [B, T, size]
@@ -108,17 +147,20 @@ struct CrossEntropy {
 };
 
 // Every kernel and what it takes.
-#define KERNELS(X)                     \
-  X(recurrence_forward, Recurrence)    \
-  X(recurrence_backward, Recurrence)   \
-  X(recurrence_step, RecurrenceStep)   \
-  X(short_conv_forward, ShortConv)     \
-  X(short_conv_backward, ShortConv)    \
-  X(rms_norm_forward, RMSNorm)         \
-  X(rms_norm_backward, RMSNorm)        \
-  X(swiglu_forward, SwiGLU)            \
-  X(swiglu_backward, SwiGLU)           \
-  X(cross_entropy_forward, CrossEntropy) \
+#define KERNELS(X)                          \
+  X(recurrence_forward, Recurrence)         \
+  X(recurrence_backward, Recurrence)        \
+  X(recurrence_step, RecurrenceStep)        \
+  X(selective_scan_forward, SelectiveScan)  \
+  X(selective_scan_backward, SelectiveScan) \
+  X(selective_scan_step, SelectiveScanStep) \
+  X(short_conv_forward, ShortConv)          \
+  X(short_conv_backward, ShortConv)         \
+  X(rms_norm_forward, RMSNorm)              \
+  X(rms_norm_backward, RMSNorm)             \
+  X(swiglu_forward, SwiGLU)                 \
+  X(swiglu_backward, SwiGLU)                \
+  X(cross_entropy_forward, CrossEntropy)    \
   X(cross_entropy_backward, CrossEntropy)
 
 struct Kernels {

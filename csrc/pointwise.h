@@ -2,12 +2,10 @@
 #pragma once
 
 #include "kernels.h"
+#include "memory.h"
 #include "parallel.h"
-#include "simd.h"
 
 namespace {
-
-#define INLINE __attribute__((always_inline))
 
 // f(i, n) for the n numbers from i on, vector by vector; n < LANES for what is left at the end.
 // Two at once, so that they share the loads of constants.
@@ -27,13 +25,10 @@ inline vf load_filled(const float* p, int64_t n, float fill) {
   return load(x);
 }
 
-inline vf exp(vf x) { return exp2(x * splat(1.44269504f)); }
-
-// Exactly 0 where the result would not be a normal number.
-inline vf sigmoid(vf x) {
-  const vf low = splat(-87.0f), high = splat(87.0f);
-  const vf inside = x < low ? low : high < x ? high : x;
-  return x < low ? vf{} : 1.0f / (1.0f + exp2_within(inside * splat(-1.44269504f)));
+// e^x, for -inf too.
+inline vf exp(vf x) {
+  const vf low = splat(-200.0f);
+  return exp2((x < low ? low : x) * LOG2_E);
 }
 
 // d silu(z) / dz, for s = sigmoid(z).

@@ -102,7 +102,7 @@ inline float highest(const float* logits, int64_t classes) {
   vf top = splat(-__builtin_inff());
   each_vector(classes, [&](int64_t i, int64_t n) INLINE {
     const vf v = load_filled(logits + i, n, -__builtin_inff());
-    top = select(v > top, v, top);
+    top = v > top ? v : top;
   });
   float result = top[0];
   for (int lane = 1; lane < LANES; ++lane) result = top[lane] > result ? top[lane] : result;

@@ -12,8 +12,8 @@
 #pragma once
 
 #include "kernels.h"
+#include "memory.h"
 #include "parallel.h"
-#include "simd.h"
 
 namespace {
 
@@ -60,8 +60,6 @@ inline void times(float* to, const float* from, const float* c, int64_t n) {
 inline void over(float* to, const float* from, const float* c, int64_t n) {
   for (int64_t j = 0; j < n; j += LANES) store(to + j, load_first(from + j, n - j) / load(c + j));
 }
-
-inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
 
 constexpr int MOST = 8;  // vectors in a block
 
@@ -131,14 +129,6 @@ inline void with_constants(const BlockOf<PART, 0>& b, const F& f) {
     f(BlockOf<PART, 4>{b.rows, b.start, 4, LANES});
   else
     f(b);
-}
-
-inline void prefetch(const float* p, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(p + i);
-}
-
-inline void prefetch_write(float* p, int64_t count) {
-  for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(p + i, 1);
 }
 
 // One sequence and head.

@@ -133,31 +133,35 @@ inline vi as_int(vf x) {
   return y;
 }
 
-inline vf select(vi mask, vf yes, vf no) {
-  return as_float((mask & as_int(yes)) | (~mask & as_int(no)));
-}
-
-// 2^x for x in [-126, 127], with a relative error below 2e-7.
-inline vf exp2_within(vf x) {
-  const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-  vf rounded = x + magic;
-  vi n = as_int(rounded) - as_int(magic);
-  vf f = x - (rounded - magic);  // in [-1/2, 1/2]
-  vf p = splat(0.00132764713f);
-  p = fma(p, f, splat(0.00967554096f));
-  p = fma(p, f, splat(0.0555071309f));
-  p = fma(p, f, splat(0.240221202f));
-  p = fma(p, f, splat(0.693146944f));
-  p = fma(p, f, splat(1.00000012f));
-  return p * as_float((n + 127) << 23);
-}
-
-// 2^x for any x: 0 below -126, and 2^127 above 127.
+// 2^(x + MORE) with a relative error below 2e-7, exact for whole x. What is below 2^-126.5 is 0,
+// and what is above 2^127.5 infinite.
+template <int MORE = 0>
 inline vf exp2(vf x) {
-  const vf low = splat(-126.0f), high = splat(127.0f);
-  vi vanished = x < low;
-  vf result = exp2_within(select(x > high, high, select(vanished, low, x)));
-  return as_float(~vanished & as_int(result));
+  const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
+  const vf magic = splat(shift + 127 + MORE);
+  const vf rounded = x + magic;
+  const vf f = x - (rounded - magic);  // in [-1/2, 1/2]
+  vf p = splat(0.0013264727f);
+  p = fma(p, f, splat(0.009671513f));
+  p = fma(p, f, splat(0.055507336f));
+  p = fma(p, f, splat(0.24022242f));
+  p = fma(p, f, splat(0.693147f));
+  p = fma(p, f, splat(1.0f));
+  // those bits are the exponent of a power of 2; exponent 0 is the number 0 and 255 infinity
+  const vi low = as_int(splat(shift)), high = as_int(splat(shift + 255));
+  vi exponent = as_int(rounded);
+  exponent = exponent < low ? low : exponent;
+  exponent = exponent > high ? high : exponent;
+  return p * as_float(exponent << 23);
+}
+
+constexpr float LOG2_E = 1.44269504f;
+
+// 0 and 1 far out, where exp2 would have to cope with its own argument's rounding error.
+inline vf sigmoid(vf x) {
+  const vf low = splat(-200.0f), high = splat(200.0f);
+  const vf inside = x < low ? low : x > high ? high : x;
+  return 1.0f / (1.0f + exp2(inside * -LOG2_E));
 }
 
 }  // namespace

@@ -193,7 +193,7 @@ struct SweepA {
               whole(step, product, j, i));
   }
 
-  void prefetch_step(int64_t s, int64_t t) const {
+  INLINE inline void prefetch_step(int64_t s, int64_t t) const {
     if (s - AHEAD >= 0) {
       prefetch(row.k(s - AHEAD), K);
       if (DELTA) prefetch(x.error + row.step(s - AHEAD) * V + block.start, block.count());
@@ -438,7 +438,7 @@ struct SweepB {
     if (!CHANNEL) *dgate = static_cast<float>((block.start ? *dgate : 0.0f) + whole);
   }
 
-  void prefetch_step(int64_t s) const {
+  INLINE inline void prefetch_step(int64_t s) const {
     prefetch(row.k(s) + block.start, block.count());
     prefetch_write(x.dk + row.step(s) * K + block.start, block.count());
     if (DELTA) prefetch(x.dv + row.step(s) * V, V);

@@ -9,7 +9,7 @@ from statetrack.ops.delta_product import delta_product
 from statetrack.ops.delta_rule import delta_rule
 from statetrack.ops.gated_linear_attention import gated_linear_attention
 from statetrack.ops.rms_norm import rms_norm
-from statetrack.ops.selective_scan import selective_scan
+from statetrack.ops.selective_scan import selective_scan, selective_scan_step
 from statetrack.ops.short_conv import short_conv
 from statetrack.ops.swiglu import swiglu
 
@@ -23,6 +23,7 @@ __all__ = [
     "gated_linear_attention_step",
     "rms_norm",
     "selective_scan",
+    "selective_scan_step",
     "short_conv",
     "swiglu",
 ]

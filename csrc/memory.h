@@ -1,0 +1,21 @@
+// Padding to whole vectors, and prefetching.
+#pragma once
+
+#include "simd.h"
+
+namespace {
+
+#define INLINE __attribute__((always_inline))
+
+inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
+
+// To GCC a function that only prefetches has no effect: it drops calls that are not inlined before.
+INLINE inline void prefetch(const float* p, int64_t count) {
+  for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(p + i);
+}
+
+INLINE inline void prefetch_write(float* p, int64_t count) {
+  for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(p + i, 1);
+}
+
+}  // namespace

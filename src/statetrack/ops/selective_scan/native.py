@@ -1,0 +1,295 @@
+"""The selective scan on the native kernels, as torch operators.
+
+Skip connection and gate are part of the kernels. Forward and backward are both operators with fake
+implementations, so torch.compile traces through them in both directions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.ops.native import View, call, pointer, viewable
+
+CHUNK = 64
+"""Tokens from one state that is kept for the backward pass to the next."""
+
+
+class SelectiveScan(ctypes.Structure):
+    """The arguments of the kernels, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        *((name, View) for name in ("u", "delta", "B", "C", "z")),
+        *((name, ctypes.c_void_p) for name in ("A", "skip", "initial", "y", "final")),
+        *((name, ctypes.c_void_p) for name in ("checkpoints", "dy", "d_final")),
+        *((name, ctypes.c_void_p) for name in ("du", "ddelta", "dA", "dB", "dC", "dskip", "dz")),
+        *((name, ctypes.c_void_p) for name in ("d_initial", "bounds")),
+        *((name, ctypes.c_int64) for name in ("sequences", "T", "D", "N")),
+        *((name, ctypes.c_int64) for name in ("chunk", "negative", "threads")),
+    ]
+
+
+class SelectiveScanStep(ctypes.Structure):
+    """The arguments of the step, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("state", "u", "delta", "A", "B", "C")),
+        *((name, ctypes.c_void_p) for name in ("skip", "z", "y")),
+        *((name, ctypes.c_int64) for name in ("rows", "D", "N", "negative", "threads")),
+    ]
+
+
+Optional = Tensor | None
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Optional, Optional, Optional, Optional]
+
+
+def _dense(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.float().contiguous()
+
+
+def _address(x: Tensor) -> int | None:
+    return x.data_ptr() if x.numel() else None
+
+
+def _arguments(inputs: Inputs, negative: bool) -> tuple[SelectiveScan, list[Tensor | None]]:
+    """The structure, and the tensors that it points to."""
+    u, delta, A, B, C, D, z, initial, bounds = inputs
+    rows = [None if x is None else viewable(x.unsqueeze(2)) for x in (u, delta, B, C, z)]
+    dense = [_dense(A), _dense(D), _dense(initial)]
+    x = SelectiveScan(
+        *map(View.of, rows),
+        *map(pointer, dense),
+        bounds=pointer(bounds),
+        sequences=len(u) if bounds is None else len(bounds) - 1,
+        T=u.shape[1],
+        D=u.shape[2],
+        N=A.shape[1],
+        chunk=CHUNK,
+        negative=negative,
+        threads=torch.get_num_threads(),
+    )
+    return x, [*rows, *dense, bounds]
+
+
+def _forward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    initial: Tensor | None,
+    bounds: Tensor | None,
+    negative: bool,
+    final: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    inputs = u, delta, A, B, C, D, z, initial, bounds
+    y, state, checkpoints = _fake_forward(*inputs, negative, final, keep)
+    x, alive = _arguments(inputs, negative)
+    x.y, x.final, x.checkpoints = y.data_ptr(), _address(state), _address(checkpoints)
+    call("selective_scan_forward", x)
+    del alive
+    return y, state, checkpoints
+
+
+def _fake_forward(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    initial: Tensor | None,
+    bounds: Tensor | None,
+    negative: bool,
+    final: bool,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, channels = u.shape
+    N = A.shape[1]
+    y = u.new_empty(u.shape, dtype=torch.float32)
+    sequences = batch if bounds is None else bounds.shape[0] - 1
+    state = u.new_empty((sequences, channels, N) if final else (0,), dtype=torch.float32)
+    # chunks but the first of each sequence; of packed sequences, as many as there can be
+    kept = batch * ((length - 1) // CHUNK) if bounds is None else length // CHUNK
+    checkpoints = u.new_empty((kept, N, channels) if keep else (0,), dtype=torch.float32)
+    return y, state, checkpoints
+
+
+def _backward(
+    dy: Tensor,
+    d_final: Tensor | None,
+    checkpoints: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    initial: Tensor | None,
+    bounds: Tensor | None,
+    negative: bool,
+) -> tuple[Tensor, ...]:
+    inputs = u, delta, A, B, C, D, z, initial, bounds
+    grads = _fake_backward(dy, d_final, checkpoints, *inputs, negative)
+    x, alive = _arguments(inputs, negative)
+    dy, d_final = dy.float().contiguous(), _dense(d_final)
+    x.dy, x.d_final, x.checkpoints = dy.data_ptr(), pointer(d_final), _address(checkpoints)
+    names = ("du", "ddelta", "dA", "dB", "dC", "dskip", "dz", "d_initial")
+    for name, grad in zip(names, grads, strict=True):
+        setattr(x, name, _address(grad))
+    call("selective_scan_backward", x)
+    del alive
+    return grads
+
+
+def _fake_backward(
+    dy: Tensor,
+    d_final: Tensor | None,
+    checkpoints: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    initial: Tensor | None,
+    bounds: Tensor | None,
+    negative: bool,
+) -> tuple[Tensor, ...]:
+    def like(x: Tensor | None) -> Tensor:
+        return u.new_empty((0,) if x is None else x.shape, dtype=torch.float32)
+
+    return tuple(like(x) for x in (u, delta, A, B, C, D, z, initial))
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, negative, _final, keep = inputs
+    ctx.save_for_backward(*tensors, output[2])
+    ctx.negative, ctx.kept = negative, keep
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, dy: Tensor | None, d_final: Tensor | None, _: Any) -> tuple[Any, ...]:
+    *inputs, checkpoints = ctx.saved_tensors
+    if not ctx.kept:
+        raise RuntimeError("the native scan was told not to keep what its gradients need")
+    if dy is None:
+        dy = torch.zeros_like(inputs[0])
+    grads = torch.ops.statetrack.selective_scan_backward(
+        dy, d_final, checkpoints, *inputs, ctx.negative
+    )
+    wanted = [g if x is not None else None for g, x in zip(grads, inputs[:8], strict=True)]
+    return *wanted, None, None, None, None
+
+
+def _step(
+    state: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    negative: bool,
+) -> Tensor:
+    y = _fake_step(state, u, delta, A, B, C, D, z, negative)
+    work = state.float().contiguous()
+    inputs = [_dense(x) for x in (u, delta, A, B, C, D, z)]
+    rows, channels, N = state.shape
+    threads = torch.get_num_threads()
+    addresses = map(pointer, (work, *inputs, y))
+    call("selective_scan_step", SelectiveScanStep(*addresses, rows, channels, N, negative, threads))
+    if work is not state:
+        state.copy_(work)
+    return y
+
+
+def _fake_step(
+    state: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    negative: bool,
+) -> Tensor:
+    return u.new_empty(u.shape, dtype=torch.float32)
+
+
+_INPUTS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z"
+_STATES = "Tensor? initial, Tensor? bounds, bool negative"
+_library = torch.library.Library("statetrack", "FRAGMENT")
+_library.define(
+    f"selective_scan({_INPUTS}, {_STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    f"selective_scan_backward(Tensor dy, Tensor? d_final, Tensor checkpoints, {_INPUTS}, {_STATES})"
+    f" -> ({', '.join(['Tensor'] * 8)})"
+)
+_library.define(f"selective_scan_step(Tensor(a!) state, {_INPUTS}, bool negative) -> Tensor")
+for _name, _run, _fake in (
+    ("selective_scan", _forward, _fake_forward),
+    ("selective_scan_backward", _backward, _fake_backward),
+    ("selective_scan_step", _step, _fake_step),
+):
+    _library.impl(_name, _run, "CPU")
+    torch.library.register_fake(f"statetrack::{_name}", _fake, lib=_library)
+torch.library.register_autograd(
+    "statetrack::selective_scan", _gradients, setup_context=_setup, lib=_library
+)
+
+
+def selective_scan_native(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    initial: Tensor | None,
+    bounds: Tensor | None,
+    *,
+    allow_neg_eigval: bool,
+    output_final_state: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """y and the final state as `selective_scan` gives them, both float32.
+
+    bounds: [S + 1] int64 on the CPU, where packed sequences begin and end.
+    """
+    tensors = (u, delta, A, B, C, D, z, initial)
+    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    y, state, _ = torch.ops.statetrack.selective_scan(
+        *tensors, bounds, allow_neg_eigval, output_final_state, keep
+    )
+    return y, state if output_final_state else None
+
+
+def selective_scan_step_native(
+    state: Tensor,
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    allow_neg_eigval: bool,
+) -> Tensor:
+    """y of one token, in float32; `state` is updated in place."""
+    return torch.ops.statetrack.selective_scan_step(
+        state, u, delta, A, B, C, D, z, allow_neg_eigval
+    )
