@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "statetrack"
 # what each part may import besides itself
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "allocator": {"errors"},
     "config": {"errors"},
     "files": {"errors"},
     "terminal": {"errors", "files", "training"},  # training for its types only
@@ -26,7 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"errors", "config", "files", "automata"},
     "training": {"errors", "config", "files", "layers", "models", "tasks"},
     "experiments": {
-        "errors", "config", "files", "terminal", "layers", "models", "tasks", "training",
+        "errors", "allocator", "config", "files", "terminal", "layers", "models", "tasks",
+        "training",
     },
 }  # fmt: skip
 
