@@ -9,8 +9,17 @@ from typing import Any
 
 import torch
 
-from benchmarks.ops.candidates import Call
-from benchmarks.ops.measure import SGEMM, Progress, measure, seconds, sgemm, single
+from benchmarks.ops.candidates import Call, Tensors
+from benchmarks.ops.measure import (
+    SGEMM,
+    Progress,
+    check_small,
+    compare,
+    measure,
+    seconds,
+    sgemm,
+    single,
+)
 from benchmarks.ops.rows import ROWS, delta_rule_flops, long_rows
 
 LENGTHS = tuple(2**n for n in range(9, 18))  # 512 .. 131,072
@@ -51,6 +60,18 @@ def threads(environment: str | None, rounds: int, say: Progress) -> dict[str, An
     }
 
 
+def long(environment: str | None, rounds: int, say: Progress) -> dict[str, Any]:
+    """Time per token of the delta rule, B1 H8 d64, at 131,072 tokens and at 2,048, in turns."""
+    check_small(ROWS["delta-rule-long"], list(ROWS["delta-rule-long"].candidates[:1]))
+    calls = {}
+    for length in (2048, 131072):
+        inputs, (ours, *_) = long_rows(length, None)
+        calls[str(length)] = ours.prepare(single(inputs), None)
+    least = _turns(calls, rounds, say)
+    per_token = {length: t / int(length) for length, t in least.items()}
+    return {"seconds per token": per_token, "ratio": per_token["131072"] / per_token["2048"]}
+
+
 def lengths(environment: str | None, rounds: int, say: Progress) -> dict[str, Any]:
     """Forward and backward of the delta rule, B1 H8 d64, at every length: time and memory."""
     points = []
@@ -59,12 +80,18 @@ def lengths(environment: str | None, rounds: int, say: Progress) -> dict[str, An
         inputs, candidates = long_rows(length, environment)
         if length > PEER_LENGTH:
             candidates = candidates[:1]
+        if length == LENGTHS[0]:
+            check_small(ROWS["delta-rule-long"], candidates)
         inputs = single(inputs)
+        expected: Tensors = {}
         for candidate in candidates:
             say(f"{candidate.name} at {length}")
             call = candidate.prepare(inputs, candidate.chunks[0])
+            if len(candidates) > 1:
+                expected = expected or call()
+                compare(candidate.name, call(), expected)
             extra = peak_memory(call)
-            turns = max(1, min(rounds, 4 * 2048 * rounds // length))
+            turns = max(3, min(rounds, 4 * 2048 * rounds // length))
             rate = 2 * SGEMM**3 / min(seconds(product) for _ in range(3))
             best = min(seconds(call) for _ in range(turns))
             points.append(
@@ -123,6 +150,7 @@ def _turns(calls: dict[str, Call], rounds: int, say: Progress) -> dict[str, floa
     return least
 
 
-EXTRAS = {"ranges": ranges, "threads": threads, "lengths": lengths}
+EXTRAS = {"ranges": ranges, "threads": threads, "long": long, "lengths": lengths}
 # where they run besides here, for the peers in them
-EXTRA_ENVIRONMENTS = {"ranges": [], "threads": [], "lengths": ["fla", "hf"]}
+EXTRA_ENVIRONMENTS: dict[str, list[str]] = {name: [] for name in EXTRAS}
+EXTRA_ENVIRONMENTS["lengths"] = ["fla", "hf"]

@@ -13,6 +13,7 @@ from benchmarks.ops.candidates import Call, Candidate, Row, Tensors
 
 # Relative, in the 2-norm. Rounding gives up to 1e-5, a wrong formula 1e-2 and more.
 TOLERANCE = 2e-4
+TURNS = 3  # to choose a chunk size
 SGEMM = 1024  # size of the product whose rate is the yardstick
 
 Progress = Callable[[str], None]
@@ -54,24 +55,23 @@ def measure(row: Row, candidates: list[Candidate], rounds: int, say: Progress) -
     chosen: list[tuple[Candidate, int | None, Call]] = []
     tried: dict[str, dict[str, float]] = {}
     for candidate in candidates:
-        best, times = None, {}
-        for chunk in candidate.chunks:
+        calls = {chunk: candidate.prepare(inputs, chunk) for chunk in candidate.chunks}
+        for chunk, call in calls.items():
             say(f"checking {_title(candidate, chunk)} at full size")
-            call = candidate.prepare(inputs, chunk)
             found = call()
             if expected:
                 compare(_title(candidate, chunk), found, expected)
             else:
                 expected = {name: x.clone() for name, x in found.items()}
             del found
-            times[chunk] = min(seconds(call), seconds(call)) if len(candidate.chunks) > 1 else 0.0
-            if times[chunk] == min(times.values()):
-                best = chunk, call
-        assert best is not None
-        chosen.append((candidate, *best))
-        tried[candidate.name] = {str(c): t for c, t in times.items() if t}
-    expected.clear()
-    del call
+        times = dict.fromkeys(calls, float("inf"))
+        if len(calls) > 1:
+            for _ in range(TURNS):
+                times = {chunk: min(times[chunk], seconds(calls[chunk])) for chunk in calls}
+            tried[candidate.name] = {str(chunk): t for chunk, t in times.items()}
+        best = min(times, key=times.__getitem__)
+        chosen.append((candidate, best, calls[best]))
+    del expected, calls
 
     product = sgemm()
     least = [float("inf")] * len(chosen)
@@ -80,11 +80,11 @@ def measure(row: Row, candidates: list[Candidate], rounds: int, say: Progress) -
         say(f"round {done + 1} of {rounds}")
         for i, (_, _, call) in enumerate(chosen):
             least[i] = min(least[i], seconds(call))
-            least_product = min(least_product, seconds(product))
+        least_product = min(least_product, seconds(product))
     return {
         "sgemm": 2 * SGEMM**3 / least_product,
         "candidates": [
-            {"name": c.name, "chunk": chunk, "seconds": t, "tried": tried[c.name]}
+            {"name": c.name, "chunk": chunk, "seconds": t, "tried": tried.get(c.name, {})}
             for (c, chunk, _), t in zip(chosen, least, strict=True)
         ],
     }
