@@ -16,6 +16,8 @@ from rich.console import Console
 
 import statetrack
 from benchmarks.ops import report
+from benchmarks.ops.extras import EXTRA_ENVIRONMENTS, EXTRAS
+from benchmarks.ops.rows import ROWS
 from statetrack.config import one_of
 from statetrack.errors import UserError
 
@@ -30,37 +32,19 @@ def bench(
     rows: Sequence[str], threads: int, rounds: int, out: Path | None, console: Console
 ) -> dict[str, Any]:
     """Measure, print and write; the result as plain values for JSON."""
-    from benchmarks.ops.extras import EXTRA_ENVIRONMENTS, EXTRAS
-    from benchmarks.ops.rows import ROWS
-
-    known = [*ROWS, *EXTRAS]
-    for name in rows:
-        one_of("a row", name, known)
+    # the marker that `make peers` leaves when an environment is complete
+    missing = [name for name, path in ENVIRONMENTS.items() if not (path / "installed").exists()]
+    jobs = plan(rows, missing)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    wanted = [name for name in known if name in rows or not rows]
-    there = [name for name in ENVIRONMENTS if python(name).exists()]
-    missing = [name for name in ENVIRONMENTS if name not in there]
     if missing:
         console.print(missing_peers(missing), markup=False)
-    jobs = []
-    for name in wanted:
-        homes = EXTRA_ENVIRONMENTS[name] if name in EXTRAS else ROWS[name].environments
-        for home in [h for h in homes if h in there] or [None]:
-            # what memory is used is measured with the allocator as it is
-            for allocator in ALLOCATORS if name != "lengths" else ALLOCATORS[:1]:
-                jobs.append((name, home, allocator))
     results = []
     with console.status("measuring") as status:
-        for number, (name, home, allocator) in enumerate(jobs, 1):
-            label = f"{number}/{len(jobs)} {name}, {home or 'no peers'}, {allocator} allocator"
-            job = {
-                "row": name,
-                "environment": home,
-                "allocator": allocator,
-                "threads": threads,
-                "rounds": rounds,
-            }
+        for number, job in enumerate(jobs, 1):
+            job |= {"threads": threads, "rounds": rounds}
+            where = job["environment"] or "no peers"
+            label = f"{number}/{len(jobs)} {job['row']}, {where}, {job['allocator']} allocator"
             if not console.is_terminal:
                 console.print(label, markup=False)
             for message in child(job):
@@ -82,6 +66,25 @@ def bench(
     if out is not None:
         report.write_report(out, summary)
     return summary
+
+
+def plan(rows: Sequence[str], missing: Sequence[str]) -> list[dict[str, Any]]:
+    """What to measure where: a row wherever one of its peers is, or here if there is none."""
+    known = [*ROWS, *EXTRAS]
+    for name in rows:
+        one_of("a row", name, known)
+    jobs = []
+    for name in (name for name in known if name in rows or not rows):
+        homes = EXTRA_ENVIRONMENTS[name] if name in EXTRAS else ROWS[name].environments
+        usable: list[str | None] = [home for home in homes if home not in missing]
+        # what memory is used is measured with the allocator as it is
+        allocators = ALLOCATORS if name != "lengths" else ALLOCATORS[:1]
+        jobs += [
+            {"row": name, "environment": home, "allocator": allocator}
+            for home in usable or [None]
+            for allocator in allocators
+        ]
+    return jobs
 
 
 def python(environment: str | None) -> Path:

@@ -20,7 +20,7 @@ def comparisons(
     results: Sequence[dict[str, Any]], rows: Mapping[str, Row], missing: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Ours against every other candidate, of one process each, and who was missing."""
-    found = []
+    found: list[dict[str, Any]] = []
     for result in results:
         if "candidates" not in result:
             continue

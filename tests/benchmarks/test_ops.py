@@ -262,6 +262,20 @@ def test_it_runs_without_peers(command: Command, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_plan() -> None:
+    def where(row: str, missing: list[str]) -> list[tuple[str | None, str]]:
+        return [(job["environment"], job["allocator"]) for job in driver.plan([row], missing)]
+
+    both = driver.ALLOCATORS
+    assert where("delta-rule-long", []) == [(h, a) for h in ("fla", "hf") for a in both]
+    assert where("delta-rule-long", ["fla"]) == [("hf", a) for a in both]
+    assert where("training-step", ["fla"]) == [(None, a) for a in both]
+    assert where("decode-1", []) == [(None, a) for a in both]
+    assert where("lengths", []) == [("fla", "plain"), ("hf", "plain")]
+    everything = {job["row"] for job in driver.plan([], [])}
+    assert everything == {*ROWS, *extras.EXTRAS}
+
+
 def test_mistakes(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for flags, says in [
         (["--rows", "delta"], "a row must be one of delta-rule-short, "),
