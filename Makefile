@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test sanitize format clean
+.PHONY: demo test sanitize peers format clean
 
 demo: .venv/installed
 	$(BIN)/statetrack demo
@@ -24,6 +24,16 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What `statetrack bench ops` compares with: two environments, since Triton must be importable for
+# the one package and must not be for the other. To get a torch without CUDA packages:
+# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make peers
+peers: .venv-peers-hf/installed .venv-peers-fla/installed
+
+.venv-peers-%/installed: requirements/peers-%.txt pyproject.toml setup.py
+	$(PYTHON) -m venv .venv-peers-$*
+	.venv-peers-$*/bin/python -m pip install --requirement $< .
+	touch $@
+
 .venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "statetrack needs Python 3.11 or newer; choose one: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv .venv
@@ -39,4 +49,4 @@ format: .venv/installed-dev
 	touch $@
 
 clean:
-	rm -rf .venv .sanitize build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers-* .sanitize build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

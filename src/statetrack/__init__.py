@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from statetrack.allocator import tune_allocator as tune_allocator
     from statetrack.errors import UserError as UserError
     from statetrack.layers import DeltaNet as DeltaNet
     from statetrack.layers import DeltaNetConfig as DeltaNetConfig
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = version("statetrack")
 
 _HOMES = {
+    "allocator": ["tune_allocator"],
     "errors": ["UserError"],
     "layers": ["DeltaNet", "DeltaNetConfig", "Mamba", "MambaConfig"],
     "models": ["ModelConfig", "SequenceModel"],

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import tyro
 
+from statetrack.allocator import tune_allocator
 from statetrack.errors import UserError
 from statetrack.terminal import (
     Json,
@@ -36,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args == ["--version"]:
             sys.stdout.write(f"statetrack {version('statetrack')}\n")
+            return 0
+        if args[:1] and args[0] in ("demo", "train", "eval", "bench"):
+            tune_allocator()
+        if args[:2] == ["bench", "ops"]:
+            tyro.cli(bench_ops, prog="statetrack bench ops", args=args[2:])
             return 0
         if args[:1] == ["tasks"]:
             from statetrack import task_commands
@@ -210,7 +216,8 @@ def bench(
     """Measure how fast this machine does things.
 
     Args:
-        what: tasks (the time to draw 1,024 sequences of length 256 on one core, and its limit).
+        what: tasks (the time to draw 1,024 sequences of length 256 on one core, and its limit). The
+            recurrences against those of other packages: statetrack bench ops --help.
         rounds: the least time over so many counts.
         out: a markdown file for the table.
         json: see above.
@@ -241,6 +248,36 @@ def bench(
         lines = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *body)]
         write_atomic(out, "\n".join([f"# Sampling, measured by {command}", "", *lines, ""]))
     write_result(json, {"tasks": rows})
+
+
+def bench_ops(
+    rows: tuple[str, ...] = (),
+    threads: int = 1,
+    rounds: int = 10,
+    out: Path | None = None,
+    json: Json = None,
+) -> None:
+    """Measure our recurrences against those of other packages, each at its best chunk size.
+
+    Every candidate is checked before it is timed. The other packages come from environments of
+    their own, which `make peers` builds; without them ours are measured alone.
+
+    Args:
+        rows: what to measure; everything if absent.
+        threads: how many each process uses.
+        rounds: the least time over so many rounds, in which the candidates take turns.
+        out: a folder for bench-cpu.md, .json and .png.
+        json: see above.
+    """
+    from statetrack.config import at_least
+    from statetrack.experiments.bench_ops import load_benchmarks
+
+    check_json(json)
+    at_least("threads", threads, 1)
+    at_least("rounds", rounds, 1)
+    console = make_console(json)
+    result = load_benchmarks().bench(rows, threads, rounds, out, console)
+    write_result(json, result)
 
 
 def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -> None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
 
+from statetrack.allocator import tune_allocator
 from statetrack.errors import UserError
 
 Report = Callable[[Any], None]
@@ -118,6 +119,7 @@ def _work(function: Callable[[Any, Report], Any], pipe: Connection) -> None:
     import torch
 
     torch.set_num_threads(1)
+    tune_allocator()
     while True:
         try:
             job = pipe.recv()

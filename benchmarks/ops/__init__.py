@@ -1,0 +1,1 @@
+"""Our recurrences against those of other packages: `statetrack bench ops`."""
