@@ -25,8 +25,8 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 
 # What `statetrack bench ops` compares with: two environments, since Triton must be importable for
-# the one package and must not be for the other. To get a torch without CUDA packages:
-# PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make peers
+# the one package and must not be for the other. For a torch without CUDA packages, let
+# PIP_EXTRA_INDEX_URL name an index of its CPU builds.
 peers: .venv-peers-hf/installed .venv-peers-fla/installed
 
 .venv-peers-%/installed: requirements/peers-%.txt pyproject.toml setup.py

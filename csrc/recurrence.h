@@ -11,6 +11,8 @@
 // gates that are 0 or negative too, and is exact for gates 1, -1 and powers of 2.
 #pragma once
 
+#include <new>
+
 #include "kernels.h"
 #include "memory.h"
 #include "parallel.h"
@@ -167,12 +169,37 @@ inline void with_width(int width, const F& f) {
   }
 }
 
+// Heads of one sequence that go through time together, step by step: their rows lie side by side in
+// memory, and while one waits for its last step another computes. As many as fit the first cache.
+constexpr int MOST_HEADS = 4;
+
+inline int64_t heads_together(int64_t heads, int64_t state) {
+  int64_t most = MOST_HEADS;
+  while (most > 1 && (most > heads || most * state * 4 > 16384)) most /= 2;
+  return most;
+}
+
+// f(head, i) for each head of group `index` and its place i in the group; the last may be smaller.
+template <class F>
+inline int each_head(int64_t heads, int64_t together, int64_t index, const F& f) {
+  int i = 0;
+  for (int64_t head = index * together; head < heads && i < together; ++head, ++i) f(head, i);
+  return i;
+}
+
 inline float dot(const float* a, const float* b, int64_t n) {
   vf total{};
   int64_t j = 0;
   for (; j + LANES <= n; j += LANES) total = fma(load(a + j), load(b + j), total);
   if (j < n) total = fma(load_first(a + j, n - j), load_first(b + j, n - j), total);
   return sum(total);
+}
+
+// All units of work, which share no output.
+template <class Units>
+void run_all(const Recurrence& x) {
+  const Units units{x};
+  parallel_for(units.count(), x.threads, [&](int64_t i) { units(i); });
 }
 
 }  // namespace

@@ -19,87 +19,71 @@ namespace {
 
 constexpr int64_t SEGMENT = 4096, SMALL_GATE_SEGMENT = 256;  // tokens
 
+// One sequence and head: its scratch memory and what happens between the sweeps.
 template <bool DELTA, bool CHANNEL>
-struct BackwardRow {
-  const Row& row;
-  int64_t K = row.x.K, V = row.x.V, channels = row.x.gate_channels;
+struct BackwardHead {
+  const Row row;
+  const Recurrence& x = row.x;
+  int64_t K = x.K, V = x.V, channels = x.gate_channels;
   Blocks<STEP_PART> v_blocks{K, V};
   Blocks<PAIR_PART> k_blocks{V, K};
-  bool gated = row.x.gate.data;
+  bool gated = x.gate.data, small = gated && !x.log_gate && has_small_gates();
+  int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
+  int64_t state = V * padded(K), gradient = K * padded(V);
+  int64_t slots = small ? length : 0, all_terms = gated ? padded(length * channels) : 0;
+  int64_t buf_size = (3 + LANES) * padded(K) + 2 * padded(V);
+  Scratch scratch{state + 2 * gradient + buf_size + segments * state + slots * gradient +
+                  all_terms + 2 * (length + channels)};
+  float* S = scratch.get();  // blocks along K
+  float* G = S + state;      // blocks along V
+  float* G_end = G + gradient;
+  float* buf = G_end + gradient;
+  float* checkpoints = buf + buf_size;  // S where segments start
+  float* dX = checkpoints + segments * state;
+  float* terms = dX + slots * gradient;
+  int64_t* slot = reinterpret_cast<int64_t*>(terms + all_terms);
+  double* totals = reinterpret_cast<double*>(slot + length);
+  Segment segment{row, 0, 0, terms, slot, dX};
 
-  void run() const {
-    const Recurrence& x = row.x;
-    bool small = false;
-    if (gated && !x.log_gate)
-      for (int64_t t = 0; t < row.tokens && !small; ++t) small = small_token(t);
-    int64_t length = gated ? (small ? SMALL_GATE_SEGMENT : SEGMENT) : row.tokens;
-    if (length > row.tokens) length = row.tokens;
-    const int64_t segments = (row.tokens + length - 1) / length;
-
-    const int64_t state = V * padded(K), gradient = K * padded(V);
-    const int64_t slots = small ? length : 0, all_terms = gated ? padded(length * channels) : 0;
-    const int64_t buf_size = (3 + LANES) * padded(K) + 2 * padded(V);
-    Scratch scratch(state + 2 * gradient + buf_size + segments * state + slots * gradient +
-                    all_terms + 2 * (length + channels));
-    float* S = scratch.get();
-    float* G = S + state;
-    float* G_end = G + gradient;
-    float* buf = G_end + gradient;
-    float* checkpoints = buf + buf_size;
-    float* dX = checkpoints + segments * state;
-    float* terms = dX + slots * gradient;
-    int64_t* slot = reinterpret_cast<int64_t*>(terms + all_terms);
-    double* totals = reinterpret_cast<double*>(slot + length);
-
+  BackwardHead(const Recurrence& x, int64_t sequence, int64_t head) : row(x, sequence, head) {
     load_state(checkpoints);
-    for (int64_t i = 0; i + 1 < segments; ++i) {  // the states at which segments start
-      const Segment segment{row, i * length, (i + 1) * length, terms, slot, dX};
-      for (int64_t t = 0; t < length; ++t) slot[t] = -1;
-      std::memcpy(S, checkpoints + i * state, state * 4);
-      sweep_b<false>(segment, S, buf);
-      std::memcpy(checkpoints + (i + 1) * state, S, state * 4);
-    }
     load_gradient(G);
-    for (int64_t i = segments - 1; i >= 0; --i) {
-      const int64_t end = (i + 1) * length < row.tokens ? (i + 1) * length : row.tokens;
-      const Segment segment{row, i * length, end, terms, slot, dX};
-      if (gated) {
-        int64_t used = 0;
-        for (int64_t t = segment.start; t < segment.end; ++t)
-          slot[t - segment.start] = small && small_token(t) ? used++ : -1;
-        for (int64_t j = 0; j < length * channels; ++j) terms[j] = 0;
-        std::memcpy(G_end, G, gradient * 4);
-      }
-      each(v_blocks, [&](const auto& block) {
-        with_constants(block, [&](const auto& b) { sweep_a_block(segment, b, G, buf); });
-      });
-      std::memcpy(S, checkpoints + i * state, state * 4);
-      sweep_b<true>(segment, S, buf);
-      if (gated) write_dgate(segment, G_end, S, totals);
-    }
-    store_gradient(G);
   }
 
+  void enter(int64_t i) {
+    segment.start = i * length;
+    segment.end = (i + 1) * length < row.tokens ? (i + 1) * length : row.tokens;
+    std::memcpy(S, checkpoints + i * state, state * 4);
+    for (int64_t t = 0; t < length; ++t) slot[t] = -1;
+  }
+  void keep_state(int64_t i) { std::memcpy(checkpoints + i * state, S, state * 4); }
+
+  void before_sweeps() {
+    if (!gated) return;
+    int64_t used = 0;
+    for (int64_t t = segment.start; small && t < segment.end; ++t)
+      if (small_token(t)) slot[t - segment.start] = used++;
+    for (int64_t j = 0; j < length * channels; ++j) terms[j] = 0;
+    std::memcpy(G_end, G, gradient * 4);
+  }
+  void after_sweeps() {
+    if (gated) write_dgate();
+  }
+
+  int64_t segment_length() const {
+    const int64_t most = !gated ? row.tokens : small ? SMALL_GATE_SEGMENT : SEGMENT;
+    return most < row.tokens ? most : row.tokens;
+  }
+  bool has_small_gates() const {
+    for (int64_t t = 0; t < row.tokens; ++t)
+      if (small_token(t)) return true;
+    return false;
+  }
   bool small_token(int64_t t) const {
     const float* a = row.gate(t);
     for (int64_t j = 0; j < channels; ++j)
       if (is_small(a[j])) return true;
     return false;
-  }
-
-  template <class Block>
-  void sweep_a_block(const Segment& segment, const Block& block, float* G, float* buf) const {
-    SweepA<DELTA, CHANNEL, Block>{segment, block, G + block.start * K, buf}.run();
-  }
-  template <bool GRAD, class Block>
-  void sweep_b_block(const Segment& segment, const Block& block, float* S, float* buf) const {
-    SweepB<DELTA, CHANNEL, GRAD, Block>{segment, block, S + block.start * V, buf}.run();
-  }
-  template <bool GRAD>
-  void sweep_b(const Segment& segment, float* S, float* buf) const {
-    each(k_blocks, [&](const auto& block) {
-      with_constants(block, [&](const auto& b) { sweep_b_block<GRAD>(segment, b, S, buf); });
-    });
   }
 
   // f(block) for all blocks.
@@ -108,11 +92,10 @@ struct BackwardRow {
     for (int64_t i = 0, n = blocks.count(); i < n; ++i) f(blocks[i]);
   }
 
-  // In scratch, states have their blocks along K and gradients of states along V.
   void load_state(float* S) const {
     for (int64_t i = 0; i < V * padded(K); ++i) S[i] = 0;
-    if (!row.x.initial) return;
-    const float* from = row.x.initial + row.state();
+    if (!x.initial) return;
+    const float* from = x.initial + row.state();
     each(k_blocks, [&](const auto& block) {
       for (int64_t j = 0; j < block.count(); ++j)
         for (int64_t m = 0; m < V; ++m)
@@ -122,8 +105,8 @@ struct BackwardRow {
 
   void load_gradient(float* G) const {
     for (int64_t i = 0; i < K * padded(V); ++i) G[i] = 0;
-    if (!row.x.d_final) return;
-    const float* from = row.x.d_final + row.state();
+    if (!x.d_final) return;
+    const float* from = x.d_final + row.state();
     each(v_blocks, [&](const auto& block) {
       for (int64_t j = 0; j < K; ++j)
         for (int i = 0; i < block.vectors(); ++i)
@@ -132,8 +115,9 @@ struct BackwardRow {
     });
   }
 
-  void store_gradient(const float* G) const {
-    float* to = row.x.d_initial + row.state();
+  void store_gradient() const {
+    if (!x.d_initial) return;
+    float* to = x.d_initial + row.state();
     each(v_blocks, [&](const auto& block) {
       for (int64_t j = 0; j < K; ++j)
         for (int i = 0; i < block.vectors(); ++i)
@@ -142,30 +126,30 @@ struct BackwardRow {
     });
   }
 
-  // totals += <G, S>, for all channels together or one by one.
-  void add_product(const float* G, const float* S, double* totals) const {
+  // totals += <G, S> at the segment's end, for all channels together or one by one.
+  void add_product() {
     each(v_blocks, [&](const auto& v) {
       each(k_blocks, [&](const auto& k) {
         for (int64_t j = 0; j < k.count(); ++j)
           for (int64_t m = 0; m < v.count(); ++m)
             totals[CHANNEL ? k.start + j : 0] +=
-                double(G[v.start * K + v.element(k.start + j, m)]) *
+                double(G_end[v.start * K + v.element(k.start + j, m)]) *
                 S[k.start * V + k.element(v.start + m, j)];
       });
     });
   }
 
   // The running sums over a segment, from <a dX, S> at its end.
-  void write_dgate(const Segment& b, const float* G_end, const float* S, double* totals) const {
+  void write_dgate() {
     for (int64_t g = 0; g < channels; ++g) totals[g] = 0;
-    if (b.end < row.tokens || row.x.d_final) add_product(G_end, S, totals);
-    for (int64_t t = b.end - 1; t >= b.start; --t) {
+    if (segment.end < row.tokens || x.d_final) add_product();
+    for (int64_t t = segment.end - 1; t >= segment.start; --t) {
       const float* a = row.gate(t);
-      const float* terms = b.terms + (t - b.start) * channels;
-      float* out = row.x.dgate + row.token(t) * channels;
+      const float* term = terms + (t - segment.start) * channels;
+      float* out = x.dgate + row.token(t) * channels;
       for (int64_t g = 0; g < channels; ++g) {
-        totals[g] += terms[g];
-        if (row.x.log_gate)
+        totals[g] += term[g];
+        if (x.log_gate)
           out[g] = static_cast<float>(totals[g]);
         else if (!is_small(a[g]))
           out[g] = static_cast<float>(totals[g] / a[g]);
@@ -174,17 +158,95 @@ struct BackwardRow {
   }
 };
 
-template <bool DELTA, bool CHANNEL>
-void backward_row(const Recurrence& x, int64_t sequence, int64_t head) {
-  const Row row(x, sequence, head);
-  BackwardRow<DELTA, CHANNEL>{row}.run();
+// Sweeps of some heads, step by step in turn.
+template <class Sweep, class Make>
+void sweep_together(int count, const Make& make) {
+  alignas(64) char memory[MOST_HEADS][sizeof(Sweep)];
+  Sweep* sweeps[MOST_HEADS];
+  for (int i = 0; i < count; ++i) sweeps[i] = make(memory[i], i);
+  for (bool going = true; going;) {
+    going = false;
+    for (int i = 0; i < count; ++i)
+      if (!sweeps[i]->done()) sweeps[i]->advance(), going = true;
+  }
+  for (int i = 0; i < count; ++i) sweeps[i]->finish();
 }
 
+template <bool DELTA, bool CHANNEL>
+struct BackwardUnits {
+  using Head = BackwardHead<DELTA, CHANNEL>;
+  const Recurrence& x;
+  int64_t together = heads_together(x.H, x.K * x.V);
+  int64_t groups = (x.H + together - 1) / together;
+
+  int64_t count() const { return x.N * groups; }
+
+  void operator()(int64_t i) const {
+    alignas(64) char memory[MOST_HEADS][sizeof(Head)];
+    Head* heads[MOST_HEADS];
+    const int n = each_head(x.H, together, i % groups, [&](int64_t head, int place) {
+      heads[place] = new (memory[place]) Head(x, i / groups, head);
+    });
+    run(heads, n);
+    for (int place = 0; place < n; ++place) heads[place]->~Head();
+  }
+
+  void run(Head** heads, int n) const {
+    // heads with small gates are cut into other segments: then each goes by itself
+    for (int i = 1; i < n; ++i)
+      if (heads[i]->length != heads[0]->length) {
+        for (int j = 0; j < n; ++j) run(heads + j, 1);
+        return;
+      }
+    const int64_t segments = heads[0]->segments;
+    for (int64_t i = 0; i + 1 < segments; ++i) {  // the states at which segments start
+      for (int j = 0; j < n; ++j) heads[j]->enter(i);
+      sweep_b<false>(heads, n);
+      for (int j = 0; j < n; ++j) heads[j]->keep_state(i + 1);
+    }
+    for (int64_t i = segments - 1; i >= 0; --i) {
+      for (int j = 0; j < n; ++j) heads[j]->enter(i), heads[j]->before_sweeps();
+      sweep_a(heads, n);
+      sweep_b<true>(heads, n);
+      for (int j = 0; j < n; ++j) heads[j]->after_sweeps();
+    }
+    for (int j = 0; j < n; ++j) heads[j]->store_gradient();
+  }
+
+  void sweep_a(Head** heads, int n) const {
+    Head::each(heads[0]->v_blocks, [&](const auto& some) {
+      with_constants(some, [&](const auto& block) { sweep_a_block(heads, n, block); });
+    });
+  }
+  template <bool GRAD>
+  void sweep_b(Head** heads, int n) const {
+    Head::each(heads[0]->k_blocks, [&](const auto& some) {
+      with_constants(some, [&](const auto& block) { sweep_b_block<GRAD>(heads, n, block); });
+    });
+  }
+  template <class Block>
+  void sweep_a_block(Head** heads, int n, const Block& block) const {
+    using Sweep = SweepA<DELTA, CHANNEL, Block>;
+    sweep_together<Sweep>(n, [&](char* at, int i) {
+      return new (at) Sweep(heads[i]->segment, block, heads[i]->G + block.start * x.K, heads[i]->buf);
+    });
+  }
+  template <bool GRAD, class Block>
+  void sweep_b_block(Head** heads, int n, const Block& block) const {
+    using Sweep = SweepB<DELTA, CHANNEL, GRAD, Block>;
+    sweep_together<Sweep>(n, [&](char* at, int i) {
+      return new (at) Sweep(heads[i]->segment, block, heads[i]->S + block.start * x.V, heads[i]->buf);
+    });
+  }
+};
+
 void recurrence_backward(const Recurrence& x) {
-  auto run = !x.beta.data && x.gate.data && x.gate_channels > 1 ? backward_row<false, true>
-             : x.beta.data                                       ? backward_row<true, false>
-                                                                 : backward_row<false, false>;
-  parallel_for(x.N * x.H, x.threads, [&](int64_t i) { run(x, i / x.H, i % x.H); });
+  if (!x.beta.data && x.gate.data && x.gate_channels > 1)
+    run_all<BackwardUnits<false, true>>(x);
+  else if (x.beta.data)
+    run_all<BackwardUnits<true, false>>(x);
+  else
+    run_all<BackwardUnits<false, false>>(x);
 }
 
 }  // namespace

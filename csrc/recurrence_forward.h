@@ -74,108 +74,79 @@ inline void forward_pass(const Block& block, float* S, StepPair& x) {
   }
 }
 
-// The columns of a block of one sequence and head, from its first token to its last.
+// The columns of a block of one sequence and head, on their way from the first token to the last.
 template <bool DELTA, bool CHANNEL, class Block>
-void forward_block(const Recurrence& x, int64_t sequence, int64_t head, const Block& block) {
-  const Row row(x, sequence, head);
-  const int64_t K = x.K, V = x.V, n = x.factors, Kp = padded(K);
-  const float scale = static_cast<float>(x.scale);
-  const bool gated = x.gate.data;
-  Scratch scratch(block.size() + 6 * Kp);
-  float* S = scratch.get();
-  float* c = S + block.size();  // running products of gates on channels, after either step
-  float* k_buf = c + 2 * Kp;    // k / c
-  float* q_buf = c + 4 * Kp;    // q c
-
-  const float* initial = x.initial ? x.initial + row.state() + block.start : nullptr;
-  for (int64_t j = 0; j < K; ++j) {
-    vf s[MOST] = {};
-    if (initial) block.load_row(s, initial + j * V);
-    for (int i = 0; i < block.vectors(); ++i) store(S + block.at(j, i), s[i]);
-  }
-  for (int64_t j = 0; j < 2 * Kp; ++j) c[j] = 1.0f;
-  auto scale_state = [&](int64_t j, float factor) {
-    for (int i = 0; i < block.vectors(); ++i) {
-      float* s = S + block.at(j, i);
-      store(s, factor * load(s));
-    }
-  };
-
-  StepPair pair;
-  auto key = [&](int64_t s) { return row.k(s < row.steps ? s : row.steps - 1); };
-  pair.k[0] = pair.k[1] = key(0), pair.q[0] = pair.q[1] = row.q(0);
-  pair.k_next[0] = key(0), pair.k_next[1] = key(1);
-  pair.out[0] = pair.out[1] = false;
-  for (int i = 0; i < block.vectors(); ++i) pair.u[0][i] = pair.u[1][i] = vf{};
-  if (DELTA) forward_pass<true>(block, S, pair);  // writes nothing, reads with the first keys
-
+struct ForwardHead {
+  const Recurrence& x;
+  const Row row;
+  const Block& block;
+  float* S;      // [K] rows
+  float* c;      // running products of gates on channels, after either step
+  float* k_buf;  // k / c
+  float* q_buf;  // q c
+  int64_t K = x.K, V = x.V, n = x.factors, Kp = padded(x.K);
+  bool gated = x.gate.data;
+  bool alone;  // rows of one head lie apart, which hardware does not foresee; of all heads they do not
+  int64_t s = 0, t[2] = {}, factor[2] = {};  // the step to come, and the one after it
   float product = 1.0f;
-  int64_t t[2] = {}, factor[2] = {};
-  for (int64_t s = 0; s < row.steps;) {
+  StepPair pair;
+
+  static int64_t scratch(const Recurrence& x, const Block& block) {
+    return block.size() + 6 * padded(x.K);
+  }
+
+  ForwardHead(const Recurrence& x, int64_t sequence, int64_t head, const Block& block, float* buf,
+              bool alone)
+      : x(x), row(x, sequence, head), block(block), S(buf), c(buf + block.size()), alone(alone) {
+    k_buf = c + 2 * Kp, q_buf = c + 4 * Kp;
+    const float* initial = x.initial ? x.initial + row.state() + block.start : nullptr;
+    for (int64_t j = 0; j < K; ++j) {
+      vf s[MOST] = {};
+      if (initial) block.load_row(s, initial + j * V);
+      for (int i = 0; i < block.vectors(); ++i) store(S + block.at(j, i), s[i]);
+    }
+    for (int64_t j = 0; j < 2 * Kp; ++j) c[j] = 1.0f;
+    if (!DELTA) return;
+    for (int i = 0; i < block.vectors(); ++i) pair.p[0][i] = pair.p[1][i] = vf{};
+    if (!initial) return;
+    pair.k[0] = pair.k[1] = key(0);  // a pass that writes nothing, to read with the first keys
+    pair.k_next[0] = key(0), pair.k_next[1] = key(1);
+    pair.out[0] = pair.out[1] = false;
+    for (int i = 0; i < block.vectors(); ++i) pair.u[0][i] = pair.u[1][i] = vf{};
+    forward_pass<true>(block, S, pair);
+  }
+
+  const float* key(int64_t s) const { return row.k(s < row.steps ? s : row.steps - 1); }
+
+  bool done() const { return s == row.steps; }
+
+  void advance() {
     const bool wraps = factor[0] + 1 == n;
     t[1] = t[0] + wraps, factor[1] = wraps ? 0 : factor[0] + 1;
-    for (int64_t i = s + AHEAD; i < s + AHEAD + 2 && i < row.steps; ++i) {
-      prefetch(row.k(i), K);
-      prefetch(row.v(i) + block.start, block.count());
-      if (DELTA && x.error) prefetch_write(x.error + row.step(i) * V + block.start, block.count());
-      if (n > 1 && i % n) continue;
-      prefetch(row.q(i / n), K);
-      prefetch_write(x.o + row.token(i / n) * V + block.start, block.count());
-    }
-
-    // gates; where the second would leave the range of products, it waits for the next round
-    bool both = s + 1 < row.steps;
-    float after[2] = {product, product};
-    if (gated && CHANNEL) {
-      if (multiply_gates(c, row.gate(t[0]), K))
-        for (int64_t j = 0; j < K; ++j)
-          if (out_of_range(c[j])) scale_state(j, c[j]), c[j] = 1.0f;
-      std::memcpy(c + Kp, c, Kp * 4);
-      if (both && multiply_gates(c + Kp, row.gate(t[1]), K)) both = false;
-    } else if (gated) {
-      if (factor[0] == 0) product *= *row.gate(t[0]);
-      if (out_of_range(product)) {
-        for (int64_t j = 0; j < K; ++j) scale_state(j, product);
-        for (int i = 0; i < block.vectors(); ++i) pair.p[0][i] *= product, pair.p[1][i] *= product;
-        product = 1.0f;
-      }
-      after[0] = after[1] = product;
-      if (both && factor[1] == 0) after[1] *= *row.gate(t[1]);
-      if (out_of_range(after[1])) both = false;
-    }
-
+    if (alone) prefetch_ahead();
+    float after[2];  // the product of gates after either step
+    const bool both = gates(after);
     const int steps = both ? 2 : 1;
-    const float between = DELTA && both ? dot(key(s), key(s + 1), K) : 0.0f;
-    for (int i = 0; i < block.vectors(); ++i) pair.u[1][i] = vf{};
-    for (int m = 0; m < steps; ++m) {
-      vf* u = pair.u[m];
-      block.load_row(u, row.v(s + m) + block.start);
-      if (DELTA) {
-        if (m)
-          for (int i = 0; i < block.vectors(); ++i)
-            pair.p[1][i] = fma(splat(between), pair.u[0][i], pair.p[1][i]);
-        for (int i = 0; i < block.vectors(); ++i) u[i] -= after[m] * pair.p[m][i];
-        if (x.error) block.store_row(x.error + row.step(s + m) * V + block.start, u);
-        const float beta = gated ? row.beta(s + m) / after[m] : row.beta(s + m);
-        for (int i = 0; i < block.vectors(); ++i) u[i] *= beta;
-      } else if (gated && !CHANNEL) {
-        const float inverse = 1.0f / after[m];
-        for (int i = 0; i < block.vectors(); ++i) u[i] *= inverse;
-      }
-      pair.k[m] = row.k(s + m), pair.q[m] = row.q(t[m]);
-      pair.out[m] = factor[m] + 1 == n;
-      if (CHANNEL) {
-        over(k_buf + m * Kp, pair.k[m], c + m * Kp, K);
-        times(q_buf + m * Kp, pair.q[m], c + m * Kp, K);
-        pair.k[m] = k_buf + m * Kp, pair.q[m] = q_buf + m * Kp;
-      }
+    if (both && DELTA) {
+      const vf between = splat(dot(key(s), key(s + 1), K));
+      prepare(0, after[0]);
+      for (int i = 0; i < block.vectors(); ++i)
+        pair.p[1][i] = fma(between, pair.u[0][i], pair.p[1][i]);
+      prepare(1, after[1]);
+    } else {
+      prepare(0, after[0]);
+      if (both) prepare(1, after[1]);
     }
-    if (!both) pair.k[1] = pair.k[0], pair.out[1] = false;
+    if (!both) {
+      for (int i = 0; i < block.vectors(); ++i) pair.u[1][i] = vf{};
+      pair.k[1] = pair.k[0], pair.out[1] = false;
+    }
     pair.k_next[0] = key(s + steps), pair.k_next[1] = key(s + steps + 1);
     forward_pass<DELTA>(block, S, pair);
     for (int m = 0; m < steps; ++m) {
       if (!pair.out[m]) continue;
-      for (int i = 0; i < block.vectors(); ++i) pair.o[m][i] *= scale * after[m];
+      const float scale = static_cast<float>(x.scale) * after[m];
+      for (int i = 0; i < block.vectors(); ++i) pair.o[m][i] *= scale;
       block.store_row(x.o + row.token(t[m]) * V + block.start, pair.o[m]);
     }
     product = after[steps - 1];
@@ -185,30 +156,126 @@ void forward_block(const Recurrence& x, int64_t sequence, int64_t head, const Bl
     t[0] = t[steps - 1] + ends, factor[0] = ends ? 0 : factor[steps - 1] + 1;
   }
 
-  float* final = x.final + row.state() + block.start;
-  for (int64_t j = 0; j < K; ++j) {
-    vf s[MOST];
-    for (int i = 0; i < block.vectors(); ++i)
-      s[i] = (CHANNEL ? c[j] : product) * load(S + block.at(j, i));
-    block.store_row(final + j * V, s);
+  void finish() const {
+    float* final = x.final + row.state() + block.start;
+    for (int64_t j = 0; j < K; ++j) {
+      vf s[MOST];
+      for (int i = 0; i < block.vectors(); ++i)
+        s[i] = (CHANNEL ? c[j] : product) * load(S + block.at(j, i));
+      block.store_row(final + j * V, s);
+    }
   }
-}
+
+ private:
+  // The products of gates after the next two steps; whether both can go at once. Where the second
+  // would leave the range of products, it waits for the next round.
+  bool gates(float* after) {
+    bool both = s + 1 < row.steps;
+    after[0] = after[1] = product;
+    if (!gated) return both;
+    if (CHANNEL) {
+      if (multiply_gates(c, row.gate(t[0]), K))
+        for (int64_t j = 0; j < K; ++j)
+          if (out_of_range(c[j])) scale_state(j, c[j]), c[j] = 1.0f;
+      std::memcpy(c + Kp, c, Kp * 4);
+      return both && !multiply_gates(c + Kp, row.gate(t[1]), K);
+    }
+    if (factor[0] == 0) product *= *row.gate(t[0]);
+    if (out_of_range(product)) {
+      for (int64_t j = 0; j < K; ++j) scale_state(j, product);
+      for (int i = 0; i < block.vectors(); ++i) pair.p[0][i] *= product, pair.p[1][i] *= product;
+      product = 1.0f;
+    }
+    after[0] = after[1] = product;
+    if (both && factor[1] == 0) after[1] *= *row.gate(t[1]);
+    return both && !out_of_range(after[1]);
+  }
+
+  void scale_state(int64_t j, float by) const {
+    for (int i = 0; i < block.vectors(); ++i) {
+      float* s = S + block.at(j, i);
+      store(s, by * load(s));
+    }
+  }
+
+  // u of step s + m, over the product of gates.
+  INLINE inline void prepare(int m, float after) {
+    const int64_t step = s + m;
+    vf* u = pair.u[m];
+    block.load_row(u, row.v(step) + block.start);
+    if (DELTA) {
+      for (int i = 0; i < block.vectors(); ++i) u[i] -= after * pair.p[m][i];
+      if (x.error) block.store_row(x.error + row.step(step) * V + block.start, u);
+      const float beta = gated ? row.beta(step) / after : row.beta(step);
+      for (int i = 0; i < block.vectors(); ++i) u[i] *= beta;
+    } else if (gated && !CHANNEL) {
+      const float inverse = 1.0f / after;
+      for (int i = 0; i < block.vectors(); ++i) u[i] *= inverse;
+    }
+    pair.k[m] = row.k(step), pair.q[m] = row.q(t[m]);
+    pair.out[m] = factor[m] + 1 == n;
+    if (CHANNEL) {
+      over(k_buf + m * Kp, pair.k[m], c + m * Kp, K);
+      times(q_buf + m * Kp, pair.q[m], c + m * Kp, K);
+      pair.k[m] = k_buf + m * Kp, pair.q[m] = q_buf + m * Kp;
+    }
+  }
+
+  INLINE inline void prefetch_ahead() const {
+    for (int64_t i = s + AHEAD; i < s + AHEAD + 2 && i < row.steps; ++i) {
+      prefetch(row.k(i), K);
+      prefetch(row.v(i) + block.start, block.count());
+      if (DELTA && x.error) prefetch_write(x.error + row.step(i) * V + block.start, block.count());
+      if (n > 1 && i % n) continue;
+      prefetch(row.q(i / n), K);
+      prefetch_write(x.o + row.token(i / n) * V + block.start, block.count());
+    }
+  }
+};
 
 template <bool DELTA, bool CHANNEL>
-void forward_unit(const Recurrence& x, int64_t i) {
-  const Blocks<PAIR_PART> blocks(x.K, x.V);
-  const int64_t count = blocks.count(), row = i / count;
-  with_constants(blocks[i % count], [&](const auto& block) {
-    forward_block<DELTA, CHANNEL>(x, row / x.H, row % x.H, block);
-  });
-}
+struct ForwardUnits {
+  const Recurrence& x;
+  Blocks<PAIR_PART> blocks{x.K, x.V};
+  int64_t together = heads_together(x.H, blocks[0].size());
+  int64_t groups = (x.H + together - 1) / together;
+
+  int64_t count() const { return x.N * groups * blocks.count(); }
+
+  void operator()(int64_t i) const {
+    const int64_t group = i / blocks.count();
+    with_constants(blocks[i % blocks.count()], [&](const auto& block) {
+      run(group / groups, group % groups, block);
+    });
+  }
+
+  template <class Block>
+  void run(int64_t sequence, int64_t group, const Block& block) const {
+    using Head = ForwardHead<DELTA, CHANNEL, Block>;
+    const int64_t size = Head::scratch(x, block);
+    Scratch scratch(together * size);
+    alignas(64) char memory[MOST_HEADS][sizeof(Head)];
+    Head* heads[MOST_HEADS];
+    const int count = each_head(x.H, together, group, [&](int64_t head, int i) {
+      float* buf = scratch.get() + i * size;
+      heads[i] = new (memory[i]) Head(x, sequence, head, block, buf, together == 1);
+    });
+    for (bool going = true; going;) {
+      going = false;
+      for (int i = 0; i < count; ++i)
+        if (!heads[i]->done()) heads[i]->advance(), going = true;
+    }
+    for (int i = 0; i < count; ++i) heads[i]->finish();
+  }
+};
 
 void recurrence_forward(const Recurrence& x) {
-  auto unit = !x.beta.data && x.gate.data && x.gate_channels > 1 ? forward_unit<false, true>
-              : x.beta.data                                       ? forward_unit<true, false>
-                                                                  : forward_unit<false, false>;
-  const int64_t units = x.N * x.H * Blocks<PAIR_PART>(x.K, x.V).count();
-  parallel_for(units, x.threads, [&](int64_t i) { unit(x, i); });
+  if (!x.beta.data && x.gate.data && x.gate_channels > 1)
+    run_all<ForwardUnits<false, true>>(x);
+  else if (x.beta.data)
+    run_all<ForwardUnits<true, false>>(x);
+  else
+    run_all<ForwardUnits<false, false>>(x);
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ struct PassA {
   }
 };
 
-// From G behind the segment to G in front of it; gives dv, dbeta, and dk as far as G is in it.
+// From G behind the segment to G in front of it, token by token; gives dv, dbeta, and dk as far as G
+// is in it.
 template <bool DELTA, bool CHANNEL, class Block>
 struct SweepA {
   const Segment& segment;
@@ -70,78 +71,88 @@ struct SweepA {
   float* buf;  // 3 padded K for numbers, K vectors behind them
   const Row& row = segment.row;
   const Recurrence& x = row.x;
-  int64_t K = x.K, V = x.V, Kp = padded(K);
+  int64_t K = x.K, V = x.V, n = x.factors, Kp = padded(K);
+  bool gated = x.gate.data, first_block = block.start == 0;
   float *c = buf, *k_buf = buf + Kp, *q_buf = buf + 2 * Kp;
   vf* r = reinterpret_cast<vf*>(buf + 3 * Kp);
+  int64_t t = segment.end - 1;
+  float product = 1.0f;
+  StepA step;
 
-  void run() const {
-    const int64_t n = x.factors;
-    const int nv = block.vectors();
-    const bool gated = x.gate.data, first_block = block.start == 0;
+  SweepA(const Segment& segment, const Block& block, float* G, float* buf)
+      : segment(segment), block(block), G(G), buf(buf) {
     for (int64_t j = 0; j < Kp; ++j) c[j] = 1.0f;
     for (int64_t j = K; j < Kp; ++j) r[j] = vf{};
-    float product = 1.0f;
-    StepA step;
     step.k_next = row.k(segment.start * n);
-    for (int i = 0; i < nv; ++i) step.dv_next[i] = vf{};  // of the step that follows, over product
-    for (int64_t t = segment.end - 1; t >= segment.start; --t) {
-      if (gated && t + 1 < segment.end) pass_gate(t + 1, step, product);
-      step.q = row.q(t);
-      if (CHANNEL) over(q_buf, step.q, c, K), step.q = q_buf;
-      block.load_row(step.d_o, x.d_o + row.token(t) * V + block.start);
-      const float scale = static_cast<float>(x.scale) / product;
-      for (int i = 0; i < nv; ++i) step.d_o[i] *= scale;
-      for (int64_t factor = n - 1; factor >= 0; --factor) {
-        const int64_t s = t * n + factor;
-        prefetch_step(s, t);
-        step.k = row.k(s);
-        if (CHANNEL) times(k_buf, step.k, c, K), step.k = k_buf;
-        vf e[MOST], v[MOST];
-        const float beta = DELTA ? row.beta(s) : 1.0f;
-        if (DELTA) {
-          block.load_row(e, x.error + row.step(s) * V + block.start);
-          for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
-        }
-        if (!DELTA || gated) block.load_row(v, row.v(s) + block.start);
-        if (!DELTA)
-          for (int i = 0; i < nv; ++i) step.u[i] = v[i];
-        step.out = factor == n - 1;
-        pass(step);
+    for (int i = 0; i < block.vectors(); ++i) step.dv_next[i] = vf{};  // of the step that follows
+  }
 
-        vf along_v{}, along_e{};
-        const float inverse = gated ? 1.0f / product : 1.0f;
-        for (int i = 0; i < nv; ++i) {
-          const vf du = product * step.du[i];
-          if (DELTA) along_e = fma(du, e[i], along_e);
-          step.du[i] = beta * du;  // dv
-          if (gated && !CHANNEL) along_v = fma(step.du[i], v[i], along_v);
-          step.dv_next[i] = inverse * step.du[i];
-        }
-        block.store_row(x.dv + row.step(s) * V + block.start, step.du);
-        if (DELTA) {
-          float* dbeta = x.dbeta + row.step(s);
-          *dbeta = (first_block ? 0.0f : *dbeta) + sum(along_e);
-        }
-        if (gated && !CHANNEL) segment.terms[t - segment.start] -= sum(along_v);
-        float* dk = x.dk + row.step(s) * K;
-        for (int64_t j = 0; j < K; j += LANES) {
-          vf d = sums(r + j) * (CHANNEL ? load(c + j) : splat(product));
-          if (!first_block) d += load_first(dk + j, K - j);
-          store_first(dk + j, d, K - j);
-        }
-        step.k_next = row.k(s);
-      }
-    }
+  bool done() const { return t < segment.start; }
+
+  void advance() {
+    if (gated && t + 1 < segment.end) pass_gate(t + 1);
+    step.q = row.q(t);
+    if (CHANNEL) over(q_buf, step.q, c, K), step.q = q_buf;
+    block.load_row(step.d_o, x.d_o + row.token(t) * V + block.start);
+    const float scale = static_cast<float>(x.scale) / product;
+    for (int i = 0; i < block.vectors(); ++i) step.d_o[i] *= scale;
+    for (int64_t factor = n - 1; factor >= 0; --factor) one_step(t * n + factor, factor == n - 1);
+    --t;
+  }
+
+  void finish() {
     if (gated) {
       const float* a = row.gate(segment.start);
-      if (segment.slot[0] >= 0) keep(segment.start, step, product);
+      if (segment.slot[0] >= 0) keep(segment.start);
       product *= *a;
       if (CHANNEL) multiply_gates(c, a, K);
     }
-    finish(step, product);
+    take_off();
   }
 
-  void pass(StepA& step) const {
+ private:
+  void one_step(int64_t s, bool out) {
+    const int nv = block.vectors();
+    prefetch_step(s);
+    step.k = row.k(s);
+    if (CHANNEL) times(k_buf, step.k, c, K), step.k = k_buf;
+    vf e[MOST], v[MOST];
+    const float beta = DELTA ? row.beta(s) : 1.0f;
+    if (DELTA) {
+      block.load_row(e, x.error + row.step(s) * V + block.start);
+      for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
+    }
+    if (!DELTA || gated) block.load_row(v, row.v(s) + block.start);
+    if (!DELTA)
+      for (int i = 0; i < nv; ++i) step.u[i] = v[i];
+    step.out = out;
+    pass();
+
+    vf along_v{}, along_e{};
+    const float inverse = gated ? 1.0f / product : 1.0f;
+    for (int i = 0; i < nv; ++i) {
+      const vf du = product * step.du[i];
+      if (DELTA) along_e = fma(du, e[i], along_e);
+      step.du[i] = beta * du;  // dv
+      if (gated && !CHANNEL) along_v = fma(step.du[i], v[i], along_v);
+      step.dv_next[i] = inverse * step.du[i];
+    }
+    block.store_row(x.dv + row.step(s) * V + block.start, step.du);
+    if (DELTA) {
+      float* dbeta = x.dbeta + row.step(s);
+      *dbeta = (first_block ? 0.0f : *dbeta) + sum(along_e);
+    }
+    if (gated && !CHANNEL) segment.terms[t - segment.start] -= sum(along_v);
+    float* dk = x.dk + row.step(s) * K;
+    for (int64_t j = 0; j < K; j += LANES) {
+      vf d = sums(r + j) * (CHANNEL ? load(c + j) : splat(product));
+      if (!first_block) d += load_first(dk + j, K - j);
+      store_first(dk + j, d, K - j);
+    }
+    step.k_next = row.k(s);
+  }
+
+  INLINE inline void pass() {
     for (int i = 0; i < block.vectors(); i += block.part) {
       float* part = G + block.at(0, i);
       if (step.out)
@@ -151,10 +162,10 @@ struct SweepA {
     }
   }
 
-  // The gate of token t, between its first step and the last of the token before it.
-  void pass_gate(int64_t t, StepA& step, float& product) const {
-    const float* a = row.gate(t);
-    if (segment.slot[t - segment.start] >= 0) keep(t, step, product);
+  // The gate of token u, between its first step and the last of the token before it.
+  void pass_gate(int64_t u) {
+    const float* a = row.gate(u);
+    if (segment.slot[u - segment.start] >= 0) keep(u);
     if (CHANNEL) {
       if (!multiply_gates(c, a, K)) return;
       for (int64_t j = 0; j < K; ++j) {
@@ -168,43 +179,39 @@ struct SweepA {
       return;
     }
     product *= *a;
-    if (out_of_range(product)) {
-      finish(step, product);
-      for (int i = 0; i < block.vectors(); ++i) step.dv_next[i] = vf{};
-      product = 1.0f;
-    }
+    if (!out_of_range(product)) return;
+    take_off();
+    for (int i = 0; i < block.vectors(); ++i) step.dv_next[i] = vf{};
+    product = 1.0f;
   }
 
-  // What is still to be taken off G, and then the product of gates.
-  vf whole(const StepA& step, float product, int64_t j, int i) const {
+  // G as it is: what is still to be taken off, and then the product of gates.
+  vf whole(int64_t j, int i) const {
     vf g = load(G + block.at(j, i));
     if (DELTA) g -= step.k_next[j] * step.dv_next[i];
     return (CHANNEL ? c[j] : product) * g;
   }
-  void finish(const StepA& step, float product) const {
+  void take_off() const {
     for (int64_t j = 0; j < K; ++j)
-      for (int i = 0; i < block.vectors(); ++i)
-        store(G + block.at(j, i), whole(step, product, j, i));
+      for (int i = 0; i < block.vectors(); ++i) store(G + block.at(j, i), whole(j, i));
   }
-  void keep(int64_t t, const StepA& step, float product) const {
+  void keep(int64_t u) const {
     for (int64_t j = 0; j < K; ++j)
       for (int i = 0; i < block.vectors(); ++i)
-        store(segment.kept(t) + j * padded(V) + block.start + i * LANES,
-              whole(step, product, j, i));
+        store(segment.kept(u) + j * padded(V) + block.start + i * LANES, whole(j, i));
   }
 
-  INLINE inline void prefetch_step(int64_t s, int64_t t) const {
-    if (s - AHEAD >= 0) {
-      prefetch(row.k(s - AHEAD), K);
-      if (DELTA) prefetch(x.error + row.step(s - AHEAD) * V + block.start, block.count());
-      if (!DELTA || x.gate.data) prefetch(row.v(s - AHEAD) + block.start, block.count());
-      prefetch_write(x.dk + row.step(s - AHEAD) * K, K);
-      prefetch_write(x.dv + row.step(s - AHEAD) * V + block.start, block.count());
-    }
-    if (t - AHEAD >= 0) {
-      prefetch(row.q(t - AHEAD), K);
-      prefetch(x.d_o + row.token(t - AHEAD) * V + block.start, block.count());
-    }
+  INLINE inline void prefetch_step(int64_t s) const {
+    if (s < AHEAD) return;
+    const int64_t ahead = s - AHEAD;
+    prefetch(row.k(ahead), K);
+    if (DELTA) prefetch(x.error + row.step(ahead) * V + block.start, block.count());
+    if (!DELTA || gated) prefetch(row.v(ahead) + block.start, block.count());
+    prefetch_write(x.dk + row.step(ahead) * K, K);
+    prefetch_write(x.dv + row.step(ahead) * V + block.start, block.count());
+    if (n > 1 && ahead % n) return;
+    prefetch(row.q(ahead / n), K);
+    prefetch(x.d_o + row.token(ahead / n) * V + block.start, block.count());
   }
 };
 
@@ -264,8 +271,8 @@ struct PassB {
   }
 };
 
-// From S in front of the segment to S behind it; gives dq and the rest of dk, or with GRAD false
-// nothing but S.
+// From S in front of the segment to S behind it, one or two steps at a time; gives dq and the rest of
+// dk, or with GRAD false nothing but S.
 template <bool DELTA, bool CHANNEL, bool GRAD, class Block>
 struct SweepB {
   const Segment& segment;
@@ -274,66 +281,71 @@ struct SweepB {
   float* buf;  // 2 padded V
   const Row& row = segment.row;
   const Recurrence& x = row.x;
-  int64_t K = x.K, V = x.V, n = x.factors;
+  int64_t K = x.K, V = x.V, n = x.factors, end = segment.end * n;
+  bool gated = x.gate.data;
+  int64_t s = segment.start * n, t[2] = {segment.start, 0}, factor[2] = {};
+  float product = 1.0f;
+  vf c[MOST];
+  PairB pair;
 
-  void run() const {
-    const int nv = block.vectors();
-    const bool gated = x.gate.data;
-    float product = 1.0f;
-    vf c[MOST];
-    for (int i = 0; i < nv; ++i) c[i] = splat(1.0f);
-    PairB pair;
-    const int64_t end = segment.end * n;
-    int64_t t[2] = {segment.start, 0}, factor[2] = {};
-    for (int64_t s = segment.start * n; s < end;) {
-      const bool wraps = factor[0] + 1 == n;
-      t[1] = t[0] + wraps, factor[1] = wraps ? 0 : factor[0] + 1;
-      if (GRAD)
-        for (int64_t i = s + AHEAD; i < s + AHEAD + 2 && i < row.steps; ++i) prefetch_step(i);
-
-      bool both = s + 1 < end;
-      vf after[2][MOST];
-      if (gated) {
-        if (factor[0] == 0) {
-          if (GRAD && is_kept(t[0])) small_gate(t[0], product, c);
-          if (multiply(t[0], product, c)) rescale(product, c);
-        }
-        for (int i = 0; i < nv; ++i) after[0][i] = after[1][i] = CHANNEL ? c[i] : splat(product);
-        if (both && factor[1] == 0) {
-          float next = product;
-          if (is_kept(t[1]) || multiply(t[1], next, after[1])) both = false;
-          if (!CHANNEL)
-            for (int i = 0; i < nv; ++i) after[1][i] = splat(next);
-        }
-      }
-      const int steps = both ? 2 : 1;
-      for (int m = 0; m < steps; ++m) {
-        block.load_row(pair.k[m], row.k(s + m) + block.start);
-        if (CHANNEL)
-          for (int i = 0; i < nv; ++i) pair.k[m][i] /= after[m][i];
-        pair.u[m] = written(s + m, gated && !CHANNEL ? after[m][0][0] : 1.0f, buf + m * padded(V));
-        pair.dv[m] = x.dv + row.step(s + m) * V;
-        pair.d_o[m] = x.d_o + row.token(t[m]) * V;
-        pair.out[m] = GRAD && factor[m] + 1 == n;
-      }
-      if (!both) {
-        for (int i = 0; i < nv; ++i) pair.k[1][i] = vf{};
-        pair.u[1] = pair.u[0], pair.dv[1] = pair.dv[0], pair.out[1] = false;
-      }
-      pass(pair);
-      if (GRAD)
-        for (int m = 0; m < steps; ++m) gradients(s + m, t[m], pair, m, gated ? after[m] : nullptr);
-      if (gated) {
-        product = after[steps - 1][0][0];
-        for (int i = 0; i < nv; ++i) c[i] = after[steps - 1][i];
-      }
-      s += steps;
-      const bool ends = factor[steps - 1] + 1 == n;
-      t[0] = t[steps - 1] + ends, factor[0] = ends ? 0 : factor[steps - 1] + 1;
-    }
-    rescale(product, c);
+  SweepB(const Segment& segment, const Block& block, float* S, float* buf)
+      : segment(segment), block(block), S(S), buf(buf) {
+    for (int i = 0; i < block.vectors(); ++i) c[i] = splat(1.0f);
   }
 
+  bool done() const { return s == end; }
+
+  void advance() {
+    const int nv = block.vectors();
+    const bool wraps = factor[0] + 1 == n;
+    t[1] = t[0] + wraps, factor[1] = wraps ? 0 : factor[0] + 1;
+    if (GRAD)
+      for (int64_t i = s + AHEAD; i < s + AHEAD + 2 && i < row.steps; ++i) prefetch_step(i);
+
+    bool both = s + 1 < end;
+    vf after[2][MOST];  // the products of gates after either step
+    if (gated) {
+      if (factor[0] == 0) {
+        if (GRAD && is_kept(t[0])) small_gate(t[0]);
+        if (multiply(t[0], product, c)) rescale();
+      }
+      for (int i = 0; i < nv; ++i) after[0][i] = after[1][i] = CHANNEL ? c[i] : splat(product);
+      if (both && factor[1] == 0) {
+        float next = product;
+        if (is_kept(t[1]) || multiply(t[1], next, after[1])) both = false;
+        if (!CHANNEL)
+          for (int i = 0; i < nv; ++i) after[1][i] = splat(next);
+      }
+    }
+    const int steps = both ? 2 : 1;
+    for (int m = 0; m < steps; ++m) {
+      block.load_row(pair.k[m], row.k(s + m) + block.start);
+      if (CHANNEL)
+        for (int i = 0; i < nv; ++i) pair.k[m][i] /= after[m][i];
+      pair.u[m] = written(s + m, gated && !CHANNEL ? after[m][0][0] : 1.0f, buf + m * padded(V));
+      pair.dv[m] = x.dv + row.step(s + m) * V;
+      pair.d_o[m] = x.d_o + row.token(t[m]) * V;
+      pair.out[m] = GRAD && factor[m] + 1 == n;
+    }
+    if (!both) {
+      for (int i = 0; i < nv; ++i) pair.k[1][i] = vf{};
+      pair.u[1] = pair.u[0], pair.dv[1] = pair.dv[0], pair.out[1] = false;
+    }
+    pass();
+    if (GRAD)
+      for (int m = 0; m < steps; ++m) gradients(s + m, t[m], m, gated ? after[m] : nullptr);
+    if (gated) {
+      product = after[steps - 1][0][0];
+      for (int i = 0; i < nv; ++i) c[i] = after[steps - 1][i];
+    }
+    s += steps;
+    const bool ends = factor[steps - 1] + 1 == n;
+    t[0] = t[steps - 1] + ends, factor[0] = ends ? 0 : factor[steps - 1] + 1;
+  }
+
+  void finish() { rescale(); }
+
+ private:
   bool is_kept(int64_t t) const { return segment.slot[t - segment.start] >= 0; }
 
   // u over the product of gates: what was written into S.
@@ -346,7 +358,7 @@ struct SweepB {
     return to;
   }
 
-  void pass(PairB& pair) const {
+  INLINE inline void pass() {
     for (int i = 0; i < block.vectors(); i += block.part) {
       float* part = S + block.at(0, i);
       const int width = block.width(i);
@@ -362,7 +374,7 @@ struct SweepB {
     }
   }
 
-  void gradients(int64_t s, int64_t t, PairB& pair, int m, const vf* product) const {
+  INLINE inline void gradients(int64_t s, int64_t t, int m, const vf* product) {
     const int nv = block.vectors();
     if (DELTA) {
       float* out = x.dk + row.step(s) * K + block.start;
@@ -409,7 +421,7 @@ struct SweepB {
     return any(bad);
   }
 
-  void rescale(float& product, vf* c) const {
+  void rescale() {
     for (int64_t m = 0; m < V; ++m)
       for (int i = 0; i < block.vectors(); ++i) {
         float* s = S + block.at(m, i);
@@ -420,7 +432,7 @@ struct SweepB {
   }
 
   // <dX_t, S_{t-1}> where the gate is small, for this block's channels.
-  void small_gate(int64_t t, float product, const vf* c) const {
+  void small_gate(int64_t t) const {
     const float* dX = segment.kept(t);
     const float* a = row.gate(t);
     float* dgate = x.dgate + row.token(t) * x.gate_channels;
