@@ -17,6 +17,9 @@ const Level levels[] = {  // best first
 #ifdef HAVE_X86_LEVELS
     {"avx512", &kernels_avx512,
      [] {
+#ifdef EMULATE_AVX512
+       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#endif
        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
               __builtin_cpu_supports("fma");
@@ -44,6 +47,14 @@ EXPORT int64_t statetrack_use(const char* name) {
       active = level.kernels;
       return 1;
     }
+  return 0;
+}
+
+// How many bytes a kernel's arguments have; 0 if there is none of that name.
+EXPORT int64_t statetrack_size(const char* kernel) {
+#define SIZE(name, Arguments) \
+  if (!std::strcmp(kernel, #name)) return sizeof(Arguments);
+  KERNELS(SIZE)
   return 0;
 }
 

@@ -1,5 +1,5 @@
 // What the kernels take and the table of them that each instruction set fills.
-// Every field is 8 bytes wide, in the order of the ctypes structures in statetrack/ops/native.py.
+// Every field is 8 bytes wide, in the order of the ctypes structures in statetrack/ops.
 #pragma once
 
 #include <cstdint>

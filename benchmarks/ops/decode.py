@@ -5,24 +5,32 @@ from __future__ import annotations
 import torch
 
 from benchmarks.ops.candidates import Call, Tensors
-from statetrack.ops import delta_rule
+from statetrack.ops import delta_rule, delta_rule_step
 
 
-def ours(inputs: Tensors, chunk: int | None, backend: str = "auto") -> Call:
-    """The public op, called with one token after the other."""
-    tokens = [inputs[name].split(1, 1) for name in ("q", "k", "v", "beta")]
-    state = inputs["S"].clone()
+def oracle(inputs: Tensors, chunk: int | None) -> Call:
+    """The op itself, by definition."""
+    tokens = {name: inputs[name] for name in ("q", "k", "v", "beta")}
 
-    @torch.no_grad()
     def call() -> Tensors:
-        nonlocal state
+        o, state = delta_rule(
+            **tokens, initial_state=inputs["S"], output_final_state=True, backend="naive"
+        )
+        assert state is not None
+        return {"o": o[:, -1], "S": state}
+
+    return call
+
+
+def ours(inputs: Tensors, chunk: int | None) -> Call:
+    """The in-place step, one token after the other."""
+    tokens = [[x.contiguous() for x in inputs[name].unbind(1)] for name in ("q", "k", "v", "beta")]
+    state = inputs["S"].clone(memory_format=torch.contiguous_format)
+
+    def call() -> Tensors:
         for q, k, v, beta in zip(*tokens, strict=True):
-            o, final = delta_rule(
-                q, k, v, beta, initial_state=state, output_final_state=True, backend=backend
-            )
-            assert final is not None
-            state = final
-        return {"o": o[:, 0], "S": state}
+            o = delta_rule_step(state, q, k, v, beta)
+        return {"o": o, "S": state}
 
     return call
 

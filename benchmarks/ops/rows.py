@@ -8,7 +8,6 @@ exponentials are not counted.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -263,7 +262,7 @@ def _decode_row(batch: int, heads: int, size: int) -> Row:
         f"decode-{batch}",
         f"decode {length} tokens of the delta rule, B{batch} H{heads} d{size}",
         inputs,
-        partial(decode.ours, backend="naive"),
+        decode.oracle,
         (Candidate("statetrack", decode.ours), Candidate("torch bmm in place", decode.bmm)),
         float(batch * length * heads * 6 * size * size),
         "6 K V per token and head, forward only",

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from statetrack.layers import MambaConfig as MambaConfig
     from statetrack.models import ModelConfig as ModelConfig
     from statetrack.models import SequenceModel as SequenceModel
+    from statetrack.ops import delta_product as delta_product
     from statetrack.ops import delta_rule as delta_rule
+    from statetrack.ops import gated_linear_attention as gated_linear_attention
     from statetrack.ops import selective_scan as selective_scan
     from statetrack.tasks import make_task as make_task
     from statetrack.training import Run as Run
@@ -34,7 +36,7 @@ _HOMES = {
     "errors": ["UserError"],
     "layers": ["DeltaNet", "DeltaNetConfig", "Mamba", "MambaConfig"],
     "models": ["ModelConfig", "SequenceModel"],
-    "ops": ["delta_rule", "selective_scan"],
+    "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],
     "training": ["Run", "RunConfig", "TrainingConfig", "evaluate", "train"],
 }

@@ -16,16 +16,17 @@ VARIABLE = "STATETRACK_TUNE_ALLOCATOR"
 # from malloc.h
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
-_NEVER = 2**31 - 1  # the greatest that mallopt takes: 2 GiB
+# Bytes, best first: before glibc 2.35 the mmap threshold could not be more than 32 MiB.
+_THRESHOLDS = 2**31 - 1, 2**25
 
 
 def tune_allocator() -> bool:
     """Keep freed memory in this process for the next tensors; whether that was possible.
 
     It raises glibc's mmap and trim thresholds, for the whole process and until it ends: what the
-    process has once used for tensors below 2 GiB it keeps. The commands of statetrack do this when
-    they start; a program that uses the library decides for itself. STATETRACK_TUNE_ALLOCATOR=0
-    turns it off. Nothing happens where the C library is not glibc.
+    process has once used for tensors below 2 GiB (32 MiB before glibc 2.35) it keeps. The commands
+    of statetrack do this when they start; a program that uses the library decides for itself.
+    STATETRACK_TUNE_ALLOCATOR=0 turns it off. Nothing happens where the C library is not glibc.
     """
     wanted = os.environ.get(VARIABLE, "1")
     if wanted not in ("0", "1"):
@@ -35,4 +36,5 @@ def tune_allocator() -> bool:
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "gnu_get_libc_version"):
         return False
-    return all(libc.mallopt(what, _NEVER) for what in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD))
+    mapped = any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in _THRESHOLDS)
+    return bool(libc.mallopt(_M_TRIM_THRESHOLD, _THRESHOLDS[0])) and mapped

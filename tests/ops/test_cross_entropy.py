@@ -20,6 +20,8 @@ from tests.ops.pointwise import (
     run_all,
 )
 
+pytestmark = pytest.mark.native
+
 
 def logits_and_targets(M: int, V: int, ignored: int = -100) -> tuple[Tensors, torch.Tensor]:
     normal = draw(0)

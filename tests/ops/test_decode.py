@@ -131,3 +131,16 @@ def test_what_does_not_fit(change, message):
     state, inputs = change(*token())
     with pytest.raises(UserError, match=message):
         delta_rule_step(state, **inputs)
+
+
+def test_a_product_needs_its_factors():
+    state, inputs = token()
+    with pytest.raises(UserError, match=r"k must be \[B, n, H, K\]"):
+        delta_product_step(state, **inputs)
+
+
+def test_nothing_is_differentiated(backend):
+    state, inputs = token()
+    o = delta_rule_step(state, **{name: x.requires_grad_() for name, x in inputs.items()})
+    assert not o.requires_grad
+    assert not state.requires_grad

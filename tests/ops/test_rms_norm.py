@@ -18,6 +18,8 @@ from tests.ops.pointwise import (
     run_all,
 )
 
+pytestmark = pytest.mark.native
+
 
 def norm_inputs(*shape: int) -> Tensors:
     normal = draw(0)

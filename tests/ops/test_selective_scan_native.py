@@ -21,7 +21,10 @@ from tests.ops.common import (
     spread,
 )
 
-pytestmark = pytest.mark.skipif(native.WHY_MISSING is not None, reason=str(native.WHY_MISSING))
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(native.WHY_MISSING is not None, reason=str(native.WHY_MISSING)),
+]
 
 RANGES = [pytest.param(False, id="[0,1]"), pytest.param(True, id="[-1,1]")]
 SHAPES = [

@@ -19,6 +19,8 @@ from tests.ops.pointwise import (
     run_all,
 )
 
+pytestmark = pytest.mark.native
+
 
 def conv_inputs(
     B: int, T: int, D: int, W: int, *, bias: bool = True, window: bool = True, seed: int = 0

@@ -19,6 +19,8 @@ from tests.ops.pointwise import (
     run_all,
 )
 
+pytestmark = pytest.mark.native
+
 
 def glu_inputs(*shape: int) -> Tensors:
     return {"x": 4 * draw(0)(*shape)}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from statetrack.config import Named, check_types, hints, option, unknown
 from statetrack.errors import UserError
 from statetrack.layers.transitions import Transition
+from statetrack.ops import native
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
 
 M = TypeVar("M", bound=type["Mixer"])
@@ -150,8 +151,9 @@ class Mixer(nn.Module, ABC):
         if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
-        # the defining loop, once round
-        y, state = self.mix(x_t[:, None], self._state(state, len(x_t)), None, backend="naive")
+        # without kernels a single step is the defining loop, once round
+        backend = "native" if native.serves(x_t, *self.parameters()) else "naive"
+        y, state = self.mix(x_t[:, None], self._state(state, len(x_t)), None, backend)
         return y[:, 0], state
 
     @abstractmethod

@@ -15,6 +15,7 @@ from torch import Tensor
 from statetrack.errors import UserError
 from statetrack.ops import native
 from statetrack.ops.backends import check_shape
+from statetrack.ops.operators import operator
 
 
 def delta_rule_step(
@@ -44,6 +45,8 @@ def delta_product_step(
     scale: float | None = None,
 ) -> Tensor:
     """q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], g or decay [B, H] -> o."""
+    if k.dim() != 4:
+        raise UserError(f"delta_product_step: k must be [B, n, H, K]; got {list(k.shape)}")
     return _step("delta_product_step", k.shape[1], state, q, k, v, beta, g, decay, scale)
 
 
@@ -77,10 +80,13 @@ def _step(
     gate = decay if g is None else g.float().exp()
     _check(op, n, state, q, k, v, beta, gate, both=g is not None and decay is not None)
     scale = state.shape[2] ** -0.5 if scale is None else scale
-    if torch.compiler.is_compiling() or state.device.type != "cpu":
-        o = torch.ops.statetrack.recurrence_step(state, q, k, v, beta, gate, n, scale)
+    arguments = (state, q, k, v, beta, gate, n, scale)
+    if not native.serves(*arguments[:6]):
+        o = _torch(*arguments)
+    elif torch.compiler.is_compiling():
+        o = torch.ops.statetrack.recurrence_step(*arguments)
     else:  # a small step takes less time than the way through torch's dispatcher
-        o = _cpu(state, q, k, v, beta, gate, n, scale)
+        o = _cpu(*arguments)
     return o if o.dtype == v.dtype else o.to(v.dtype)
 
 
@@ -133,8 +139,6 @@ def _cpu(
     n: int,
     scale: float,
 ) -> Tensor:
-    if not native.serves():
-        return _torch(state, q, k, v, beta, gate, n, scale)
     B, H, K, V = state.shape
     channels = K if gate is not None and gate.dim() == 3 else 1
     o = state.new_empty(B, H, V)
@@ -150,6 +154,7 @@ def _plain(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float32 and x.is_contiguous() else x.float().contiguous()
 
 
+@torch.no_grad()
 def _torch(
     state: Tensor,
     q: Tensor,
@@ -187,11 +192,9 @@ def _fake(
     return state.new_empty(B, H, V)
 
 
-_library = torch.library.Library("statetrack", "FRAGMENT")
-_library.define(
+operator(
     "recurrence_step(Tensor(a!) state, Tensor q, Tensor k, Tensor v, Tensor? beta, Tensor? gate, "
-    "int n, float scale) -> Tensor"
+    "int n, float scale) -> Tensor",
+    _cpu,
+    _fake,
 )
-_library.impl("recurrence_step", _cpu, "CPU")
-_library.impl("recurrence_step", _torch, "CUDA")
-torch.library.register_fake("statetrack::recurrence_step", _fake, lib=_library)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +36,10 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         return None, f"does not load ({error}): install statetrack again on this machine"
     lib.statetrack_level.restype = ctypes.c_char_p
     lib.statetrack_level.argtypes = [ctypes.c_int64]
+    if not hasattr(lib, "statetrack_size"):
+        return None, "not of this version of statetrack: install it again"
+    lib.statetrack_size.restype = ctypes.c_int64
+    lib.statetrack_size.argtypes = [ctypes.c_char_p]
     lib.statetrack_use.restype = ctypes.c_int64
     lib.statetrack_use.argtypes = [ctypes.c_char_p]
     return lib, None
@@ -61,11 +65,13 @@ def _choose() -> str | None:
 _level = _choose()
 
 
-def level() -> str:
-    """The instruction set in use."""
-    if _level is None:
-        wanted, allowed = os.environ.get(VARIABLE), ", ".join([*LEVELS, "off"])
-        raise UserError(f"{VARIABLE} is {wanted!r}; on this machine it can be: {allowed}")
+def level() -> str | None:
+    """The instruction set in use, None without a library."""
+    wanted = os.environ.get(VARIABLE)
+    if _level is None and wanted and wanted != "off":
+        allowed = ", ".join([*LEVELS, "off"])
+        reason = f"; the library is {WHY_MISSING}" if WHY_MISSING else ""
+        raise UserError(f"{VARIABLE} is {wanted!r}; here it can be: {allowed}{reason}")
     return _level
 
 
@@ -74,8 +80,9 @@ def forced(name: str) -> Iterator[None]:
     """Use one instruction set for a while, in the whole process."""
     global _level
     before = level()
-    if LIBRARY is None or not LIBRARY.statetrack_use(name.encode()):
-        raise UserError(f"no native kernels for {name!r} here; there are: {', '.join(LEVELS)}")
+    if LIBRARY is None or before is None or not LIBRARY.statetrack_use(name.encode()):
+        there = WHY_MISSING or f"there are: {', '.join(LEVELS)}"
+        raise UserError(f"no native kernels for {name!r} here; {there}")
     _level = name
     try:
         yield
@@ -86,11 +93,11 @@ def forced(name: str) -> Iterator[None]:
 
 def serves(*tensors: Tensor | None) -> bool:
     """Whether the native kernels are there and compute with these: on the CPU, not in float64."""
-    if WHY_MISSING is not None:
-        return False
     if _level is None:
-        level()  # the environment asks for what is not there
-    return all(x is None or (x.device.type == "cpu" and x.dtype != torch.float64) for x in tensors)
+        level()  # complains if the environment asks for what is not there
+    return WHY_MISSING is None and all(
+        x is None or (x.device.type == "cpu" and x.dtype != torch.float64) for x in tensors
+    )
 
 
 class View(ctypes.Structure):
@@ -123,7 +130,20 @@ def pointer(x: Tensor | None) -> int | None:
     return None if x is None else x.data_ptr()
 
 
+_kernels: dict[str, Callable[..., None]] = {}
+
+
 def call(name: str, arguments: ctypes.Structure) -> None:
     """Run a kernel."""
+    kernel = _kernels.get(name)
+    if kernel is None:
+        kernel = _kernels[name] = _kernel(name, arguments)
+    kernel(ctypes.byref(arguments))
+
+
+def _kernel(name: str, arguments: ctypes.Structure) -> Callable[..., None]:
+    """A kernel that takes what we give it: the library may be older than this file."""
     assert LIBRARY is not None, WHY_MISSING
-    getattr(LIBRARY, f"statetrack_{name}")(ctypes.byref(arguments))
+    if LIBRARY.statetrack_size(name.encode()) != ctypes.sizeof(arguments):
+        raise UserError(f"{PATH.name} is not of this version of statetrack: install it again")
+    return getattr(LIBRARY, f"statetrack_{name}")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from statetrack.ops.native import View, call, pointer, viewable
+from statetrack.ops.operators import differentiable, operator
 
 
 class Recurrence(ctypes.Structure):
@@ -133,7 +134,7 @@ def _backward(
     d_o = d_o.float().contiguous()
     d_final = None if d_final is None else d_final.float().contiguous()
     x.d_o, x.d_final, x.error = d_o.data_ptr(), pointer(d_final), error.data_ptr()
-    x.dq, x.dk, x.dv, x.dbeta, x.dgate, x.d_initial = (g.data_ptr() for g in grads)
+    x.dq, x.dk, x.dv, x.dbeta, x.dgate, x.d_initial = (g.data_ptr() or None for g in grads)
     call("recurrence_backward", x)
     del alive
     return grads
@@ -154,13 +155,10 @@ def _fake_backward(
     factors: int,
     log_gate: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    N = q.shape[0] if bounds is None else bounds.shape[0] - 1
-
     def like(x: Tensor | None) -> Tensor:
         return q.new_empty((0,) if x is None else x.shape, dtype=torch.float32)
 
-    d_initial = q.new_empty(N, q.shape[2], q.shape[3], v.shape[3], dtype=torch.float32)
-    return like(q), like(k), like(v), like(beta), like(gate), d_initial
+    return like(q), like(k), like(v), like(beta), like(gate), like(initial)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -173,37 +171,28 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> Non
 
 def _gradients(ctx: Any, d_o: Tensor | None, d_final: Tensor | None, _: Any) -> tuple[Any, ...]:
     *tensors, error = ctx.saved_tensors
-    q, _k, v, beta, gate, initial, _bounds = tensors
+    q, _k, v, beta, *_rest = tensors
     if error.numel() == 0 and beta is not None:
         raise RuntimeError("the native recurrence was told not to keep what its gradients need")
     if d_o is None:
         d_o = q.new_zeros(*q.shape[:3], v.shape[3])
-    *grads, d_initial = torch.ops.statetrack.recurrence_backward(
-        d_o, d_final, error, *tensors, *ctx.options
-    )
-    beta_grad = grads[3] if beta is not None else None
-    gate_grad = grads[4] if gate is not None else None
-    initial_grad = d_initial if initial is not None else None
-    return *grads[:3], beta_grad, gate_grad, initial_grad, None, None, None, None, None
+    grads = torch.ops.statetrack.recurrence_backward(d_o, d_final, error, *tensors, *ctx.options)
+    wanted = [g if x is not None else None for g, x in zip(grads, tensors[:6], strict=True)]
+    return *wanted, None, None, None, None, None
 
 
 _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? beta, Tensor? gate, Tensor? initial, Tensor? bounds, "
     "float scale, int factors, bool log_gate"
 )
-_library = torch.library.Library("statetrack", "FRAGMENT")
-_library.define(f"recurrence({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)")
-_library.define(
+operator(f"recurrence({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward)
+operator(
     f"recurrence_backward(Tensor d_o, Tensor? d_final, Tensor error, {_INPUTS}) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    f"({', '.join(['Tensor'] * 6)})",
+    _backward,
+    _fake_backward,
 )
-_library.impl("recurrence", _forward, "CPU")
-_library.impl("recurrence_backward", _backward, "CPU")
-torch.library.register_fake("statetrack::recurrence", _fake_forward, lib=_library)
-torch.library.register_fake("statetrack::recurrence_backward", _fake_backward, lib=_library)
-torch.library.register_autograd(
-    "statetrack::recurrence", _gradients, setup_context=_setup, lib=_library
-)
+differentiable("recurrence", _setup, _gradients)
 
 
 def recurrence(

@@ -1,4 +1,9 @@
-"""Native kernels as torch operators."""
+"""Native kernels as torch operators: known to the CPU, to tracing, and to autograd.
+
+The gradients of an operator call another operator, so that torch.compile sees one graph in both
+directions. That other one has no gradients of its own, and says so: without an answer torch would
+take second derivatives for zero.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from statetrack.errors import UserError
 
 library = torch.library.Library("statetrack", "FRAGMENT")
 
@@ -19,7 +26,12 @@ def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> 
 
 
 def differentiable(name: str, setup: Callable[..., None], gradients: Callable[..., Any]) -> None:
-    """Give an operator its gradients, which call another operator so that both can be traced."""
+    """Give an operator its gradients, and refuse those of <name>_backward, which they call."""
     torch.library.register_autograd(
         f"statetrack::{name}", gradients, setup_context=setup, lib=library
     )
+
+    def refuse(ctx: Any, *grads: Any) -> None:
+        raise UserError(f'{name} has no second derivatives in C++: take backend="naive"')
+
+    torch.library.register_autograd(f"statetrack::{name}_backward", refuse, lib=library)

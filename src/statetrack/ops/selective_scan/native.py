@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from statetrack.ops.native import View, call, pointer, viewable
+from statetrack.ops.operators import differentiable, operator
 
 CHUNK = 64
 """Tokens from one state that is kept for the backward pass to the next."""
@@ -231,25 +232,21 @@ def _fake_step(
 
 _INPUTS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z"
 _STATES = "Tensor? initial, Tensor? bounds, bool negative"
-_library = torch.library.Library("statetrack", "FRAGMENT")
-_library.define(
-    f"selective_scan({_INPUTS}, {_STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)"
+operator(
+    f"selective_scan({_INPUTS}, {_STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)",
+    _forward,
+    _fake_forward,
 )
-_library.define(
+operator(
     f"selective_scan_backward(Tensor dy, Tensor? d_final, Tensor checkpoints, {_INPUTS}, {_STATES})"
-    f" -> ({', '.join(['Tensor'] * 8)})"
+    f" -> ({', '.join(['Tensor'] * 8)})",
+    _backward,
+    _fake_backward,
 )
-_library.define(f"selective_scan_step(Tensor(a!) state, {_INPUTS}, bool negative) -> Tensor")
-for _name, _run, _fake in (
-    ("selective_scan", _forward, _fake_forward),
-    ("selective_scan_backward", _backward, _fake_backward),
-    ("selective_scan_step", _step, _fake_step),
-):
-    _library.impl(_name, _run, "CPU")
-    torch.library.register_fake(f"statetrack::{_name}", _fake, lib=_library)
-torch.library.register_autograd(
-    "statetrack::selective_scan", _gradients, setup_context=_setup, lib=_library
+operator(
+    f"selective_scan_step(Tensor(a!) state, {_INPUTS}, bool negative) -> Tensor", _step, _fake_step
 )
+differentiable("selective_scan", _setup, _gradients)
 
 
 def selective_scan_native(

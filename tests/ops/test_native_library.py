@@ -1,0 +1,90 @@
+"""Which library is loaded, at which level, and what happens if it is not the right one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from statetrack.errors import UserError
+from statetrack.ops import delta_rule, native, rms_norm, selective_scan, swiglu
+from tests.ops.common import delta_rule_inputs, run, selective_scan_inputs
+
+pytestmark = pytest.mark.skipif(native.LIBRARY is None, reason=f"no library: {native.WHY_MISSING}")
+
+
+def info(**env: str) -> subprocess.CompletedProcess[str]:
+    """`statetrack info` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "statetrack.cli", "info", "--json", "-"],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("level", native.LEVELS)
+def test_the_environment_chooses_the_level(level):
+    assert f'"native kernels": "{level} (of' in info(STATETRACK_NATIVE=level).stdout
+
+
+def test_off_is_the_torch_backend():
+    said = info(STATETRACK_NATIVE="off").stdout
+    assert "switched off by STATETRACK_NATIVE=off" in said
+    assert '"default backend": "torch"' in said
+
+
+def test_a_level_that_is_not_there():
+    done = info(STATETRACK_NATIVE="avx1024")
+    assert done.returncode == 2
+    assert "STATETRACK_NATIVE is 'avx1024'; here it can be:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_forcing_a_level_that_is_not_there():
+    with (
+        pytest.raises(UserError, match="no native kernels for 'avx1024' here"),
+        native.forced("avx1024"),
+    ):
+        pass
+
+
+def test_a_library_with_other_arguments_is_refused(monkeypatch):
+    class Other(ctypes.Structure):
+        _fields_ = [("x", ctypes.c_void_p)]
+
+    monkeypatch.setattr(native, "_kernels", {})
+    with pytest.raises(UserError, match="is not of this version of statetrack"):
+        native.call("recurrence_forward", Other())
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        (delta_rule, {k: x.float() for k, x in delta_rule_inputs(1, 4, 1, 2, 2).items()}),
+        (selective_scan, {k: x.float() for k, x in selective_scan_inputs(1, 4, 2, 2).items()}),
+        (rms_norm, {"x": torch.ones(2, 4), "weight": torch.ones(4), "eps": 1e-6}),
+        (swiglu, {"x": torch.ones(2, 4)}),
+    ],
+    ids=["delta_rule", "selective_scan", "rms_norm", "swiglu"],
+)
+def test_second_derivatives_are_refused_not_wrong(op, arguments):
+    name = next(iter(arguments))
+    leaf = arguments[name].clone().requires_grad_()
+    out = op(**{**arguments, name: leaf})
+    y = out[0] if isinstance(out, tuple) else out
+    (first,) = torch.autograd.grad(y.square().sum(), leaf, create_graph=True)
+    with pytest.raises(UserError, match="has no second derivatives in C"):
+        torch.autograd.grad(first.sum(), leaf)
+
+
+def test_131072_tokens():
+    inputs = delta_rule_inputs(1, 131_072, 1, 4, 3)
+    expected = run(delta_rule, inputs, torch.float64, backend="torch")
+    actual = run(delta_rule, inputs, torch.float32, backend="native")
+    for name, x in expected.items():
+        assert torch.linalg.vector_norm(actual[name].double() - x) <= 1e-5 * x.norm(), name
