@@ -185,7 +185,7 @@ def test_comparisons() -> None:
     ]  # fmt: skip
     title = "delta rule, B256 T40 H4 d32"
     first, second, third = report.comparison_rows(found)[:3]
-    assert first == [title, "plain", "10.00", "80 % (80 %)", "statetrack, torch", "", "7x"]
+    assert first == [title, "plain", "10.00", "80 % (60 %)", "statetrack, torch", "", "7x"]
     assert second[4:] == ["fla delta_rule_chunkwise", "20", "8.5x* (9x)"]
     assert third[4:] == ["transformers chunk_gated_delta_rule", "", "missing: make peers"]
     assert [c["peer"] for c in found].count("statetrack, torch") == 1
@@ -226,7 +226,7 @@ def test_page_and_plot(tmp_path: Path) -> None:
     report.write_report(tmp_path, summary)
     page = (tmp_path / "bench-cpu.md").read_text()
     assert page.startswith("# CPU benchmark, measured by `statetrack bench ops`\n\na CPU, 2 cores")
-    assert "| delta rule, B256 T40 H4 d32 | plain | 10.00 | 80 % (80 %) |" in page
+    assert "| delta rule, B256 T40 H4 d32 | plain | 10.00 | 80 % (60 %) |" in page
     assert "- delta rule, B256 T40 H4 d32: 6 K V forward, 14 K V backward" in page
     assert "Missing: transformers and mambapy; `make peers` installs them." in page
     assert "(bench-cpu.png)" in page

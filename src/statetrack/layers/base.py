@@ -152,7 +152,7 @@ class Mixer(nn.Module, ABC):
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
         # without kernels a single step is the defining loop, once round
-        backend = "native" if native.serves(x_t, *self.parameters()) else "naive"
+        backend = "auto" if native.serves(x_t, *self.parameters()) else "naive"
         y, state = self.mix(x_t[:, None], self._state(state, len(x_t)), None, backend)
         return y[:, 0], state
 
