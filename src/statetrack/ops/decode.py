@@ -78,16 +78,43 @@ def _step(
 ) -> Tensor:
     """k [B, n, H, K], v [B, n, H, V], beta [B, n, H]; for n = 1 without that dimension too."""
     gate = decay if g is None else g.float().exp()
-    _check(op, n, state, q, k, v, beta, gate, both=g is not None and decay is not None)
+    # a small step takes a few microseconds: what is checked one by one goes wrong seldom
+    if (g is not None and decay is not None) or not _fits(n, state, q, k, v, beta, gate):
+        _check(op, n, state, q, k, v, beta, gate, both=g is not None and decay is not None)
     scale = state.shape[2] ** -0.5 if scale is None else scale
     arguments = (state, q, k, v, beta, gate, n, scale)
     if not native.serves(*arguments[:6]):
         o = _torch(*arguments)
     elif torch.compiler.is_compiling():
         o = torch.ops.statetrack.recurrence_step(*arguments)
-    else:  # a small step takes less time than the way through torch's dispatcher
+    else:  # past torch's dispatcher, which would take longer than the step
         o = _cpu(*arguments)
     return o if o.dtype == v.dtype else o.to(v.dtype)
+
+
+def _fits(
+    n: int,
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    gate: Tensor | None,
+) -> bool:
+    """Whether all is as `_check` wants it, and in float32."""
+    if state.dim() != 4 or not state.is_contiguous():
+        return False
+    B, H, K, V = state.shape
+    many = (B, n, H) if k.dim() == 4 else (B, H)
+    float32 = torch.float32
+    return (
+        state.dtype is q.dtype is k.dtype is v.dtype is float32
+        and q.shape == (B, H, K)
+        and k.shape == (*many, K)
+        and v.shape == (*many, V)
+        and (beta is None or (beta.shape == many and beta.dtype is float32))
+        and (gate is None or (gate.shape == (B, H) and gate.dtype is float32))
+    )
 
 
 def _check(
