@@ -25,6 +25,7 @@ Floats = NDArray[np.float64]
 IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
+MAX_KIND = 10_000  # tokens of one kind: digits, keys, ...; solvers have a cell for each, per row
 MAJORITY_TOKENS = 1 << 18  # drawn to measure the majority at one length or range
 MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
 
