@@ -19,7 +19,7 @@ import pytest
 
 from statetrack.config import to_dict
 from statetrack.experiments import bench, presets
-from statetrack.tasks import FAMILIES, make_task
+from statetrack.tasks import FAMILIES, Task, make_task
 from statetrack.tasks.exchange import import_task
 from statetrack.training import Run, curve
 from tests.conftest import ROOT, Command
@@ -271,9 +271,16 @@ def test_bench(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_limit_that_is_not_met(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "BATCH", 2)
     monkeypatch.setattr(bench, "LENGTH", 32)
-    monkeypatch.setattr(bench, "limit", lambda task: 1e-9 if task.name == "parity" else 1e9)
+    asked = []
+
+    def limit(task: Task) -> float:
+        asked.append(task)
+        return 1e-9 if task.name == "parity" else 1e9
+
+    monkeypatch.setattr(bench, "limit", limit)
     rows = json.loads(command("bench", "tasks", "--rounds=1", "--json", "-").out)["tasks"]
     assert [row["task"] for row in rows if not row["met"]] == ["parity"]
+    assert len(asked) == len(rows)  # once each: it makes the task's automaton
 
 
 # -- presets --------------------------------------------------------------------------------------

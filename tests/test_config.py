@@ -21,6 +21,7 @@ from statetrack.config import (
     option,
     to_dict,
     unknown,
+    within,
 )
 from statetrack.errors import UserError
 from statetrack.layers import MixerConfig
@@ -261,6 +262,17 @@ def test_at_least(value: float) -> None:
 def test_not_at_least(value: float) -> None:
     with pytest.raises(UserError, match=f"^width must be .* at least 1; got {value!r}"):
         at_least("width", value, 1)
+
+
+@pytest.mark.parametrize("value", [2, 7.5, 10_000])
+def test_within(value: float) -> None:
+    within("width", value, 2, 10_000)
+
+
+@pytest.mark.parametrize("value", [1, 10_001, math.nan, math.inf, -math.inf])
+def test_not_within(value: float) -> None:
+    with pytest.raises(UserError, match=rf"^width must lie in 2\.\.10,000; got {value!r}"):
+        within("width", value, 2, 10_000)
 
 
 def test_one_of() -> None:

@@ -156,6 +156,13 @@ def test_read_json_names_a_broken_file(tmp_path: Path, content: bytes) -> None:
         read_json(file)
 
 
+def test_read_json_names_what_is_nested_too_deeply(tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 200_000 + "]" * 200_000)
+    with pytest.raises(UserError, match=r"cannot read .*deep.json: .* nested too deeply"):
+        read_json(file)
+
+
 def test_read_json_names_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*absent\.json: .*No such file"):
         read_json(tmp_path / "absent.json")

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from statetrack.automata.groups import MAX_ORDER
 from statetrack.cli import main
 from statetrack.experiments import bench
 from tests.conftest import ROOT
@@ -52,6 +53,21 @@ def test_links_lead_somewhere() -> None:
     local = [link for link in links if "://" not in link]
     assert len(local) >= 6
     assert [link for link in local if not (ROOT / link).exists()] == []
+
+
+def test_the_commands_are_on_the_path() -> None:
+    """`make` installs into .venv only: what comes first is to activate it."""
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    (first, *_) = [n for n, line in enumerate(lines) if line.startswith("statetrack ")]
+    assert ". .venv/bin/activate" in lines[:first]
+
+
+def test_the_greatest_group() -> None:
+    for page in (
+        README,
+        *((ROOT / name).read_text() for name in ("docs/tasks.md", "CHANGELOG.md")),
+    ):
+        assert f"{MAX_ORDER:,} elements" in page
 
 
 def test_make_targets_exist() -> None:

@@ -78,6 +78,12 @@ def at_least(what: str, value: float, low: float) -> None:
         raise UserError(f"{what} must be a finite number, at least {low:g}; got {value!r}")
 
 
+def within(what: str, value: float, low: float, high: float) -> None:
+    """Check that a number lies in low..high."""
+    if not low <= value <= high:
+        raise UserError(f"{what} must lie in {low:,}..{high:,}; got {value!r}")
+
+
 def hints(cls: type) -> dict[str, Any]:
     """The types of the options of a configuration class, by name, in order."""
     types_ = get_type_hints(cls)

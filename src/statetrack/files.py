@@ -44,10 +44,18 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value that a JSON text stands for; whatever is wrong with it is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its lists and objects are nested too deeply") from None
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file, or raise a UserError that names it."""
     try:
-        return json.loads(Path(path).read_text())
+        return parse_json(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
 

@@ -98,7 +98,7 @@ def _base(args: Sequence[str]) -> RunConfig:
         if known.preset not in PRESETS:
             raise unknown("preset", known.preset, PRESETS)
         names = (known.mixer or "delta_net", known.task or "parity")
-        return PRESETS[known.preset](*names, allow_neg_eigval=False)
+        return PRESETS[known.preset](*names)
     if known.config is not None:
         config = read_config(Path(known.config))
         task, model, training = config.task, config.model, config.training

@@ -10,12 +10,14 @@ from statetrack.automata import (
     group_from_generators,
     group_from_table,
     minimal_permutation_representation,
+    representations,
 )
+from statetrack.errors import UserError
 
 POINTS = {
     "S3": 3, "D4": 4, "A5": 5, "Z12": 7, "Z60": 12, "S5": 5, "Q8": 8, "Z8": 8, "D6": 5, "D5": 5,
     "D30": 10, "A4_x_Z5": 9, "Z2_x_Z2_x_Z2_x_Z2": 8, "Q8_x_Z3": 11, "Z4_x_Z6": 4 + 2 + 3,
-    "S3_x_S3": 6, "S5_x_Z2": 7,
+    "S3_x_S3": 6, "S5_x_Z2": 7, "S5_x_S3": 8, "S4_x_S4": 8,
 }  # fmt: skip
 
 
@@ -62,7 +64,23 @@ def test_a_large_group_without_points() -> None:
     g = group("S5_x_Z5")
     permutations = minimal_permutation_representation(g)
     check_representation(g.table, permutations)
-    assert permutations.shape[1] < 60  # 5 + 5 is the least, the regular action has 600
+    assert permutations.shape[1] == 5 + 5  # the regular action has 600
+
+
+def test_what_cannot_be_told_least_is_an_error() -> None:
+    g = group("D12_x_D12")  # 7 + 7 points are enough
+    with pytest.raises(UserError, match=r"D12_x_D12 has too many subgroups .* one on \d+ points"):
+        minimal_permutation_representation(g)
+
+
+def test_without_a_search_only_what_the_orders_demand_is_least(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(representations, "WORK", 0)
+    assert minimal_permutation_representation(group("S4")).shape[1] == 4  # 24 does not divide 3!
+    assert minimal_permutation_representation(group("Z8")).shape[1] == 8  # a cycle of 8
+    with pytest.raises(UserError, match=r"group Z6 has too many subgroups .* one on 6 points"):
+        minimal_permutation_representation(group("Z6"))  # 2 + 3 are enough
 
 
 def test_the_trivial_group() -> None:

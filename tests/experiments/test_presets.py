@@ -61,6 +61,12 @@ def test_it_is_of_that_mixer_and_task_and_can_be_built(recipe: Any, mixer: str, 
     assert SequenceModel(config.model).num_parameters() > 0
 
 
+@pytest.mark.parametrize("preset", presets.PRESETS)
+def test_negative_eigenvalues_only_if_asked_for(preset: str) -> None:
+    recipe: Any = presets.PRESETS[preset]
+    assert recipe("mamba", "parity") == recipe("mamba", "parity", allow_neg_eigval=False)
+
+
 @pytest.mark.parametrize(
     ("recipe", "task"),
     [(presets.paper, "parity"), (presets.paper, "S5"), (presets.repo, "parity"),
@@ -211,7 +217,7 @@ def test_the_tables_as_in_the_paper(mixer: str, task: str) -> None:
     assert (m.num_layers, m.hidden_size) == (layers, 128)
     layer: Any = m.mixers[0]
     assert layer.conv_size == 4
-    assert layer.allow_neg_eigval
+    assert not layer.allow_neg_eigval  # as in the layers: only if asked for
     if mixer == "delta_net":
         assert (layer.num_heads, m.mlp, m.norm, m.norm_eps) == (4, "swiglu", "rms", 1e-6)
         assert (m.final_norm, m.initializer_range) == (True, 0.02)

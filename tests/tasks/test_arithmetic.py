@@ -309,14 +309,14 @@ def test_chance() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("modular_arithmetic", {"modulus": 1}, "modulus must be .* at least 2; got 1"),
+        ("modular_arithmetic", {"modulus": 1}, "modulus must lie in 2..*; got 1"),
         ("modular_arithmetic", {"modulus": 2.5}, "modulus must be a whole number; got 2.5"),
         ("modular_arithmetic", {"supervision": "all"}, "supervision must be one of last, dense"),
         ("modular_arithmetic", {"mult": False}, "unknown key 'mult' in task"),
-        ("modular_arithmetic_brackets", {"modulus": 0}, "modulus must be .* at least 2; got 0"),
+        ("modular_arithmetic_brackets", {"modulus": 0}, "modulus must lie in 2..*; got 0"),
         ("modular_arithmetic_brackets", {"mult": 1}, "mult must be true or false; got 1"),
         ("modular_arithmetic_brackets", {"supervision": "dense"}, "unknown key 'supervision'"),
-        ("cycle_navigation", {"cycle_size": 1}, "cycle_size must be .* at least 2; got 1"),
+        ("cycle_navigation", {"cycle_size": 1}, "cycle_size must lie in 2..*; got 1"),
         ("cycle_navigation", {"supervision": "all"}, "supervision must be one of last, dense"),
         ("even_pairs", {"modulus": 2}, "unknown key 'modulus' in task"),
     ],

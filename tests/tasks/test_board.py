@@ -113,7 +113,7 @@ def test_chance(width: int, height: int) -> None:
         ({"height": -1}, r"height must lie in 1\.\.26; got -1"),
         ({"height": 2.5}, "height must be a whole number; got 2.5"),
         ({"width": 1, "height": 1}, "a board needs at least 2 squares; got 1 x 1"),
-        ({"pieces": 0}, "pieces must be .* at least 1; got 0"),
+        ({"pieces": 0}, "pieces must lie in 1..*; got 0"),
         ({"supervision": "all"}, "supervision must be one of last, dense; got 'all'"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",

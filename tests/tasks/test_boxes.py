@@ -154,8 +154,8 @@ def test_vocabulary() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"entities": 0}, "entities must be .* at least 1; got 0"),
-        ({"boxes": 1}, "boxes must be .* at least 2; got 1"),
+        ({"entities": 0}, "entities must lie in 1..*; got 0"),
+        ({"boxes": 1}, "boxes must lie in 2..*; got 1"),
         ({"boxes": "3"}, "boxes must be a whole number; got '3'"),
         ({"swaps": 1}, "swaps must be true or false; got 1"),
     ],

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from statetrack.errors import UserError
-from statetrack.tasks import Batch, Stream, Task, make_task
+from statetrack.tasks import Batch, Stream, Task, exchange, make_task
 from statetrack.tasks.exchange import compare_task, export_task, import_task
 from tests.tasks.reference import word_problem_targets
 from tests.tasks.variants import VARIANTS, WORD_PROBLEMS, each
@@ -201,6 +201,38 @@ def test_a_target_that_is_missing(tmp_path: Path) -> None:
         import_task(make_task("Z5"), path)
 
 
+@pytest.mark.parametrize("line", ["0,2", "0,2,2,2"], ids=["a column missing", "one too many"])
+def test_a_csv_line_with_other_columns(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "Z5.csv"
+    path.write_text(f"seed,input,target\n0,3 4 1,3 2 3\n{line}\n")
+    with pytest.raises(UserError, match=r"cannot read .*Z5.csv .* line 3 has not the columns of"):
+        import_task(make_task("Z5"), path)
+
+
+def test_long_sequences_in_csv(tmp_path: Path) -> None:
+    """Python's csv refuses fields of more than 131,072 characters, unless told otherwise."""
+    task, path, limit = make_task("Z60"), tmp_path / "Z60.csv", csv.field_size_limit()
+    export_task(task, path, count=2, lengths=(60_000, 60_000))
+    assert max(map(len, path.read_text().splitlines())) > 2 * limit
+    assert import_task(task, path).lengths.tolist() == [60_000] * 2
+    assert csv.field_size_limit() == limit
+
+
+def test_a_quote_that_does_not_end(tmp_path: Path) -> None:
+    path, limit = tmp_path / "Z5.csv", csv.field_size_limit()
+    path.write_text('seed,input,target\n0,"3 4,3 2\n0,1,1\n')
+    with pytest.raises(UserError, match=r"cannot read .*Z5.csv as sequences of Z5: unexpected end"):
+        import_task(make_task("Z5"), path)
+    assert csv.field_size_limit() == limit
+
+
+def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"length": 1, "input": ' + "[" * 200_000 + "]" * 200_000 + "}\n")
+    with pytest.raises(UserError, match=r"cannot read .*data.jsonl .* nested too deeply"):
+        import_task(make_task("Z5"), path)
+
+
 @pytest.mark.parametrize("other", ["dense", "A5"])
 def test_the_file_of_another_task(other: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
@@ -296,6 +328,7 @@ def test_a_broken_file(name: str, content: str | None, tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setattr(exchange, "_rows", None)  # it is missed before anything is drawn
     task, path = make_task("S5"), tmp_path / "data.parquet"
     with pytest.raises(UserError, match=r"parquet needs pyarrow: pip install 'statetrack\[parq"):
         export(task, path)

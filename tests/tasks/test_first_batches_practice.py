@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import numpy as np
@@ -10,8 +9,9 @@ import pytest
 
 from statetrack.config import from_dict, to_dict
 from statetrack.errors import UserError
-from statetrack.tasks import IGNORE, Batch, Stream, Task, make_task
+from statetrack.tasks import IGNORE, Task, make_task
 from statetrack.tasks.forms import fill, fillable
+from tests.tasks.streams import digest, stream
 
 VARIANTS: dict[str, Task] = {
     **{name: make_task(name) for name in ("board", "boxes", "programs")},
@@ -38,15 +38,6 @@ FIRST_BATCH = {
 }
 
 each = pytest.mark.parametrize("task", VARIANTS.values(), ids=VARIANTS)
-
-
-def stream(task: Task, split: str = "train", data_seed: int = 0) -> Stream:
-    return Stream(task, split, data_seed, 8, max(3, task.min_length), 40)
-
-
-def digest(batch: Batch) -> str:
-    content = batch.tokens.astype("<i8").tobytes() + batch.targets.astype("<i8").tobytes()
-    return hashlib.sha256(content).hexdigest()
 
 
 def test_every_variant_has_a_digest() -> None:

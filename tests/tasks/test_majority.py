@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statetrack.errors import UserError
-from statetrack.tasks import FAMILIES, IGNORE, LengthwiseTask, PrefixTask, Task, make_task
+from statetrack.tasks import FAMILIES, IGNORE, PrefixTask, Task, make_task
 from statetrack.tasks.base import Ints
 from statetrack.tasks.baseline import answers, constant_right, last_answers, most_frequent
 
@@ -70,7 +70,7 @@ def test_known_values(name: str, length: int, expected: float) -> None:
 
 
 @dataclass(frozen=True)
-class Biased(LengthwiseTask):
+class Biased(Task):
     """Answer n of a sequence is 1 three times in four where n is even, else 2."""
 
     family: ClassVar[str] = "biased"
@@ -82,11 +82,11 @@ class Biased(LengthwiseTask):
     def input_size(self, length: int) -> int:
         return length
 
-    def draw(self, rng: np.random.Generator, count: int, length: int) -> Ints:
-        often = 1 + np.arange(length) % 2
-        return np.where(rng.random((count, length)) < 0.75, often, 3 - often)
+    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
+        often = 1 + np.arange(size) % 2
+        return np.where(rng.random((len(lengths), size)) < 0.75, often, 3 - often)
 
-    def answer(self, tokens: Ints) -> Ints:
+    def targets(self, tokens: Ints) -> Ints:
         return tokens
 
 

@@ -175,7 +175,7 @@ def test_lengths_that_will_not_do() -> None:
     [
         ({"variables": 0}, r"variables must lie in 1\.\.26; got 0"),
         ({"variables": 27}, r"variables must lie in 1\.\.26; got 27"),
-        ({"modulus": 1}, "modulus must be .* at least 2; got 1"),
+        ({"modulus": 1}, "modulus must lie in 2..*; got 1"),
         ({"conditionals": None}, "conditionals must be true or false; got None"),
         ({"loops": 3}, "unknown key 'loops' in task"),
     ],

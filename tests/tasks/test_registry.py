@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from statetrack.config import from_dict, to_dict
+from statetrack.config import from_dict, hints, to_dict
 from statetrack.errors import UserError
 from statetrack.tasks import FAMILIES, Stream, Task, generator, make_task
 from statetrack.tasks.parity import Parity
@@ -50,6 +50,26 @@ def test_round_trip(task: Task) -> None:
     assert type(again) is type(task)
     assert again == task
     assert make_task(**data) == task
+
+
+NUMBERS = [
+    pytest.param(family.examples[0], option, id=f"{family.examples[0]} {option}")
+    for family in FAMILIES
+    for option, kind in hints(family).items()
+    if kind is int
+]
+
+
+@pytest.mark.parametrize("number", [0, 10**9], ids=["none", "more than memory holds"])
+@pytest.mark.parametrize(("name", "option"), NUMBERS)
+def test_numbers_have_limits(name: str, option: str, number: int) -> None:
+    with pytest.raises(UserError, match=rf"^{option} must lie in [12]\.\.[0-9,]+; got {number}$"):
+        make_task(name, **{option: number})
+
+
+def test_numbers_that_have_limits() -> None:
+    options = {param.values[1] for param in NUMBERS}
+    assert {"modulus", "cycle_size", "keys", "symbols", "pieces", "tokens_per_element"} <= options
 
 
 def test_default_supervision() -> None:
@@ -111,8 +131,8 @@ def test_a_group_that_will_not_do(name: str, message: str) -> None:
             {"filler": "zero"},
             "filler must be one of special, repeat, special_both; got 'zero'",
         ),
-        ("S5", {"tokens_per_element": 0}, "tokens_per_element must be .* at least 1; got 0"),
-        ("S5", {"tokens_per_element": -2}, "tokens_per_element must be .* at least 1; got -2"),
+        ("S5", {"tokens_per_element": 0}, "tokens_per_element must lie in 1..*; got 0"),
+        ("S5", {"tokens_per_element": -2}, "tokens_per_element must lie in 1..*; got -2"),
         ("S5", {"tokens_per_element": 1.5}, "tokens_per_element must be a whole number; got 1.5"),
         ("S5", {"tokens_per_element": True}, "tokens_per_element must be a whole number; got True"),
     ],

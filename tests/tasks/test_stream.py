@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from statetrack.tasks import Batch, Stream, Task, generator, make_task
+from statetrack.tasks import Batch, Task, generator, make_task
+from tests.tasks.streams import digest, stream
 from tests.tasks.test_first_batches_practice import FIRST_BATCH as PRACTICE
 from tests.tasks.variants import EXAMPLES, VARIANTS, each
 
@@ -82,17 +82,8 @@ FIRST_BATCH = {
 }
 
 
-def stream(task: Task, split: str = "train", data_seed: int = 0) -> Stream:
-    return Stream(task, split, data_seed, 8, max(3, task.min_length), 40)
-
-
 def same(a: Batch, b: Batch) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def digest(batch: Batch) -> str:
-    content = batch.tokens.astype("<i8").tobytes() + batch.targets.astype("<i8").tobytes()
-    return hashlib.sha256(content).hexdigest()
 
 
 def test_every_example_has_a_digest() -> None:

@@ -131,7 +131,6 @@ def test_what_is_no_expression_has_no_value(name: str, text: str) -> None:
     [
         ("board", {"width": 26, "height": 26, "pieces": 2}),
         ("modular_arithmetic", {"modulus": 71}),
-        ("cycle_navigation", {"cycle_size": 10_001}),
         ("S5", {"tokens_per_element": 4}),
         ("modular_arithmetic_brackets", {}),
         ("chomsky/reverse_string", {}),

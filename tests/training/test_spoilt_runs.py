@@ -105,7 +105,9 @@ def test_a_checkpoint_without_the_optimiser_cannot_be_resumed(
 
 
 @pytest.mark.parametrize(
-    "line", [b"\xff\xfe\n", b"5\n", b"{}\n"], ids=["no text", "no object", "no step"]
+    "line",
+    [b"\xff\xfe\n", b"5\n", b"{}\n", b"[" * 200_000 + b"\n"],
+    ids=["no text", "no object", "no step", "nested too deeply"],
 )
 def test_spoilt_metrics(line: bytes, refused: Refused, run_folder: Path) -> None:
     file = run_folder / "metrics.jsonl"

@@ -46,14 +46,14 @@ def bench_tasks(rounds: int = 5) -> list[dict[str, Any]]:
             batch = task.sample(generator(0, "train", round_), lengths)
             seconds.append(time.perf_counter() - began)
         tokens = batch.tokens.size
-        best = min(seconds[1:])
+        best, most = 1e3 * min(seconds[1:]), limit(task)
         rows.append(
             {
                 "task": label,
-                "milliseconds": 1e3 * best,
-                "limit": limit(task),
-                "met": 1e3 * best <= limit(task),
-                "tokens per second": tokens / best,
+                "milliseconds": best,
+                "limit": most,
+                "met": best <= most,
+                "tokens per second": 1e3 * tokens / best,
             }
         )
     return rows

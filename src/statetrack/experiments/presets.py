@@ -38,7 +38,7 @@ def paper(
     mixer: str,
     task: str,
     *,
-    allow_neg_eigval: bool = True,
+    allow_neg_eigval: bool = False,
     seed: int = 0,
     num_layers: int | None = None,
     **options: Any,
@@ -119,7 +119,7 @@ def _paper_word_problem(
 
 
 def repo(
-    mixer: str, task: str, *, allow_neg_eigval: bool = True, seed: int = 42, lr: float = 1e-3
+    mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 42, lr: float = 1e-3
 ) -> RunConfig:
     """What the authors' published commands train: 2 layers, batch 256, bf16, and Mamba with the
     convolution of width 1 that their code has by default. Brackets come without multiplication;
@@ -153,7 +153,7 @@ def repo(
     return RunConfig(known, model, training)
 
 
-def demo(mixer: str, task: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
+def demo(mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 0) -> RunConfig:
     """What `statetrack demo` trains: parity with either mixer, or S5_only_swaps with DeltaNet."""
     if task == "parity":
         return demo_parity(mixer, allow_neg_eigval=allow_neg_eigval, seed=seed)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.config import at_least, option
-from statetrack.tasks.base import IGNORE, Batch, Ints, PrefixTask, Task, register
+from statetrack.config import option, within
+from statetrack.tasks.base import IGNORE, MAX_KIND, Batch, Ints, PrefixTask, Task, register
 from statetrack.tasks.expressions import (
     Symbols,
     answered_at,
@@ -42,7 +42,7 @@ class ModularArithmetic(PrefixTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("modulus", self.modulus, 2)
+        within("modulus", self.modulus, 2, MAX_KIND)
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ class ModularArithmeticBrackets(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("modulus", self.modulus, 2)
+        within("modulus", self.modulus, 2, MAX_KIND)
 
     @property
     def vocab(self) -> tuple[str, ...]:

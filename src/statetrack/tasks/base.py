@@ -1,8 +1,9 @@
 """What a task is: a vocabulary, a sampler, and what counts as right.
 
 A task is a frozen dataclass, so that it is its own configuration. Subclasses write `sample_tokens`
-and `dense_targets`; batches, supervision and solving follow from them. Everything is numpy and
-vectorised over the batch; randomness comes only from the generator that is passed in.
+and `targets` (of a `PrefixTask`, `dense_targets`); batches, supervision and solving follow from
+them. Everything is numpy and vectorised over the batch; randomness comes only from the generator
+that is passed in.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Floats = NDArray[np.float64]
 IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
+MAX_KIND = 10_000  # tokens of one kind: digits, keys, ...; solvers have a cell for each, per row
 MAJORITY_TOKENS = 1 << 18  # drawn to measure the majority at one length or range
 MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
 
@@ -172,35 +174,6 @@ class PrefixTask(Task):
         dense = replace(self, supervision="dense")
         tokens = 32 * MAJORITY_TOKENS  # one sample for every length at once
         return constant_right(_answers(dense, max_length, max_length, tokens)).mean(0)
-
-
-@dataclass(frozen=True)
-class LengthwiseTask(Task):
-    """A task whose sequences are drawn and solved all of one length at a time."""
-
-    @abstractmethod
-    def draw(self, rng: np.random.Generator, count: int, length: int) -> Ints:
-        """[count, input_size(length)]: inputs of one length."""
-
-    @abstractmethod
-    def answer(self, tokens: Ints) -> Ints:
-        """[n, size] unpadded inputs of one length -> their targets, IGNORE where none."""
-
-    def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
-        tokens = np.full((len(lengths), size), self.pad, dtype=np.int64)
-        for length in np.unique(lengths):
-            rows = np.flatnonzero(lengths == length)
-            drawn = self.draw(rng, len(rows), int(length))
-            tokens[rows, : drawn.shape[1]] = drawn
-        return tokens
-
-    def targets(self, tokens: Ints) -> Ints:
-        targets = np.full_like(tokens, IGNORE)
-        sizes = (tokens != self.pad).sum(1)
-        for size in np.unique(sizes[sizes > 0]):
-            rows = np.flatnonzero(sizes == size)
-            targets[rows, :size] = self.answer(tokens[rows, :size])
-        return targets
 
 
 @lru_cache(maxsize=4096)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from statetrack.config import at_least, option
-from statetrack.tasks.base import IGNORE, Ints, Task, register
+from statetrack.config import option, within
+from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 from statetrack.tasks.forms import fill, fillable
 
 SYMBOLS = ("PAD", ".", "?", "swap")
@@ -45,8 +45,8 @@ class Boxes(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("entities", self.entities, 1)
-        at_least("boxes", self.boxes, 2)
+        within("entities", self.entities, 1, MAX_KIND)
+        within("boxes", self.boxes, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 
 from statetrack.config import at_least, one_of
 from statetrack.errors import UserError
-from statetrack.files import write_atomic
+from statetrack.files import parse_json, write_atomic
 from statetrack.tasks.base import IGNORE, Batch, Ints, Task, generator
 from statetrack.tasks.word_problem import GroupWordProblem
 
@@ -59,6 +59,8 @@ def export_task(
     if path.exists():
         raise UserError(f"{path} exists; choose another file")
     task = _as_written(task, path)
+    if format_of(path) == "parquet":
+        _pyarrow()  # before all is drawn
     rng = generator(data_seed, split, 0)
     drawn = rng.integers(lengths[0], lengths[1] + 1, count)
     rows: list[dict[str, Any]] = []
@@ -99,7 +101,7 @@ def compare_task(task: Task, path: Path) -> tuple[Batch, Ints]:
             raise ValueError("a length does not fit its input")
         tokens = _padded([row["input"] for row in rows], task.pad)
         given = _padded([row["target"] for row in rows], IGNORE)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"cannot read {path} as sequences of {task.name}: {error}") from None
@@ -131,12 +133,24 @@ def _padded(rows: list[list[int]], fill: int) -> Ints:
 
 def _read(task: Task, path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [parse_json(line) for line in path.read_text().splitlines()]
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = _pyarrow().parquet.read_table(path).to_pylist()
         return rows
     assert isinstance(task, GroupWordProblem)  # or there were no csv of it
-    return [_csv_row(task, row) for row in csv.DictReader(io.StringIO(path.read_text()))]
+    return [_csv_row(task, row) for row in _csv_lines(path.read_text())]
+
+
+def _csv_lines(text: str) -> Iterator[dict[str, str]]:
+    limit = csv.field_size_limit(len(text))  # no field is longer; Python's own limit is 128 KiB
+    try:
+        reader = csv.DictReader(io.StringIO(text), strict=True)
+        for row in reader:
+            if None in row or None in row.values():
+                raise ValueError(f"line {reader.line_num} has not the columns of the first")
+            yield row
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _csv_row(task: GroupWordProblem, row: dict[str, str]) -> dict[str, Any]:

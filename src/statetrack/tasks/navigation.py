@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.config import at_least, option
-from statetrack.tasks.base import Ints, register
+from statetrack.config import option, within
+from statetrack.tasks.base import MAX_KIND, Ints, register
 from statetrack.tasks.machines import first_and_last, walk_on_cycle
 from statetrack.tasks.uniform_string import UniformString
 
@@ -33,7 +33,7 @@ class CycleNavigation(UniformString):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("cycle_size", self.cycle_size, 2)
+        within("cycle_size", self.cycle_size, 2, MAX_KIND)
 
     @property
     def answers(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class CycleNavigation(UniformString):
         return 4 + np.cumsum(steps, axis=1) % self.cycle_size
 
     def automaton(self) -> DFA | None:
-        """The positions as states; None if there are more than 10,000."""
+        """The positions as states."""
         return walk_on_cycle(self.symbols, (0, 1, -1), self.cycle_size)
 
 

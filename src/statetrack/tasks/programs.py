@@ -9,9 +9,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from statetrack.config import at_least, option
-from statetrack.errors import UserError
-from statetrack.tasks.base import IGNORE, Ints, Task, register
+from statetrack.config import option, within
+from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 from statetrack.tasks.forms import fill
 
 SYMBOLS = ("=", "+", "-", "if", "==", ":", ";", "?")
@@ -53,9 +52,8 @@ class Programs(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.variables <= 26:
-            raise UserError(f"variables must lie in 1..26; got {self.variables!r}")
-        at_least("modulus", self.modulus, 2)
+        within("variables", self.variables, 1, 26)
+        within("modulus", self.modulus, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

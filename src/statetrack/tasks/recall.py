@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from statetrack.config import at_least, option
+from statetrack.config import option, within
 from statetrack.errors import UserError
-from statetrack.tasks.base import IGNORE, Ints, Task, register
+from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 
 
 def names(letter: str, count: int) -> list[str]:
@@ -55,9 +55,10 @@ class MultiQueryRecall(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("pairs", self.pairs, 1)
-        at_least("values", self.values, 2)
-        at_least("fillers", self.fillers, 1)
+        within("pairs", self.pairs, 1, MAX_KIND)
+        within("keys", self.keys, 1, MAX_KIND)
+        within("values", self.values, 2, MAX_KIND)
+        within("fillers", self.fillers, 1, MAX_KIND)
         if self.keys < self.pairs:
             raise UserError(f"{self.pairs} pairs need as many keys; got {self.keys}")
         if not 0 < self.power_a <= 1:
@@ -129,7 +130,7 @@ class Copying(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("symbols", self.symbols, 2)
+        within("symbols", self.symbols, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
@@ -181,7 +182,7 @@ class Induction(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("symbols", self.symbols, 2)
+        within("symbols", self.symbols, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

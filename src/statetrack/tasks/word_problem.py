@@ -11,11 +11,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from statetrack.automata import DFA, Group, group, moore_machine, read_group
-from statetrack.config import at_least, one_of, option, unknown
+from statetrack.config import one_of, option, unknown, within
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
+MAX_TOKENS_PER_ELEMENT = 1_000
 
 
 @register
@@ -52,7 +53,7 @@ class GroupWordProblem(PrefixTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("tokens_per_element", self.tokens_per_element, 1)
+        within("tokens_per_element", self.tokens_per_element, 1, MAX_TOKENS_PER_ELEMENT)
         one_of("filler", self.filler, ("special", "repeat", "special_both"))
         _ = self.inputs  # fails now, not at the first batch
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.files import leftovers, new_folder, read_json, write_atomic, write_json
+from statetrack.files import leftovers, new_folder, parse_json, read_json, write_atomic, write_json
 from statetrack.models import SequenceModel
 from statetrack.training.config import SCHEMA, RunConfig, read_config
 
@@ -68,7 +68,7 @@ class Run:
         lines = self.metrics_file.read_bytes().splitlines()
         for number, line in enumerate(lines, 1):
             try:
-                row = json.loads(line)
+                row = parse_json(line)
                 if not isinstance(row, dict) or not isinstance(row.get("step"), int):
                     raise ValueError
                 rows.append(row)
