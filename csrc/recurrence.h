@@ -169,21 +169,52 @@ inline void with_width(int width, const F& f) {
   }
 }
 
-// Heads of one sequence that go through time together, step by step: their rows lie side by side in
-// memory, and while one waits for its last step another computes. As many as fit the first cache.
+// Heads of one sequence that go through time together: their rows lie side by side in memory. Where
+// all their states fit the first-level cache, they take turns at every step, and while one waits for
+// its last step another computes. Otherwise each goes alone; but in long sequences, whose memory is
+// more than the address caches cover, it stops after some steps and the next has its turn, so that all
+// find the same pages at hand.
 constexpr int MOST_HEADS = 4;
 
-inline int64_t heads_together(int64_t heads, int64_t state) {
-  int64_t most = MOST_HEADS;
-  while (most > 1 && (most > heads || most * state * 4 > 16384)) most /= 2;
-  return most;
+struct HeadGroups {
+  int64_t heads, together, groups;
+  int64_t turn = 1;  // how often a head advances in its turn
+
+  HeadGroups(const Recurrence& x, int64_t state) : heads(x.H), together(MOST_HEADS) {
+    // at least a few units of work, for threads to share
+    while (together > 1 && (together > heads || x.N * count(together) < 4)) together /= 2;
+    if (together * state * 4 > 16384) {
+      if (x.T > 8192)
+        turn = 32;
+      else
+        together = 1;
+    }
+    groups = count(together);
+  }
+  int64_t count(int64_t together) const { return (heads + together - 1) / together; }
+};
+
+// Let each of some heads (or sweeps) advance in turn until all are done.
+template <class T>
+inline void take_turns(T** all, int count, int64_t turn) {
+  for (bool going = true; going;) {
+    going = false;
+    for (int i = 0; i < count; ++i) {
+      int64_t left = turn;
+      while (!all[i]->done()) {
+        all[i]->advance(), going = true;
+        if (--left == 0) break;
+      }
+    }
+  }
 }
 
 // f(head, i) for each head of group `index` and its place i in the group; the last may be smaller.
 template <class F>
-inline int each_head(int64_t heads, int64_t together, int64_t index, const F& f) {
+inline int each_head(const HeadGroups& all, int64_t index, const F& f) {
   int i = 0;
-  for (int64_t head = index * together; head < heads && i < together; ++head, ++i) f(head, i);
+  for (int64_t head = index * all.together; head < all.heads && i < all.together; ++head, ++i)
+    f(head, i);
   return i;
 }
 

@@ -158,17 +158,12 @@ struct BackwardHead {
   }
 };
 
-// Sweeps of some heads, step by step in turn.
 template <class Sweep, class Make>
-void sweep_together(int count, const Make& make) {
+void sweep_together(int count, int64_t turn, const Make& make) {
   alignas(64) char memory[MOST_HEADS][sizeof(Sweep)];
   Sweep* sweeps[MOST_HEADS];
   for (int i = 0; i < count; ++i) sweeps[i] = make(memory[i], i);
-  for (bool going = true; going;) {
-    going = false;
-    for (int i = 0; i < count; ++i)
-      if (!sweeps[i]->done()) sweeps[i]->advance(), going = true;
-  }
+  take_turns(sweeps, count, turn);
   for (int i = 0; i < count; ++i) sweeps[i]->finish();
 }
 
@@ -176,16 +171,15 @@ template <bool DELTA, bool CHANNEL>
 struct BackwardUnits {
   using Head = BackwardHead<DELTA, CHANNEL>;
   const Recurrence& x;
-  int64_t together = heads_together(x.H, x.K * x.V);
-  int64_t groups = (x.H + together - 1) / together;
+  HeadGroups heads_of{x, x.K * x.V};
 
-  int64_t count() const { return x.N * groups; }
+  int64_t count() const { return x.N * heads_of.groups; }
 
   void operator()(int64_t i) const {
     alignas(64) char memory[MOST_HEADS][sizeof(Head)];
     Head* heads[MOST_HEADS];
-    const int n = each_head(x.H, together, i % groups, [&](int64_t head, int place) {
-      heads[place] = new (memory[place]) Head(x, i / groups, head);
+    const int n = each_head(heads_of, i % heads_of.groups, [&](int64_t head, int place) {
+      heads[place] = new (memory[place]) Head(x, i / heads_of.groups, head);
     });
     run(heads, n);
     for (int place = 0; place < n; ++place) heads[place]->~Head();
@@ -227,14 +221,14 @@ struct BackwardUnits {
   template <class Block>
   void sweep_a_block(Head** heads, int n, const Block& block) const {
     using Sweep = SweepA<DELTA, CHANNEL, Block>;
-    sweep_together<Sweep>(n, [&](char* at, int i) {
+    sweep_together<Sweep>(n, heads_of.turn, [&](char* at, int i) {
       return new (at) Sweep(heads[i]->segment, block, heads[i]->G + block.start * x.K, heads[i]->buf);
     });
   }
   template <bool GRAD, class Block>
   void sweep_b_block(Head** heads, int n, const Block& block) const {
     using Sweep = SweepB<DELTA, CHANNEL, GRAD, Block>;
-    sweep_together<Sweep>(n, [&](char* at, int i) {
+    sweep_together<Sweep>(n, heads_of.turn, [&](char* at, int i) {
       return new (at) Sweep(heads[i]->segment, block, heads[i]->S + block.start * x.V, heads[i]->buf);
     });
   }

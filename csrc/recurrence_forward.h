@@ -237,15 +237,14 @@ template <bool DELTA, bool CHANNEL>
 struct ForwardUnits {
   const Recurrence& x;
   Blocks<PAIR_PART> blocks{x.K, x.V};
-  int64_t together = heads_together(x.H, blocks[0].size());
-  int64_t groups = (x.H + together - 1) / together;
+  HeadGroups heads_of{x, blocks[0].size()};
 
-  int64_t count() const { return x.N * groups * blocks.count(); }
+  int64_t count() const { return x.N * heads_of.groups * blocks.count(); }
 
   void operator()(int64_t i) const {
     const int64_t group = i / blocks.count();
     with_constants(blocks[i % blocks.count()], [&](const auto& block) {
-      run(group / groups, group % groups, block);
+      run(group / heads_of.groups, group % heads_of.groups, block);
     });
   }
 
@@ -253,18 +252,15 @@ struct ForwardUnits {
   void run(int64_t sequence, int64_t group, const Block& block) const {
     using Head = ForwardHead<DELTA, CHANNEL, Block>;
     const int64_t size = Head::scratch(x, block);
-    Scratch scratch(together * size);
+    Scratch scratch(heads_of.together * size);
     alignas(64) char memory[MOST_HEADS][sizeof(Head)];
     Head* heads[MOST_HEADS];
-    const int count = each_head(x.H, together, group, [&](int64_t head, int i) {
+    const bool alone = heads_of.together == 1 || heads_of.turn > 1;
+    const int count = each_head(heads_of, group, [&](int64_t head, int i) {
       float* buf = scratch.get() + i * size;
-      heads[i] = new (memory[i]) Head(x, sequence, head, block, buf, together == 1);
+      heads[i] = new (memory[i]) Head(x, sequence, head, block, buf, alone);
     });
-    for (bool going = true; going;) {
-      going = false;
-      for (int i = 0; i < count; ++i)
-        if (!heads[i]->done()) heads[i]->advance(), going = true;
-    }
+    take_turns(heads, count, heads_of.turn);
     for (int i = 0; i < count; ++i) heads[i]->finish();
   }
 };

@@ -273,3 +273,11 @@ def test_a_missing_library_is_named(monkeypatch):
     delta_rule(**inputs)  # the torch backend
     with pytest.raises(UserError, match="native backend: not built: install a compiler"):
         delta_rule(**inputs, backend="native")
+
+
+def test_heads_that_take_turns_in_a_long_sequence():
+    """Eight heads whose states do not fit the cache together, over more tokens than one turn."""
+    inputs = delta_rule_inputs(1, 8200, 8, 64, 64)
+    expected = run(delta_rule, inputs, torch.float32, backend="torch")
+    actual = run(delta_rule, inputs, torch.float32, backend="native")
+    assert_all_close(actual, expected, 1e-4)
