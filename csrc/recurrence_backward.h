@@ -31,9 +31,10 @@ struct BackwardHead {
   int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
   int64_t state = V * padded(K), gradient = K * padded(V);
   int64_t slots = small ? length : 0, all_terms = gated ? padded(length * channels) : 0;
+  int64_t per_token = gated ? 2 * (length + channels) : 0;  // slot and totals
   int64_t buf_size = (3 + LANES) * padded(K) + 2 * padded(V);
   Scratch scratch{state + 2 * gradient + buf_size + segments * state + slots * gradient +
-                  all_terms + 2 * (length + channels)};
+                  all_terms + per_token};
   float* S = scratch.get();  // blocks along K
   float* G = S + state;      // blocks along V
   float* G_end = G + gradient;
@@ -54,7 +55,7 @@ struct BackwardHead {
     segment.start = i * length;
     segment.end = (i + 1) * length < row.tokens ? (i + 1) * length : row.tokens;
     std::memcpy(S, checkpoints + i * state, state * 4);
-    for (int64_t t = 0; t < length; ++t) slot[t] = -1;
+    for (int64_t t = 0; gated && t < length; ++t) slot[t] = -1;
   }
   void keep_state(int64_t i) { std::memcpy(checkpoints + i * state, S, state * 4); }
 

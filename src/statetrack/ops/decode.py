@@ -169,16 +169,25 @@ def _cpu(
     B, H, K, V = state.shape
     channels = K if gate is not None and gate.dim() == 3 else 1
     o = state.new_empty(B, H, V)
-    tensors = [None if x is None else _plain(x) for x in (q, k, v, beta, gate)]
-    pointers = [None if x is None else x.data_ptr() for x in (*tensors, state, o)]
-    threads = torch.get_num_threads()
-    sizes = (B, H, K, V, n, channels, scale, threads)
-    native.call("recurrence_step", _Arguments(*pointers, *sizes))
+    q, k, v = _plain(q), _plain(k), _plain(v)
+    beta = None if beta is None else _plain(beta)
+    gate = None if gate is None else _plain(gate)
+    arguments = _Arguments(
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        None if beta is None else beta.data_ptr(),
+        None if gate is None else gate.data_ptr(),
+        state.data_ptr(),
+        o.data_ptr(),
+        *(B, H, K, V, n, channels, scale, torch.get_num_threads()),
+    )
+    native.call("recurrence_step", arguments)
     return o
 
 
 def _plain(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float32 and x.is_contiguous() else x.float().contiguous()
+    return x if x.dtype is torch.float32 and x.is_contiguous() else x.float().contiguous()
 
 
 @torch.no_grad()
