@@ -147,7 +147,9 @@ struct Units {
     group = (x.sequences + MAX_GROUPS - 1) / MAX_GROUPS;
     groups = (x.sequences + group - 1) / group;
     const int64_t block = 4 * LANES, blocks = (x.D + block - 1) / block;
-    const int64_t wanted = smaller(blocks, (MIN_UNITS + groups - 1) / groups);
+    // each part has its own dB and dC: together no more memory than another u
+    const int64_t most = x.D / (2 * x.N) > 1 ? x.D / (2 * x.N) : 1;
+    const int64_t wanted = smaller(smaller(blocks, most), (MIN_UNITS + groups - 1) / groups);
     part = (blocks + wanted - 1) / wanted * block;
     parts = (x.D + part - 1) / part;
   }

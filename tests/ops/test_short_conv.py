@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -199,3 +201,35 @@ def test_mistakes(changes, message):
     inputs = {name: x.float() for name, x in conv_inputs(2, 5, 6, 4).items()}
     with pytest.raises(UserError, match=message):
         short_conv(**{**inputs, **changes})
+
+
+@pytest.mark.parametrize("backend", ["naive", "auto"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_packed_sequences_are_as_each_by_itself(backend, dtype):
+    bounds = [0, 1, 8, 20]
+    inputs = {name: x.to(dtype) for name, x in conv_inputs(1, 20, 12, 4, window=False).items()}
+    windows = draw(5)(3, 3, 12).to(dtype).requires_grad_()
+    x = inputs.pop("x").requires_grad_()
+    options = {"silu": True, "sizes": [8, 4], "head_sizes": [4, 0], "backend": backend}
+    packed, after = short_conv(
+        x, **inputs, window=windows, cu_seqlens=torch.tensor(bounds), **options
+    )
+    grads = torch.autograd.grad(sum(p.square().sum() for p in (*packed, after)), (x, windows))
+    each = [
+        short_conv(x[:, a:b], **inputs, window=windows[n : n + 1], **options)
+        for n, (a, b) in enumerate(pairwise(bounds))
+    ]
+    parts = [torch.cat([one[0][i] for one in each], 1) for i in range(2)]
+    expected = [*parts, torch.cat([one[1] for one in each])]
+    for got, wanted in zip((*packed, after), expected, strict=True):
+        assert_close(got, wanted, 1e-6)
+    slow = torch.autograd.grad(sum(p.square().sum() for p in expected), (x, windows))
+    for got, wanted in zip(grads, slow, strict=True):
+        assert_close(got, wanted, 1e-5)
+
+
+def test_valid_or_cu_seqlens_not_both():
+    inputs = conv_inputs(1, 4, 2, 2)
+    valid, bounds = torch.ones(1, 4, dtype=torch.bool), torch.tensor([0, 4])
+    with pytest.raises(UserError, match="takes valid or cu_seqlens, not both"):
+        short_conv(**inputs, valid=valid, cu_seqlens=bounds)

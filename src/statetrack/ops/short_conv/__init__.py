@@ -9,6 +9,7 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.ops.backends import check_shape, choose, compute_dtype
+from statetrack.ops.ragged import Ragged, check_cu_seqlens
 from statetrack.ops.short_conv.naive import short_conv_naive
 from statetrack.ops.short_conv.native import MAX_WIDTH, short_conv_native
 
@@ -29,6 +30,7 @@ def short_conv(
     eps: float = 1e-6,
     window: Tensor | None = None,
     valid: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """y_t = sum_w weight[:, w] x_{t - W + 1 + w} + bias, causal and channel by channel.
@@ -46,8 +48,10 @@ def short_conv(
         sizes: the channels of each part, D in all; one part if absent.
         head_sizes: for each part the size of its heads, 0 for a part that is not normalised.
         eps: what keeps heads of zeros finite.
-        window: [B, W - 1, D], the inputs before x; zeros if absent.
+        window: [B, W - 1, D] ([N, W - 1, D] for N sequences in `cu_seqlens`), the inputs before x;
+            zeros if absent.
         valid: [B, T] bool, False for padding at the right ends.
+        cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1); instead of `valid`.
         backend: "auto", "naive" (plain torch) or "native" (C++ kernels for CPUs).
 
     Returns:
@@ -60,6 +64,24 @@ def short_conv(
         raise UserError(f"{op}: x must be [B, T, D], none of them 0; got {list(x.shape)}")
     batch, length, channels = x.shape
     check_shape(op, "x", x, "[B, T, D]", (batch, length, channels))
+    if cu_seqlens is not None:
+        if valid is not None:
+            raise UserError(f"{op} takes valid or cu_seqlens, not both")
+        bounds = check_cu_seqlens(cu_seqlens, batch, length)
+        ragged = Ragged.from_bounds(bounds, batch, length, x.device)
+        packed, after = short_conv(
+            ragged.pad(x),
+            weight,
+            bias,
+            silu=silu,
+            sizes=sizes,
+            head_sizes=head_sizes,
+            eps=eps,
+            window=window,
+            valid=ragged.valid,
+            backend=backend,
+        )
+        return tuple(ragged.unpad(part) for part in packed), after
     width = weight.shape[-1]
     if width < 1:
         raise UserError(f"{op}: weight must be [D, W], none of them 0; got {list(weight.shape)}")
