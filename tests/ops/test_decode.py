@@ -137,6 +137,9 @@ def test_a_product_needs_its_factors():
     state, inputs = token()
     with pytest.raises(UserError, match=r"k must be \[B, n, H, K\]"):
         delta_product_step(state, **inputs)
+    none = {name: x if name == "q" else x[:, None][:, :0] for name, x in inputs.items()}
+    with pytest.raises(UserError, match="n >= 1"):
+        delta_product_step(state, **none)
 
 
 def test_nothing_is_differentiated(backend):

@@ -45,8 +45,8 @@ def delta_product_step(
     scale: float | None = None,
 ) -> Tensor:
     """q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], g or decay [B, H] -> o."""
-    if k.dim() != 4:
-        raise UserError(f"delta_product_step: k must be [B, n, H, K]; got {list(k.shape)}")
+    if k.dim() != 4 or k.shape[1] < 1:
+        raise UserError(f"delta_product_step: k must be [B, n, H, K], n >= 1; got {list(k.shape)}")
     return _step("delta_product_step", k.shape[1], state, q, k, v, beta, g, decay, scale)
 
 
