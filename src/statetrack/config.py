@@ -48,10 +48,9 @@ class Named:
         def name(self) -> str:
             """What it is called."""
 
-    @classmethod
-    def class_for(cls, name: str) -> type[Any]:
-        """The dataclass that `name` stands for; raises UserError if there is none."""
-        raise NotImplementedError
+        @classmethod
+        def class_for(cls, name: str) -> type[Any]:
+            """The dataclass that `name` stands for; raises UserError if there is none."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:

@@ -60,7 +60,7 @@ def test_products_of_transitions_carry_the_state(config):
     """The state is affine in the first one; its linear part must be A_t ... A_1."""
     layer = make_layer(config)
     x, zero = inputs(2, T), layer.init_state(2)
-    start = type(zero)(make_state(layer, 2)[0], zero.conv)  # the convolution starts from nothing
+    start = type(zero)(make_state(layer, 2)[0], *zero[1:])  # a convolution starts from nothing
     dense = layer.transitions(x).dense()  # [B, T, H, K, K], or [B, T, D, N, N]
     difference = start[0].reshape(*dense.shape[:1], *dense.shape[2:4], -1)
     for t in range(T):

@@ -26,6 +26,7 @@ class MixerConfig(Named):
     name: ClassVar[str]
     label: ClassVar[str]
     has_beta: ClassVar[bool] = False  # whether the saturation penalty has something to act on
+    no_switch: ClassVar[str] = ""  # why this layer refuses allow_neg_eigval, if it does
     about: ClassVar[str]
     layer: ClassVar[type[Mixer]]
 
@@ -40,10 +41,14 @@ class MixerConfig(Named):
     @property
     def title(self) -> str:
         """How this layer is called in tables, e.g. "DeltaNet [-1,1]"."""
+        if self.no_switch:
+            return self.label
         return f"{self.label} {'[-1,1]' if self.allow_neg_eigval else '[0,1]'}"
 
     def __post_init__(self) -> None:
         check_types(self)
+        if self.allow_neg_eigval and self.no_switch:
+            raise UserError(f"{self.label} has no allow_neg_eigval: {self.no_switch}")
 
     def build(self, hidden_size: int) -> Mixer:
         """The layer with these options."""
@@ -133,13 +138,16 @@ class Mixer(nn.Module, ABC):
         if state is None:
             return self.init_state(batch)
         own = self.init_state(1)
-        shapes = [list(s.shape[1:]) for s in own]
-        if type(state) is not type(own) or [list(s.shape[1:]) for s in state] != shapes:
-            name = f"{type(own).__name__} with parts of shapes {shapes} behind the batch"
-            raise UserError(f"{type(self).__name__}: the state must be a {name}")
+        if type(state) is not type(own) or self._layout(state) != self._layout(own):
+            name = f"{type(own).__name__} with parts of shapes {self._layout(own)}"
+            raise UserError(f"{type(self).__name__}: the state must be a {name} behind the batch")
         if any(s.shape[0] != batch for s in state):
             raise UserError(f"the state has batch {state[0].shape[0]}, the input {batch}")
         return state
+
+    def _layout(self, state: Any) -> list[list[int]]:
+        """The sizes of a state's parts that must be right, behind the batch."""
+        return [list(part.shape[1:]) for part in state]
 
     @property
     def device(self) -> torch.device:
@@ -167,8 +175,11 @@ class Mixer(nn.Module, ABC):
         """The state before the first token."""
 
     @abstractmethod
-    def transitions(self, x: Tensor) -> Transition:
-        """A(x_t) for every token of x [B, T, hidden_size]."""
+    def transitions(self, x: Tensor) -> Transition | None:
+        """A(x_t) for every token of x [B, T, hidden_size]; None if this is no linear RNN."""
+
+    def init_at_depth(self, layer: int, num_layers: int) -> None:
+        """Initialise what depends on the place in a stack, `layer` from 0; the model calls it."""
 
 
 def _options(config_class: type[MixerConfig], options: dict[str, Any]) -> MixerConfig:

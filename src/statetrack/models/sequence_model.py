@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.layers import MixerConfig, Transition
+from statetrack.layers import Transition
 from statetrack.layers.common import RMSNorm
 from statetrack.models.config import ModelConfig
 from statetrack.ops import swiglu
@@ -27,7 +27,7 @@ class SequenceModel(nn.Module):
         self.config = config
         if config.embedding == "learned":
             self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config, mixer) for mixer in config.mixers)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = _norm(config) if config.final_norm else nn.Identity()
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
         self._init_weights()
@@ -89,8 +89,8 @@ class SequenceModel(nn.Module):
         return tuple(block.mixer.init_state(batch) for block in self._blocks())
 
     @torch.no_grad()
-    def transitions(self, tokens: Tensor) -> list[Transition]:
-        """A(x_t) of every layer for tokens [B, T]."""
+    def transitions(self, tokens: Tensor) -> list[Transition | None]:
+        """A(x_t) of every layer for tokens [B, T]; None for a layer that is no linear RNN."""
         x = self._embed(tokens)
         out = []
         for block in self._blocks():
@@ -124,11 +124,12 @@ class SequenceModel(nn.Module):
 class Block(nn.Module):
     """x + mixer(norm(x)), then x + mlp(norm(x)) if there is an MLP."""
 
-    def __init__(self, config: ModelConfig, mixer: MixerConfig) -> None:
+    def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.residual = config.residual
         self.mixer_norm = _norm(config)
-        self.mixer = mixer.build(config.hidden_size)
+        self.mixer = config.mixers[layer].build(config.hidden_size)
+        self.mixer.init_at_depth(layer, config.num_layers)
         self.mlp: GatedMLP | None = None
         if config.mlp != "none":
             self.mlp_norm = _norm(config)
