@@ -62,12 +62,3 @@ def refused(
 def run_folder(tmp_path: Path) -> Path:
     """A run of four steps on lengths 3-40, with checkpoints of the second and the last."""
     return train(small_config(max_length=40, checkpoint_every=2), tmp_path / "run").folder
-
-
-@pytest.fixture
-def golden() -> Path:
-    """The folder with samples of the reference generators, if it lies beside the project."""
-    folder = ROOT.parent / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("no golden data: ../shared/data is not there")
-    return folder

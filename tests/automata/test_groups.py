@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ from sympy.combinatorics import Permutation
 
 from statetrack.automata import group
 from statetrack.errors import UserError
+from tests.golden import read
 
 ORDERS = {
     "S2": 2,
@@ -193,8 +192,8 @@ def parse(label: list[int] | str) -> tuple[tuple[int, ...], int]:
     return tuple(map(int, re.findall(r"\d+", permutation))), exponent
 
 
-def test_reference_elements(golden: Path) -> None:
-    *groups, cayley = map(json.loads, (golden / "group_elements.jsonl").read_text().splitlines())
+def test_reference_elements() -> None:
+    *groups, cayley = read("group_elements")
     assert {g["group"] for g in groups} == {"S3", "S5", "A5", "A4", "Z60", "Z5", "A4_x_Z5"}
     for golden_group in groups:
         ours = group(golden_group["group"])

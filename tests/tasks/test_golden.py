@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from statetrack.tasks import IGNORE, make_task
+from tests.golden import read
 
 REPEAT_4 = {"tokens_per_element": 4, "filler": "repeat"}
 PLAIN_GROUPS = ["S3", "S5", "A5", "Z60", "A4_x_Z5"]
@@ -35,32 +34,28 @@ WORD_PROBLEMS: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {
 }
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-def word_problem_rows(golden: Path, key: tuple[str, str, str]) -> list[dict[str, Any]]:
-    rows = read(golden / "group_word_problem.jsonl")
+def word_problem_rows(key: tuple[str, str, str]) -> list[dict[str, Any]]:
+    rows = read("group_word_problem")
     return [row for row in rows if (row["group"], row["variant"], row["source"]) == key]
 
 
-def parity_rows(golden: Path) -> list[dict[str, Any]]:
-    rows = [row for row in read(golden / "xlstm_formal_language.jsonl") if row["task"] == "parity"]
+def parity_rows() -> list[dict[str, Any]]:
+    rows = [row for row in read("xlstm_formal_language") if row["task"] == "parity"]
     assert Counter(row["split"] for row in rows) == {"train": 200, "test": 100}
     return rows
 
 
-def test_no_kind_of_word_problem_is_left_out(golden: Path) -> None:
-    rows = read(golden / "group_word_problem.jsonl")
+def test_no_kind_of_word_problem_is_left_out() -> None:
+    rows = read("group_word_problem")
     counts = Counter((row["group"], row["variant"], row["source"]) for row in rows)
     assert counts == dict.fromkeys(WORD_PROBLEMS, 100)
 
 
 @pytest.mark.parametrize("key", WORD_PROBLEMS, ids=" ".join)
-def test_word_problem(golden: Path, key: tuple[str, str, str]) -> None:
+def test_word_problem(key: tuple[str, str, str]) -> None:
     name, options = WORD_PROBLEMS[key]
     task = make_task(name, **options)
-    rows = word_problem_rows(golden, key)
+    rows = word_problem_rows(key)
     inputs = np.array([[task.bos, *row["input"]] for row in rows])
     targets = np.array([[task.bos, *row["target"]] for row in rows])
     assert inputs.shape == targets.shape == (100, task.input_size(32))
@@ -68,15 +63,15 @@ def test_word_problem(golden: Path, key: tuple[str, str, str]) -> None:
 
 
 @pytest.mark.parametrize("variant", ["only_swaps", "limit_to_3"])
-def test_restricted_inputs(golden: Path, variant: str) -> None:
+def test_restricted_inputs(variant: str) -> None:
     key = ("S5", variant, "deltaproduct")
-    used = {token for row in word_problem_rows(golden, key) for token in row["input"]}
+    used = {token for row in word_problem_rows(key) for token in row["input"]}
     assert used == set(make_task(WORD_PROBLEMS[key][0]).inputs)
 
 
-def test_parity(golden: Path) -> None:
+def test_parity() -> None:
     task = make_task("parity")
-    for row in parity_rows(golden):
+    for row in parity_rows():
         assert row["vocab_size"] == len(task.vocab)
         assert row["pad_id"] == task.pad
         *bits, answer = row["tokens"]
@@ -85,8 +80,8 @@ def test_parity(golden: Path) -> None:
         np.testing.assert_array_equal(task.solve(np.array([bits])), [expected])
 
 
-def test_parity_padded_to_the_context(golden: Path) -> None:
-    rows = parity_rows(golden)
+def test_parity_padded_to_the_context() -> None:
+    rows = parity_rows()
     tokens = np.zeros((300, 255), dtype=np.int64)
     targets = np.full((300, 255), IGNORE)
     for i, row in enumerate(rows):

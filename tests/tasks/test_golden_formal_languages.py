@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import pytest
 
 from statetrack.tasks import IGNORE, make_task
 from statetrack.tasks.chomsky import ChomskyTask
+from tests.golden import read
 from tests.tasks.formal_reference import CHOMSKY
 
 # task, mult and vocabulary size of the golden rows -> our name and options
@@ -29,16 +28,12 @@ AUTHORS: dict[tuple[str, bool | None, int], tuple[str, dict[str, Any]]] = {
 ELSEWHERE = {("parity", None, 3)}  # in test_golden
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
 def key(row: dict[str, Any]) -> tuple[str, bool | None, int]:
     return row["task"], row["mult"], row["vocab_size"]
 
 
-def test_no_kind_of_the_authors_is_left_out(golden: Path) -> None:
-    rows = read(golden / "xlstm_formal_language.jsonl")
+def test_no_kind_of_the_authors_is_left_out() -> None:
+    rows = read("xlstm_formal_language")
     counts = Counter((*key(row), row["split"]) for row in rows)
     kinds = AUTHORS.keys() | ELSEWHERE
     expected = {(*kind, split): n for kind in kinds for split, n in [("train", 200), ("test", 100)]}
@@ -46,10 +41,10 @@ def test_no_kind_of_the_authors_is_left_out(golden: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", AUTHORS, ids=str)
-def test_authors(golden: Path, kind: tuple[str, bool | None, int]) -> None:
+def test_authors(kind: tuple[str, bool | None, int]) -> None:
     name, options = AUTHORS[kind]
     task = make_task(name, **options)
-    rows = [row for row in read(golden / "xlstm_formal_language.jsonl") if key(row) == kind]
+    rows = [row for row in read("xlstm_formal_language") if key(row) == kind]
     assert len(rows) == 300
     tokens = np.full((300, 255), task.pad)
     targets = np.full((300, 255), IGNORE)
@@ -69,15 +64,15 @@ def tape(task: ChomskyTask, row: dict[str, Any]) -> list[int]:
     return row["input"] + [task.out] * row["output_length"]
 
 
-def test_no_task_of_the_suite_is_left_out(golden: Path) -> None:
-    rows = read(golden / "chomsky_tasks.jsonl")
+def test_no_task_of_the_suite_is_left_out() -> None:
+    rows = read("chomsky_tasks")
     assert Counter(row["task"] for row in rows) == dict.fromkeys(CHOMSKY, 144)
 
 
 @pytest.mark.parametrize("name", CHOMSKY)
-def test_chomsky(golden: Path, name: str) -> None:
+def test_chomsky(name: str) -> None:
     task = make_task(f"chomsky/{name}")
-    rows = [row for row in read(golden / "chomsky_tasks.jsonl") if row["task"] == name]
+    rows = [row for row in read("chomsky_tasks") if row["task"] == name]
     tokens = np.full((144, task.input_size(64)), task.pad)
     targets = np.full_like(tokens, IGNORE)
     scored = np.zeros_like(tokens)
@@ -95,10 +90,10 @@ def test_chomsky(golden: Path, name: str) -> None:
     np.testing.assert_array_equal(task.scored(targets), scored)
 
 
-def test_chomsky_tapes(golden: Path) -> None:
+def test_chomsky_tapes() -> None:
     rows = [
         row
-        for row in read(golden / "chomsky_tapes.jsonl")
+        for row in read("chomsky_tapes")
         if (row["mode"], row["computation_steps_mult"]) == ("empty_targets", 0)
     ]
     assert Counter(row["task"] for row in rows) == dict.fromkeys(CHOMSKY, 3)
@@ -111,8 +106,8 @@ def test_chomsky_tapes(golden: Path) -> None:
         np.testing.assert_array_equal(task.solve(np.array([row["tape"]])), [targets])
 
 
-def test_chomsky_sizes(golden: Path) -> None:
-    rows = read(golden / "chomsky_meta.jsonl")
+def test_chomsky_sizes() -> None:
+    rows = read("chomsky_meta")
     assert {row["task"] for row in rows} == CHOMSKY.keys()
     for row in rows:
         task = make_task(f"chomsky/{row['task']}")
