@@ -18,9 +18,10 @@ test: .venv/installed-dev
 # libstdc++ is loaded early so that exceptions pass through the sanitizer.
 SANITIZE := -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined
 sanitize: .venv/installed-dev
+	rm -rf .sanitize
 	STATETRACK_CFLAGS="$(SANITIZE)" STATETRACK_EMULATE_AVX512=1 $(BIN)/python setup.py --quiet build --build-base .sanitize --build-lib .sanitize/lib
 	PYTHONPATH=.sanitize/lib LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 sh -c '\
-	$(BIN)/python -c "from statetrack.ops.native import LEVELS, PATH; print(PATH, LEVELS); assert LEVELS and \".sanitize\" in PATH.parts" && \
+	$(BIN)/python tests/sanitized.py && \
 	$(BIN)/pytest -n 2 -m native tests/ops'
 
 format: .venv/installed-dev

@@ -7,6 +7,8 @@ namespace {
 
 #define INLINE __attribute__((always_inline))
 
+inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
+
 inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
 
 // To GCC a function that only prefetches has no effect: it drops calls that are not inlined before.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 
 // In parallel.cpp: unit(context, i) for i in [0, count), on up to `threads` threads.
@@ -23,7 +24,10 @@ void parallel_for(int64_t count, int64_t threads, F f) {
 class Scratch {
  public:
   explicit Scratch(int64_t count) : block_(std::malloc(static_cast<size_t>(count) * 4 + 64)) {
-    if (!block_) std::abort();
+    if (!block_) {  // no way back through OpenMP and ctypes: say why, and stop
+      std::fprintf(stderr, "statetrack: no memory for %lld floats\n", static_cast<long long>(count));
+      std::abort();
+    }
     data_ = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(block_) + 63) & ~uintptr_t(63));
   }
   ~Scratch() { std::free(block_); }
@@ -35,5 +39,18 @@ class Scratch {
   void* block_;
   float* data_;
 };
+
+// to[i] = the sum of parts[p * stride + i] over p < count: always in the same order, in double.
+inline void sum_parts(const float* parts, int64_t count, int64_t stride, int64_t size, float* to,
+                      int64_t threads) {
+  constexpr int64_t PIECE = 2048;
+  parallel_for((size + PIECE - 1) / PIECE, threads, [&](int64_t piece) {
+    const int64_t first = piece * PIECE, left = size - first, n = left < PIECE ? left : PIECE;
+    double total[PIECE] = {};
+    for (int64_t p = 0; p < count; ++p)
+      for (int64_t i = 0; i < n; ++i) total[i] += parts[p * stride + first + i];
+    for (int64_t i = 0; i < n; ++i) to[first + i] = static_cast<float>(total[i]);
+  });
+}
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the kernels between the matrix products share: a loop over vectors, SiLU, sums of partials.
+// What the kernels between the matrix products share: a loop over vectors, SiLU.
 #pragma once
 
 #include "kernels.h"
@@ -34,20 +34,10 @@ inline vf exp(vf x) {
 // d silu(z) / dz, for s = sigmoid(z).
 inline vf d_silu(vf z, vf s) { return s * fma(z, 1.0f - s, splat(1.0f)); }
 
-// out[i] = sum over the blocks of partials[block][i], always in the same order.
-inline void sum_partials(const float* partials, int64_t blocks, int64_t size, float* out) {
-  for (int64_t i = 0; i < size; ++i) {
-    double total = 0;
-    for (int64_t block = 0; block < blocks; ++block) total += partials[block * size + i];
-    out[i] = static_cast<float>(total);
-  }
-}
-
 inline void fill_zero(float* p, int64_t count) {
   std::memset(p, 0, static_cast<size_t>(count) * 4);
 }
 
-inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 inline int64_t at_least(int64_t x, int64_t limit) { return x > limit ? x : limit; }
 inline int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 

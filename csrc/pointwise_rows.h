@@ -63,7 +63,7 @@ void rms_norm_backward(const RMSNorm& x) {
       });
     }
   });
-  sum_partials(partials.get(), blocks, x.size, x.dweight);
+  sum_parts(partials.get(), blocks, x.size, x.size, x.dweight, x.threads);
 }
 
 // ---- SwiGLU

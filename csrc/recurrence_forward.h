@@ -6,9 +6,9 @@ namespace {
 
 // What two steps need, and give, for the columns of a block. The second may be missing: u is 0.
 struct StepPair {
-  const float *k[2], *q[2];  // of these steps
-  const float* k_next[2];    // of those that follow
-  bool out[2];               // whether o is asked for
+  const float *k[2] = {}, *q[2] = {};  // of these steps
+  const float* k_next[2] = {};         // of those that follow
+  bool out[2] = {};                    // whether o is asked for
   vf u[2][MOST], o[2][MOST];
   vf p[2][MOST];  // S^T k_next, after both steps
 };
@@ -183,7 +183,8 @@ struct ForwardHead {
     if (factor[0] == 0) product *= *row.gate(t[0]);
     if (out_of_range(product)) {
       for (int64_t j = 0; j < K; ++j) scale_state(j, product);
-      for (int i = 0; i < block.vectors(); ++i) pair.p[0][i] *= product, pair.p[1][i] *= product;
+      if (DELTA)
+        for (int i = 0; i < block.vectors(); ++i) pair.p[0][i] *= product, pair.p[1][i] *= product;
       product = 1.0f;
     }
     after[0] = after[1] = product;

@@ -28,7 +28,6 @@ inline vf transition(vf decay) {
 }
 
 inline int64_t grouped(int64_t N) { return (N + GROUP - 1) / GROUP * GROUP; }
-inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // Where a sequence lies, and the chunks into which it is cut.
 struct Sequence {
@@ -62,7 +61,7 @@ struct Channels {
         N(grouped(x.N)) {}
 
   int64_t states() const { return vectors * N * LANES; }
-  int64_t lanes(int64_t v) const { return smaller(LANES, count - v * LANES); }
+  int64_t lanes(int64_t v) const { return at_most(LANES, count - v * LANES); }
 
   // [D, N] <-> [vectors][N][LANES]; null is a state of zeros
   void gather(const float* from, float scale, float* to) const {
@@ -112,7 +111,7 @@ struct Tile {
 
   Tile(const Channels& channels, int64_t first, int64_t tokens, int64_t v)
       : channels(channels), first(first), tokens(tokens), v(v),
-        vectors(smaller(TILE, channels.vectors - v)) {}
+        vectors(at_most(TILE, channels.vectors - v)) {}
 
   int64_t channel(int64_t i) const { return channels.start + (v + i) * LANES; }
   int64_t lanes(int64_t i) const { return channels.lanes(v + i); }
@@ -149,17 +148,17 @@ struct Units {
     const int64_t block = 4 * LANES, blocks = (x.D + block - 1) / block;
     // each part has its own dB and dC: together no more memory than another u
     const int64_t most = x.D / (2 * x.N) > 1 ? x.D / (2 * x.N) : 1;
-    const int64_t wanted = smaller(smaller(blocks, most), (MIN_UNITS + groups - 1) / groups);
+    const int64_t wanted = at_most(at_most(blocks, most), (MIN_UNITS + groups - 1) / groups);
     part = (blocks + wanted - 1) / wanted * block;
     parts = (x.D + part - 1) / part;
   }
 
   int64_t count() const { return groups * parts; }
   int64_t begin(int64_t i) const { return i / parts * group; }
-  int64_t end(int64_t i) const { return smaller(begin(i) + group, x.sequences); }
+  int64_t end(int64_t i) const { return at_most(begin(i) + group, x.sequences); }
   Channels channels(int64_t i) const {
     const int64_t start = i % parts * part;
-    return {x, start, smaller(start + part, x.D)};
+    return {x, start, at_most(start + part, x.D)};
   }
 };
 

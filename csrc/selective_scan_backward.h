@@ -50,18 +50,6 @@ __attribute__((noinline)) void reverse_group(
     store(dh_ + g * LANES, carried[g]), store(dA_ + g * LANES, dA[g]);
 }
 
-// to[i] = the sum of parts[p * stride + i] over p, in the order of p.
-inline void add_parts(const float* parts, int64_t count, int64_t stride, int64_t size, float* to,
-                      int64_t threads) {
-  constexpr int64_t PIECE = 2048;
-  parallel_for((size + PIECE - 1) / PIECE, threads, [&](int64_t piece) {
-    const int64_t begin = piece * PIECE, end = smaller(begin + PIECE, size);
-    for (int64_t i = begin; i < end; ++i) to[i] = parts[i];
-    for (int64_t p = 1; p < count; ++p)
-      for (int64_t i = begin; i < end; ++i) to[i] += parts[p * stride + i];
-  });
-}
-
 // Some sequences and channels.
 template <bool NEGATIVE>
 struct ScanBackward {
@@ -103,7 +91,7 @@ struct ScanBackward {
       channels.gather_state(x.d_final, i, dh);
       for (int64_t c = sequence.chunks - 1; c >= 0; --c) {
         const int64_t first = sequence.first + c * x.chunk;
-        const int64_t tokens = smaller(x.chunk, sequence.tokens - c * x.chunk);
+        const int64_t tokens = at_most(x.chunk, sequence.tokens - c * x.chunk);
         if (c)
           channels.load_checkpoint(sequence.checkpoint + c - 1, h);
         else
@@ -223,12 +211,12 @@ void scan_backward(const SelectiveScan& x) {
     std::memcpy(dA + D * N + channels.start, backward.dskip, channels.count * 4);
   });
 
-  add_parts(group_sums.get(), units.groups, D * (N + 1), D * N, x.dA, x.threads);
+  sum_parts(group_sums.get(), units.groups, D * (N + 1), D * N, x.dA, x.threads);
   if (x.skip)
-    add_parts(group_sums.get() + D * N, units.groups, D * (N + 1), D, x.dskip, x.threads);
+    sum_parts(group_sums.get() + D * N, units.groups, D * (N + 1), D, x.dskip, x.threads);
   if (units.parts > 1) {
-    add_parts(part_rows.get(), units.parts, 2 * rows, rows, x.dB, x.threads);
-    add_parts(part_rows.get() + rows, units.parts, 2 * rows, rows, x.dC, x.threads);
+    sum_parts(part_rows.get(), units.parts, 2 * rows, rows, x.dB, x.threads);
+    sum_parts(part_rows.get() + rows, units.parts, 2 * rows, rows, x.dC, x.threads);
   }
 }
 

@@ -61,7 +61,7 @@ struct ScanForward {
       channels.gather_state(x.initial, i, h);
       for (int64_t c = 0; c < sequence.chunks; ++c) {
         const int64_t first = sequence.first + c * x.chunk;
-        const int64_t tokens = smaller(x.chunk, sequence.tokens - c * x.chunk);
+        const int64_t tokens = at_most(x.chunk, sequence.tokens - c * x.chunk);
         if (c && x.checkpoints) channels.store_checkpoint(sequence.checkpoint + c - 1, h);
         channels.copy_rows(x.B, first, tokens, B);
         channels.copy_rows(x.C, first, tokens, C);

@@ -9,7 +9,7 @@ template <bool NEGATIVE>
 void step_row(const SelectiveScanStep& x, int64_t row) {
   const float *B = x.B + row * x.N, *C = x.C + row * x.N;
   for (int64_t first = 0; first < x.D; first += LANES) {
-    const int64_t count = smaller(LANES, x.D - first), start = row * x.D + first;
+    const int64_t count = at_most(LANES, x.D - first), start = row * x.D + first;
     vf terms[LANES] = {};
     for (int64_t i = 0; i < count; ++i) {
       const float delta = x.delta[start + i], write = delta * x.u[start + i];

@@ -297,7 +297,7 @@ void short_conv_backward(const ShortConv& x) {
         run(x, begin, end, block, partials.get() + group * size);
       });
   float* total = partials.get() + groups * size;
-  sum_partials(partials.get(), groups, size, total);
+  sum_parts(partials.get(), groups, size, size, total, x.threads);
   for (int64_t c = 0; c < x.D; ++c) {
     for (int64_t w = 0; w < x.W; ++w) x.dweight[c * x.W + w] = total[c * (x.W + 1) + w];
     x.dbias[c] = total[c * (x.W + 1) + x.W];

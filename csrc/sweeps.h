@@ -218,8 +218,8 @@ struct SweepA {
 // ---- sweep B: forwards in time, lanes along K, two steps at once
 
 struct PairB {
-  const float *u[2], *dv[2], *d_o[2];
-  bool out[2];
+  const float *u[2] = {}, *dv[2] = {}, *d_o[2] = {};
+  bool out[2] = {};
   vf k[2][MOST], dk[2][MOST], dq[2][MOST];
 };
 
