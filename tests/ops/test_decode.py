@@ -147,3 +147,15 @@ def test_nothing_is_differentiated(backend):
     o = delta_rule_step(state, **{name: x.requires_grad_() for name, x in inputs.items()})
     assert not o.requires_grad
     assert not state.requires_grad
+
+
+def test_autograd_knows_that_the_state_changed():
+    """A step after something was computed from the state must not falsify its gradients."""
+    inputs = {k: x.float()[:, 0] for k, x in delta_rule_inputs(2, 1, 3, 4, 5).items()}
+    inputs.pop("initial_state")
+    state = torch.randn(2, 3, 4, 5)
+    weight = torch.ones_like(state).requires_grad_()
+    loss = (weight * state).sum()
+    delta_rule_step(state, **inputs)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()

@@ -14,7 +14,10 @@ from statetrack.errors import UserError
 from statetrack.ops import delta_rule, native, rms_norm, selective_scan, swiglu
 from tests.ops.common import delta_rule_inputs, run, selective_scan_inputs
 
-pytestmark = pytest.mark.skipif(native.LIBRARY is None, reason=f"no library: {native.WHY_MISSING}")
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(native.LIBRARY is None, reason=f"no library: {native.WHY_MISSING}"),
+]
 
 
 def info(**env: str) -> subprocess.CompletedProcess[str]:

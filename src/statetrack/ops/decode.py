@@ -183,6 +183,7 @@ def _cpu(
         *(B, H, K, V, n, channels, scale, torch.get_num_threads()),
     )
     native.call("recurrence_step", arguments)
+    torch.autograd.graph.increment_version(state)  # autograd must know that it changed
     return o
 
 

@@ -28,7 +28,8 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
     if wanted == "off":
         return None, f"switched off by {VARIABLE}=off"
     if not PATH.exists():
-        return None, "not built: install a C++ compiler (g++ or clang++), then statetrack again"
+        compilers = "a C++ compiler (g++, or clang++ with OpenMP)"
+        return None, f"not built: install {compilers}, then statetrack again"
     try:
         # torch, imported above, has loaded its OpenMP runtime: the library shares it
         lib = ctypes.CDLL(str(PATH))

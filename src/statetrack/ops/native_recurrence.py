@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from statetrack.ops.native import View, call, pointer, viewable
-from statetrack.ops.operators import differentiable, operator
+from statetrack.ops.operators import differentiable, empty_like, operator
 
 
 class Recurrence(ctypes.Structure):
@@ -36,21 +36,29 @@ class Recurrence(ctypes.Structure):
     ]
 
 
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-
-
 def _arguments(
-    inputs: Inputs, scale: float, factors: int, log_gate: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None,
+    gate: Tensor | None,
+    initial: Tensor | None,
+    bounds: Tensor | None,
+    scale: float,
+    factors: int,
+    log_gate: bool,
 ) -> tuple[Recurrence, list[Tensor | None]]:
     """The structure, and the tensors that it points to."""
-    q, k, v, beta, gate, initial, bounds = inputs
+    channels = gate.shape[3] if gate is not None and gate.dim() == 4 else 1
+    if channels > 1 and (beta is not None or factors != 1):
+        raise ValueError("gates on channels are for linear attention: without beta, one factor")
     if gate is not None and log_gate:
         gate = gate.float().exp()
     views = [None if x is None else viewable(x) for x in (q, k, v, beta, gate)]
     initial = None if initial is None else initial.float().contiguous()
     x = Recurrence(
         *map(View.of, views),
-        gate_channels=gate.shape[3] if gate is not None and gate.dim() == 4 else 1,
+        gate_channels=channels,
         log_gate=log_gate,
         initial=pointer(initial),
         bounds=pointer(bounds),
@@ -66,23 +74,9 @@ def _arguments(
     return x, [*views, initial, bounds]
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    gate: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    scale: float,
-    factors: int,
-    log_gate: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    o, final, error = _fake_forward(
-        q, k, v, beta, gate, initial, bounds, scale, factors, log_gate, keep
-    )
-    x, alive = _arguments((q, k, v, beta, gate, initial, bounds), scale, factors, log_gate)
+def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    o, final, error = _fake_forward(*inputs)
+    x, alive = _arguments(*inputs[:-1])
     x.o, x.final = o.data_ptr(), final.data_ptr()
     x.error = error.data_ptr() if error.numel() else None
     call("recurrence_forward", x)
@@ -90,19 +84,8 @@ def _forward(
     return o, final, error
 
 
-def _fake_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    gate: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    scale: float,
-    factors: int,
-    log_gate: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    q, _, v, beta, _, _, bounds, _, factors, _, keep = inputs
     B, T, H, K = q.shape
     V = v.shape[3]
     N = B if bounds is None else bounds.shape[0] - 1
@@ -113,24 +96,10 @@ def _fake_forward(
 
 
 def _backward(
-    d_o: Tensor,
-    d_final: Tensor | None,
-    error: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    gate: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    scale: float,
-    factors: int,
-    log_gate: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    grads = _fake_backward(
-        d_o, d_final, error, q, k, v, beta, gate, initial, bounds, scale, factors, log_gate
-    )
-    x, alive = _arguments((q, k, v, beta, gate, initial, bounds), scale, factors, log_gate)
+    d_o: Tensor, d_final: Tensor | None, error: Tensor, *inputs: Any
+) -> tuple[Tensor, ...]:
+    grads = _fake_backward(d_o, d_final, error, *inputs)
+    x, alive = _arguments(*inputs)
     d_o = d_o.float().contiguous()
     d_final = None if d_final is None else d_final.float().contiguous()
     x.d_o, x.d_final, x.error = d_o.data_ptr(), pointer(d_final), error.data_ptr()
@@ -141,24 +110,9 @@ def _backward(
 
 
 def _fake_backward(
-    d_o: Tensor,
-    d_final: Tensor | None,
-    error: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    gate: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    scale: float,
-    factors: int,
-    log_gate: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    def like(x: Tensor | None) -> Tensor:
-        return q.new_empty((0,) if x is None else x.shape, dtype=torch.float32)
-
-    return like(q), like(k), like(v), like(beta), like(gate), like(initial)
+    d_o: Tensor, d_final: Tensor | None, error: Tensor, *inputs: Any
+) -> tuple[Tensor, ...]:
+    return empty_like(inputs[:6])
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -7,10 +7,11 @@ take second derivatives for zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from statetrack.errors import UserError
 
@@ -35,3 +36,11 @@ def differentiable(name: str, setup: Callable[..., None], gradients: Callable[..
         raise UserError(f'{name} has no second derivatives in C++: take backend="naive"')
 
     torch.library.register_autograd(f"statetrack::{name}_backward", refuse, lib=library)
+
+
+def empty_like(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Room for the gradients of a kernel's inputs, in float32; none for an input that is absent."""
+    first = next(x for x in inputs if x is not None)
+    return tuple(
+        first.new_empty((0,) if x is None else x.shape, dtype=torch.float32) for x in inputs
+    )

@@ -71,7 +71,7 @@ def run_recurrence(
     out_dtype = v.dtype
     scale = K**-0.5 if scale is None else float(scale)
     if backend == "native":
-        ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64)
+        ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64, device="cpu")
         o, state = native_recurrence.recurrence(
             *tensors, ends, scale=scale, factors=n, log_gate=g is not None
         )

@@ -86,7 +86,7 @@ def selective_scan(
     dtype = compute_dtype(*tensors)
     out_dtype = u.dtype
     if backend == "native":
-        ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64)
+        ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64, device="cpu")
         y, final = selective_scan_native(
             *tensors,
             ends,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from statetrack.ops.native import View, call, pointer, viewable
-from statetrack.ops.operators import differentiable, operator
+from statetrack.ops.operators import differentiable, empty_like, operator
 
 CHUNK = 64
 """Tokens from one state that is kept for the backward pass to the next."""
@@ -43,10 +43,6 @@ class SelectiveScanStep(ctypes.Structure):
     ]
 
 
-Optional = Tensor | None
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Optional, Optional, Optional, Optional]
-
-
 def _dense(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.float().contiguous()
 
@@ -55,9 +51,19 @@ def _address(x: Tensor) -> int | None:
     return x.data_ptr() if x.numel() else None
 
 
-def _arguments(inputs: Inputs, negative: bool) -> tuple[SelectiveScan, list[Tensor | None]]:
+def _arguments(
+    u: Tensor,
+    delta: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    z: Tensor | None,
+    initial: Tensor | None,
+    bounds: Tensor | None,
+    negative: bool,
+) -> tuple[SelectiveScan, list[Tensor | None]]:
     """The structure, and the tensors that it points to."""
-    u, delta, A, B, C, D, z, initial, bounds = inputs
     rows = [None if x is None else viewable(x.unsqueeze(2)) for x in (u, delta, B, C, z)]
     dense = [_dense(A), _dense(D), _dense(initial)]
     x = SelectiveScan(
@@ -75,43 +81,17 @@ def _arguments(inputs: Inputs, negative: bool) -> tuple[SelectiveScan, list[Tens
     return x, [*rows, *dense, bounds]
 
 
-def _forward(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    negative: bool,
-    final: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    inputs = u, delta, A, B, C, D, z, initial, bounds
-    y, state, checkpoints = _fake_forward(*inputs, negative, final, keep)
-    x, alive = _arguments(inputs, negative)
+def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    y, state, checkpoints = _fake_forward(*inputs)
+    x, alive = _arguments(*inputs[:-2])
     x.y, x.final, x.checkpoints = y.data_ptr(), _address(state), _address(checkpoints)
     call("selective_scan_forward", x)
     del alive
     return y, state, checkpoints
 
 
-def _fake_forward(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    negative: bool,
-    final: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    u, _, A, *_, bounds, _, final, keep = inputs
     batch, length, channels = u.shape
     N = A.shape[1]
     y = u.new_empty(u.shape, dtype=torch.float32)
@@ -124,23 +104,10 @@ def _fake_forward(
 
 
 def _backward(
-    dy: Tensor,
-    d_final: Tensor | None,
-    checkpoints: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    negative: bool,
+    dy: Tensor, d_final: Tensor | None, checkpoints: Tensor, *inputs: Any
 ) -> tuple[Tensor, ...]:
-    inputs = u, delta, A, B, C, D, z, initial, bounds
-    grads = _fake_backward(dy, d_final, checkpoints, *inputs, negative)
-    x, alive = _arguments(inputs, negative)
+    grads = _fake_backward(dy, d_final, checkpoints, *inputs)
+    x, alive = _arguments(*inputs)
     dy, d_final = dy.float().contiguous(), _dense(d_final)
     x.dy, x.d_final, x.checkpoints = dy.data_ptr(), pointer(d_final), _address(checkpoints)
     names = ("du", "ddelta", "dA", "dB", "dC", "dskip", "dz", "d_initial")
@@ -152,24 +119,9 @@ def _backward(
 
 
 def _fake_backward(
-    dy: Tensor,
-    d_final: Tensor | None,
-    checkpoints: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    negative: bool,
+    dy: Tensor, d_final: Tensor | None, checkpoints: Tensor, *inputs: Any
 ) -> tuple[Tensor, ...]:
-    def like(x: Tensor | None) -> Tensor:
-        return u.new_empty((0,) if x is None else x.shape, dtype=torch.float32)
-
-    return tuple(like(x) for x in (u, delta, A, B, C, D, z, initial))
+    return empty_like(inputs[:8])
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -193,40 +145,21 @@ def _gradients(ctx: Any, dy: Tensor | None, d_final: Tensor | None, _: Any) -> t
     return *wanted, None, None, None, None
 
 
-def _step(
-    state: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    negative: bool,
-) -> Tensor:
-    y = _fake_step(state, u, delta, A, B, C, D, z, negative)
+def _step(state: Tensor, *inputs: Any) -> Tensor:
+    y = _fake_step(state, *inputs)
     work = state.float().contiguous()
-    inputs = [_dense(x) for x in (u, delta, A, B, C, D, z)]
+    *tensors, negative = inputs
+    alive = [_dense(x) for x in tensors]
     rows, channels, N = state.shape
     threads = torch.get_num_threads()
-    addresses = map(pointer, (work, *inputs, y))
+    addresses = map(pointer, (work, *alive, y))
     call("selective_scan_step", SelectiveScanStep(*addresses, rows, channels, N, negative, threads))
     if work is not state:
         state.copy_(work)
     return y
 
 
-def _fake_step(
-    state: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    negative: bool,
-) -> Tensor:
+def _fake_step(state: Tensor, u: Tensor, *others: Any) -> Tensor:
     return u.new_empty(u.shape, dtype=torch.float32)
 
 

@@ -38,24 +38,17 @@ class ShortConv(ctypes.Structure):
     ]
 
 
-Inputs = tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]
-
-
 def _run(
     name: str,
-    inputs: Inputs,
-    sizes: list[int],
-    head_sizes: list[int],
-    silu: bool,
-    eps: float,
+    inputs: tuple[Any, ...],
     parts: dict[str, list[Tensor]],
     **others: Tensor | None,
 ) -> None:
     """Call a kernel; slices of a fused projection are taken as they are."""
-    x, *rest = inputs
+    x, weight, *rest, sizes, head_sizes, silu, eps = inputs
     x = x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
-    weight, bias, window, lengths = (None if t is None else t.contiguous() for t in rest)
-    assert weight is not None
+    weight = weight.contiguous()
+    bias, window, lengths = (None if t is None else t.contiguous() for t in rest)
     table = (Part * len(sizes))()
     for row, size, head in zip(table, sizes, head_sizes, strict=True):
         row.size, row.head = size, head
@@ -84,73 +77,32 @@ def _run(
     call(name, arguments)
 
 
-def _forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Tensor | None,
-    lengths: Tensor | None,
-    sizes: list[int],
-    head_sizes: list[int],
-    silu: bool,
-    eps: float,
-) -> tuple[list[Tensor], Tensor]:
-    inputs = x, weight, bias, window, lengths
-    parts, final = _fake_forward(*inputs, sizes, head_sizes, silu, eps)
-    _run("short_conv_forward", inputs, sizes, head_sizes, silu, eps, {"y": parts}, final=final)
+def _forward(*inputs: Any) -> tuple[list[Tensor], Tensor]:
+    parts, final = _fake_forward(*inputs)
+    _run("short_conv_forward", inputs, {"y": parts}, final=final)
     return parts, final
 
 
-def _fake_forward(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Tensor | None,
-    lengths: Tensor | None,
-    sizes: list[int],
-    head_sizes: list[int],
-    silu: bool,
-    eps: float,
-) -> tuple[list[Tensor], Tensor]:
+def _fake_forward(*inputs: Any) -> tuple[list[Tensor], Tensor]:
+    x, weight, _, _, _, sizes, *_ = inputs
     parts = [x.new_empty(*x.shape[:2], size) for size in sizes]
     return parts, x.new_empty(x.shape[0], weight.shape[1] - 1, x.shape[2])
 
 
 def _backward(
-    d_parts: list[Tensor],
-    d_final: Tensor | None,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Tensor | None,
-    lengths: Tensor | None,
-    sizes: list[int],
-    head_sizes: list[int],
-    silu: bool,
-    eps: float,
+    d_parts: list[Tensor], d_final: Tensor | None, *inputs: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    inputs = x, weight, bias, window, lengths
-    grads = _fake_backward(d_parts, d_final, *inputs, sizes, head_sizes, silu, eps)
+    grads = _fake_backward(d_parts, d_final, *inputs)
     d_parts = [d.contiguous() for d in d_parts]
     d_final = None if d_final is None else d_final.contiguous()
     names = "dx", "dweight", "dbias", "d_window"
     others = dict(zip(names, grads, strict=True), d_final=d_final)
-    _run("short_conv_backward", inputs, sizes, head_sizes, silu, eps, {"dy": d_parts}, **others)
+    _run("short_conv_backward", inputs, {"dy": d_parts}, **others)
     return grads
 
 
 def _fake_backward(
-    d_parts: list[Tensor],
-    d_final: Tensor | None,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Tensor | None,
-    lengths: Tensor | None,
-    sizes: list[int],
-    head_sizes: list[int],
-    silu: bool,
-    eps: float,
+    d_parts: list[Tensor], d_final: Tensor | None, x: Tensor, weight: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, _, channels = x.shape
     d_window = x.new_empty(batch, weight.shape[1] - 1, channels)
@@ -193,18 +145,6 @@ operator(
 differentiable("short_conv", _setup, _gradients)
 
 
-def short_conv_native(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Tensor | None,
-    lengths: Tensor | None,
-    sizes: list[int],
-    head_sizes: list[int],
-    silu: bool,
-    eps: float,
-) -> tuple[list[Tensor], Tensor]:
-    """See short_conv_naive; everything in float32 but the int64 lengths."""
-    return torch.ops.statetrack.short_conv(
-        x, weight, bias, window, lengths, sizes, head_sizes, silu, eps
-    )
+def short_conv_native(*inputs: Any) -> tuple[list[Tensor], Tensor]:
+    """The arguments of short_conv_naive; everything in float32 but the int64 lengths."""
+    return torch.ops.statetrack.short_conv(*inputs)
