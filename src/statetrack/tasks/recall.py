@@ -112,9 +112,34 @@ class MultiQueryRecall(Task):
         return targets
 
 
+@dataclass(frozen=True)
+class SymbolTask(Task):
+    """Uniform symbols among a few special tokens."""
+
+    special: ClassVar[tuple[str, ...]]
+
+    symbols: int = option(16, "symbols besides the special tokens")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within("symbols", self.symbols, 2, MAX_KIND)
+
+    @cached_property
+    def vocab(self) -> tuple[str, ...]:
+        return ("PAD", *self.special, *names("s", self.symbols))
+
+    @property
+    def pad(self) -> int:
+        return 0
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+
 @register
 @dataclass(frozen=True)
-class Copying(Task):
+class Copying(SymbolTask):
     """A random string, a separator, then blanks, at which the string is to be given again.
 
     Length counts the symbols of the string; the input has one token more than twice as many.
@@ -125,24 +150,9 @@ class Copying(Task):
     about: ClassVar[str] = "a string again, after a separator"
     metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
 
+    special: ClassVar[tuple[str, ...]] = ("SEP", "BLANK")
+
     name: str = option("copying", "which task of its family")
-    symbols: int = option(16, "symbols that strings are made of")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("symbols", self.symbols, 2, MAX_KIND)
-
-    @cached_property
-    def vocab(self) -> tuple[str, ...]:
-        return ("PAD", "SEP", "BLANK", *names("s", self.symbols))
-
-    @property
-    def pad(self) -> int:
-        return 0
-
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
 
     def input_size(self, length: int) -> int:
         return 2 * length + 1
@@ -166,7 +176,7 @@ class Copying(Task):
 
 @register
 @dataclass(frozen=True)
-class Induction(Task):
+class Induction(SymbolTask):
     """A special token somewhere in a random sequence, and again at its end: what followed it?
 
     The symbols are uniform, and so is the place of the special token. Length counts tokens.
@@ -177,24 +187,9 @@ class Induction(Task):
     about: ClassVar[str] = "what followed a special token"
     metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
 
+    special: ClassVar[tuple[str, ...]] = ("SPECIAL",)
+
     name: str = option("induction", "which task of its family")
-    symbols: int = option(16, "symbols besides the special token")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("symbols", self.symbols, 2, MAX_KIND)
-
-    @cached_property
-    def vocab(self) -> tuple[str, ...]:
-        return ("PAD", "SPECIAL", *names("s", self.symbols))
-
-    @property
-    def pad(self) -> int:
-        return 0
-
-    @property
-    def chance(self) -> float:
-        return 1 / self.symbols
 
     @property
     def min_length(self) -> int:
