@@ -161,6 +161,26 @@ def test_single_precision_stays_finite_at_any_gates(switch, size):
     assert state.S.abs().max() < 1e3  # the scale lies in m
 
 
+@SWITCH
+def test_only_the_memory_at_its_true_scale_counts(switch):
+    """S exp(m) with m = 0 is the same state, and the gradient of m is that of the scale."""
+    layer, x = make_layer(MLSTMConfig(switch)), inputs(2, 9)
+    zero = layer.init_state(2)
+    normal = draw(6)
+    S, m = normal(*zero.S.shape).requires_grad_(), (3 * normal(2, 4)).requires_grad_()
+    y, end = layer(x, MLSTMState(S, m, zero.conv))
+    scaled = (S * m.exp()[..., None, None]).detach().requires_grad_()
+    expected, expected_end = layer(x, MLSTMState(scaled, zero.m, zero.conv))
+    assert_close(y, expected, 1e-11)
+    assert_close(linear_state(end), linear_state(expected_end), 1e-11)
+
+    weights = normal(*y.shape)
+    of_S, of_m = torch.autograd.grad((weights * y).sum(), [S, m])
+    (of_scaled,) = torch.autograd.grad((weights * expected).sum(), scaled)
+    assert_close(of_S, of_scaled * m.detach().exp()[..., None, None], 1e-10)
+    assert_close(of_m, (of_scaled * scaled.detach()).sum((-1, -2)), 1e-10)
+
+
 def test_a_query_without_answer():
     """No key was ever written along q: 0 / 0 without a floor, however large m is."""
     layer = with_gates(True, torch.full((1, 3, 4), 200.0).double(), torch.zeros(1, 3, 4).double())
