@@ -49,7 +49,7 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
         (["--preset=nope"], ["unknown preset 'nope'", "known: demo, paper, repo"]),
         (["--preset=paper", "--config=x.json"], ["--preset or --config, not both"]),
         (["--preset=paper", "--task=board"], ["the paper has no board", "parity", "S5", "Z60"]),
-        (["--preset=paper", "--mixer=mlstm"], ["in the paper", "has no layer mlstm yet"]),
+        (["--preset=paper", "--mixer=mlstm", "--task=S5"], ["Figure 4 has no mlstm"]),
         (["--preset=repo", "--task=S5"], ["no command for S5", "known: parity"]),
         (["--preset=demo", "--task=S5"], ["the demo has no delta_net on S5"]),
         (["--preset=paper", "--mixer=lstm"], ["unknown mixer 'lstm'", "delta_net, mamba"]),

@@ -177,6 +177,23 @@ def test_the_tables_other_models(later: None) -> None:
         assert told("slstm", task) == (3, 64, 1, 1024, None, "standard", "gated_gelu")
 
 
+@pytest.mark.parametrize(
+    ("task", "gate_init", "parameters"),
+    [
+        ("parity", "xlstm", 219_792),  # as the package xlstm has them
+        ("modular_arithmetic", "standard", 84_870),
+        ("modular_arithmetic_brackets", "standard", 85_126),
+    ],
+)
+def test_the_tables_mlstm(task: str, gate_init: str, parameters: int) -> None:
+    for switch in (False, True):  # the second is not in the paper, but there
+        model = presets.paper("mlstm", task, allow_neg_eigval=switch).model
+        (layer,) = set(model.mixers)
+        assert layer.gate_init == gate_init  # type: ignore[attr-defined]
+        assert layer.allow_neg_eigval is switch
+        assert SequenceModel(model).num_parameters() == parameters
+
+
 def test_figure_4s_full_matrix(later: None) -> None:
     model = presets.paper("full_matrix", "S5").model
     assert (model.num_layers, model.hidden_size, model.embedding) == (1, 127, "one_hot")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from statetrack.layers import DeltaNetConfig, MambaConfig, Mixer, MixerConfig
+from statetrack.layers import DeltaNetConfig, MambaConfig, Mixer, MixerConfig, MLSTMConfig
 from tests.ops.common import assert_close, draw
 
 HIDDEN = 12
@@ -24,6 +24,11 @@ LAYERS = [
         "mamba-[-1,1]": MambaConfig(allow_neg_eigval=True, d_state=16, dt_rank=2),
         "mamba-[-1,1]-conv0": MambaConfig(allow_neg_eigval=True, d_state=5, conv_size=0, expand=1),
         "mamba-[0,1]-conv2": MambaConfig(d_state=1, conv_size=2),
+        "mlstm-[0,1]": MLSTMConfig(),
+        "mlstm-[-1,1]": MLSTMConfig(allow_neg_eigval=True, num_heads=2, gate_init="standard"),
+        "mlstm-[-1,1]-conv0": MLSTMConfig(
+            allow_neg_eigval=True, num_heads=8, conv_size=0, expand=0.5, qkv_block_size=8
+        ),
     }.items()
 ]
 
@@ -44,6 +49,11 @@ def make_state(layer: Mixer, batch: int, seed: int = 7):
     normal = draw(seed)
     empty = layer.init_state(batch)
     return type(empty)(*(normal(*part.shape) for part in empty))
+
+
+def linear_state(state) -> Tensor:
+    """The part of a state that the transitions act on, at its true scale."""
+    return state[0] * state.m.exp()[..., None, None] if hasattr(state, "m") else state[0]
 
 
 def inputs(batch: int, length: int, hidden_size: int = HIDDEN, seed: int = 3) -> Tensor:

@@ -6,6 +6,7 @@ import pkgutil
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
+from statetrack.layers.mlstm import MLSTM, MLSTMConfig, MLSTMState
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
 for _module in pkgutil.iter_modules(__path__):
@@ -13,12 +14,15 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "MIXERS",
+    "MLSTM",
     "DeltaNet",
     "DeltaNetConfig",
     "DeltaNetState",
     "Dense",
     "Diagonal",
     "HouseholderProduct",
+    "MLSTMConfig",
+    "MLSTMState",
     "Mamba",
     "MambaConfig",
     "MambaState",

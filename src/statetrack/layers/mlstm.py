@@ -1,0 +1,191 @@
+"""mLSTM: linear attention with a forget gate, an exponential input gate and a normaliser."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from statetrack.config import at_least, one_of, option
+from statetrack.errors import UserError
+from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.common import HeadNorm, HeadwiseLinear, ShortConv, small_init_
+from statetrack.layers.transitions import Diagonal
+from statetrack.ops import gated_linear_attention
+
+MULTIPLE = 64  # the number of channels is rounded up to one of it
+LEAST_NORMALISER = 1e-6  # of the greatest term of its sum: below that it would be rounding error
+
+
+@dataclass(frozen=True)
+class MLSTMConfig(MixerConfig):
+    """Options of mLSTM."""
+
+    name: ClassVar[str] = "mlstm"
+    label: ClassVar[str] = "mLSTM"
+    about: ClassVar[str] = "A(x) = f I, one forget gate per head; exponential input gates"
+
+    num_heads: int = option(4, "heads, each with its own state")
+    expand: float = option(2.0, "channels / hidden size, rounded up to a multiple of 64 channels")
+    conv_size: int = option(4, "width of the causal convolution for q and k; 0 for none")
+    qkv_block_size: int = option(4, "size of the blocks in the projections to q, k and v")
+    gate_init: Literal["xlstm", "standard"] = option(
+        "xlstm", "gate biases at first: i near 0 and f from 3 to 6, or all within hidden size^-1/2"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("num_heads", self.num_heads, 1)
+        if not 0 < self.expand < math.inf:
+            raise UserError(f"expand must be a positive number; got {self.expand}")
+        at_least("conv_size", self.conv_size, 0)
+        at_least("qkv_block_size", self.qkv_block_size, 1)
+        one_of("gate_init", self.gate_init, ("xlstm", "standard"))
+
+
+class MLSTMState(NamedTuple):
+    """What mLSTM remembers."""
+
+    S: Tensor  # [B, H, K, K + 1]: C exp(-m), and n exp(-m) as its last column
+    m: Tensor  # [B, H]: the logarithm of their scale, a constant to the gradient
+    conv: Tensor  # [B, conv_size - 1, D]: the last inputs of the convolution
+
+
+@register
+class MLSTM(Mixer):
+    """The matrix memory of xLSTM with all of its block around it.
+
+        C_t = f_t C_{t-1} + i_t k_t v_t^T,   n_t = f_t n_{t-1} + i_t k_t,
+        h_t = C_t^T q_t / max(|n_t^T q_t|, 1),   q scaled by 1 / sqrt(K),
+        y_t = down((norm(h_t) + skip c_t) SiLU(z_t)).
+
+    u and z are projections of x, c is u after a short causal convolution and SiLU. q and k are
+    block-diagonal projections of c, v of u; the gates i = exp(.) and f = sigmoid(.) of q, k, v.
+    With `allow_neg_eigval`, f = 2 sigmoid(.) - 1. `norm` is by head. Options: see MLSTMConfig.
+
+    n^T q is a sum of terms of both signs in either range, since k^T q has both; negative gates
+    only add signs of their own. Where the terms cancel, the 1 takes over: |h| <= |C^T q|.
+
+    i may be beyond all numbers, so what is stored is C exp(-m) and n exp(-m) with m_t = max(m_{t-1}
+    + log|f_t|, log i_t, 0). With that the gate f exp(m_{t-1} - m_t) lies in [-1, 1], the write
+    i exp(-m) and the normaliser's floor exp(-m) in [0, 1]. h does not depend on m, so no gradient
+    goes through it. Floors below 1e-6 count as that: h stays finite even if exp(-m) is 0.
+    """
+
+    config_class = MLSTMConfig
+    config: MLSTMConfig
+
+    def __init__(self, hidden_size: int, config: MLSTMConfig | None = None, **options: Any):
+        super().__init__(hidden_size, config, **options)
+        c = self.config
+        self.channels = math.ceil(c.expand * hidden_size / MULTIPLE) * MULTIPLE
+        for name, size in (("num_heads", c.num_heads), ("qkv_block_size", c.qkv_block_size)):
+            if self.channels % size:
+                raise UserError(f"{name} must divide the {self.channels} channels; got {size}")
+        self.head_size = self.channels // c.num_heads
+        blocks = self.channels // c.qkv_block_size
+        self.up_proj = nn.Linear(hidden_size, 2 * self.channels, bias=False)
+        self.conv = ShortConv(self.channels, c.conv_size, bias=True) if c.conv_size else None
+        self.q_proj = HeadwiseLinear(self.channels, blocks, bias=False)
+        self.k_proj = HeadwiseLinear(self.channels, blocks, bias=False)
+        self.v_proj = HeadwiseLinear(self.channels, blocks, bias=False)
+        self.gates = nn.Linear(3 * self.channels, 2 * c.num_heads)  # log i, then f before sigmoid
+        self.norm = HeadNorm(c.num_heads, self.head_size)
+        self.skip = nn.Parameter(torch.ones(self.channels))
+        self.down_proj = nn.Linear(self.channels, hidden_size, bias=False)
+        for proj in (self.up_proj, self.q_proj, self.k_proj, self.v_proj):
+            small_init_(proj.weight, hidden_size)
+        self._init_gates()
+        self.init_at_depth(0, 1)
+
+    @torch.no_grad()
+    def _init_gates(self) -> None:
+        self.gates.weight.zero_()
+        if self.config.gate_init == "standard":
+            bound = self.hidden_size**-0.5
+            self.gates.bias.uniform_(-bound, bound)
+            return
+        i, f = self.gates.bias.chunk(2)
+        i.normal_(std=0.1)
+        f.copy_(torch.linspace(3, 6, self.config.num_heads))
+
+    def init_at_depth(self, layer: int, num_layers: int) -> None:
+        nn.init.normal_(self.down_proj.weight, std=2 / (num_layers * math.sqrt(self.hidden_size)))
+
+    def init_state(self, batch: int) -> MLSTMState:
+        size = self.head_size
+        S = torch.zeros(batch, self.config.num_heads, size, size + 1, device=self.device)
+        conv = self.conv.init_state(batch) if self.conv else S.new_zeros(batch, 0, self.channels)
+        return MLSTMState(S, S.new_zeros(S.shape[:2]), conv)
+
+    def _inputs(
+        self, u: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
+    ) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor]:
+        """c [B, T, D], (q, k, v) [B, T, H, K], log i and f [B, T, H], the next window."""
+        if self.conv:
+            (c,), window = self.conv(u, window, valid, backend=backend)
+        else:
+            c = F.silu(u)
+        qkv = torch.cat([self.q_proj(c), self.k_proj(c), self.v_proj(u)], -1)
+        gates = self.gates(qkv)
+        log_i, f = gates.to(torch.promote_types(gates.dtype, torch.float32)).chunk(2, -1)
+        f = torch.tanh(f / 2) if self.config.allow_neg_eigval else torch.sigmoid(f)
+        heads = [part.unflatten(-1, (-1, self.head_size)) for part in qkv.chunk(3, -1)]
+        return c, heads, log_i, f, window
+
+    def mix(
+        self, x: Tensor, state: MLSTMState, valid: Tensor | None, backend: str = "auto"
+    ) -> tuple[Tensor, MLSTMState]:
+        u, z = self.up_proj(x).chunk(2, -1)
+        c, (q, k, v), log_i, f, window = self._inputs(u, state.conv, valid, backend)
+        least = log_i.detach().clamp(min=0)  # of m: i and the normaliser's 1 must not overflow
+        if valid is not None:
+            padding = ~valid[..., None]
+            f = f.masked_fill(padding, 1.0)
+            log_i = log_i.masked_fill(padding, -torch.inf)
+            least = least.masked_fill(padding, -torch.inf)
+        m = _running_max(f.detach(), least, state.m.detach())
+        before = torch.cat([state.m[:, None], m[:, :-1]], 1)
+        o, S = gated_linear_attention(
+            q,
+            k * torch.exp(log_i - m)[..., None],
+            F.pad(v.to(m.dtype), (0, 1), value=1.0),  # [B, T, H, K + 1]: the last column makes n
+            decay=f * torch.exp(before - m),
+            initial_state=state.S,
+            output_final_state=True,
+            backend=backend,
+        )
+        assert S is not None
+        floor = torch.exp(-m).clamp(min=LEAST_NORMALISER)
+        h = o[..., :-1] / torch.maximum(o[..., -1].abs(), floor)[..., None]
+        y = self.norm(h).flatten(-2).to(z.dtype) + self.skip * c
+        return self.down_proj(y * F.silu(z)), MLSTMState(S, m[:, -1], window)
+
+    def transitions(self, x: Tensor) -> Diagonal:
+        u, _ = self.up_proj(x).chunk(2, -1)
+        *_, f, _ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
+        values = f[..., None].expand(*f.shape, self.head_size)
+        return Diagonal(values, bounds=(-1.0 if self.config.allow_neg_eigval else 0.0, 1.0))
+
+
+@torch.no_grad()
+def _running_max(f: Tensor, least: Tensor, m: Tensor) -> Tensor:
+    """m_t = max(m_{t-1} + log|f_t|, least_t) [B, T, H], from m [B, H], in log2(T) passes.
+
+    A token is the map m -> max(m + a, b), and two in a row are one of the same kind. Nothing is
+    subtracted, so |f| may be 0; that counts as so small a number that exp(m_{t-1} - m_t) and its
+    square are still finite.
+    """
+    a = f.abs().log().clamp(min=-math.log(torch.finfo(f.dtype).max) / 2)
+    b = least
+    reach = 1
+    while reach < a.shape[1]:
+        later = a[:, reach:]
+        b = torch.cat([b[:, :reach], torch.maximum(b[:, :-reach] + later, b[:, reach:])], 1)
+        a = torch.cat([a[:, :reach], a[:, :-reach] + later], 1)
+        reach *= 2
+    return torch.maximum(m[:, None] + a, b)

@@ -1,0 +1,1 @@
+"""Other packages' weights as ours: functions from state dict to state dict."""
