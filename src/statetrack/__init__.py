@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from statetrack.allocator import tune_allocator as tune_allocator
     from statetrack.errors import UserError as UserError
+    from statetrack.layers import GLA as GLA
     from statetrack.layers import MLSTM as MLSTM
     from statetrack.layers import DeltaNet as DeltaNet
     from statetrack.layers import DeltaNetConfig as DeltaNetConfig
+    from statetrack.layers import GLAConfig as GLAConfig
     from statetrack.layers import Mamba as Mamba
+    from statetrack.layers import Mamba2 as Mamba2
+    from statetrack.layers import Mamba2Config as Mamba2Config
     from statetrack.layers import MambaConfig as MambaConfig
     from statetrack.layers import MLSTMConfig as MLSTMConfig
     from statetrack.models import ModelConfig as ModelConfig
@@ -36,7 +40,11 @@ __version__ = version("statetrack")
 _HOMES = {
     "allocator": ["tune_allocator"],
     "errors": ["UserError"],
-    "layers": ["DeltaNet", "DeltaNetConfig", "MLSTM", "MLSTMConfig", "Mamba", "MambaConfig"],
+    "layers": [
+        *("DeltaNet", "DeltaNetConfig", "GLA", "GLAConfig"),
+        *("Mamba", "MambaConfig", "Mamba2", "Mamba2Config"),
+        *("MLSTM", "MLSTMConfig"),
+    ],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from statetrack.layers import DeltaNetConfig, MambaConfig, Mixer, MixerConfig, MLSTMConfig
+from statetrack.layers import (
+    DeltaNetConfig,
+    GLAConfig,
+    Mamba2Config,
+    MambaConfig,
+    Mixer,
+    MixerConfig,
+    MLSTMConfig,
+)
 from tests.ops.common import assert_close, draw
 
 HIDDEN = 12
@@ -20,6 +28,11 @@ LAYERS = [
             allow_neg_eigval=True, num_heads=3, conv_size=0, expand_k=0.5, expand_v=2.0
         ),
         "delta_net-[0,1]-conv1-stretch": DeltaNetConfig(num_heads=1, conv_size=1, beta_stretch=0.3),
+        "gla-[0,1]": GLAConfig(num_heads=3, gate_logit_normalizer=16.0),
+        "gla-[-1,1]": GLAConfig(allow_neg_eigval=True, num_heads=2, gate_low_rank_dim=5),
+        "gla-[-1,1]-conv4": GLAConfig(
+            allow_neg_eigval=True, num_heads=3, conv_size=4, expand_k=1.0, expand_v=2.0
+        ),
         "mamba-[0,1]": MambaConfig(d_state=3),
         "mamba-[-1,1]": MambaConfig(allow_neg_eigval=True, d_state=16, dt_rank=2),
         "mamba-[-1,1]-conv0": MambaConfig(allow_neg_eigval=True, d_state=5, conv_size=0, expand=1),
@@ -28,6 +41,19 @@ LAYERS = [
         "mlstm-[-1,1]": MLSTMConfig(allow_neg_eigval=True, num_heads=2, gate_init="standard"),
         "mlstm-[-1,1]-conv0": MLSTMConfig(
             allow_neg_eigval=True, num_heads=8, conv_size=0, expand=0.5, qkv_block_size=8
+        ),
+        "mamba2-[0,1]": Mamba2Config(head_dim=8, d_state=5),
+        "mamba2-[-1,1]-groups": Mamba2Config(
+            allow_neg_eigval=True, head_dim=4, d_state=4, n_groups=3
+        ),
+        "mamba2-[-1,1]-conv0-limits": Mamba2Config(
+            allow_neg_eigval=True,
+            d_state=3,
+            expand=1,
+            head_dim=4,
+            conv_size=0,
+            dt_limit_min=0.05,
+            dt_limit_max=0.5,
         ),
     }.items()
 ]

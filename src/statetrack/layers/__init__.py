@@ -5,7 +5,9 @@ import pkgutil
 
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
+from statetrack.layers.gla import GLA, GLAConfig, GLAState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
+from statetrack.layers.mamba2 import Mamba2, Mamba2Config, Mamba2State
 from statetrack.layers.mlstm import MLSTM, MLSTMConfig, MLSTMState
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
@@ -13,6 +15,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "GLA",
     "MIXERS",
     "MLSTM",
     "DeltaNet",
@@ -20,10 +23,15 @@ __all__ = [
     "DeltaNetState",
     "Dense",
     "Diagonal",
+    "GLAConfig",
+    "GLAState",
     "HouseholderProduct",
     "MLSTMConfig",
     "MLSTMState",
     "Mamba",
+    "Mamba2",
+    "Mamba2Config",
+    "Mamba2State",
     "MambaConfig",
     "MambaState",
     "Mixer",

@@ -104,6 +104,26 @@ class HeadwiseLinear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
+class GatedRMSNorm(nn.Module):
+    """rms_norm(x) * silu(gate), or rms_norm(x * silu(gate)) with `gate_first`; in float32."""
+
+    def __init__(self, size: int, eps: float, gate_first: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gate_first = gate_first
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor, gate: Tensor, backend: str = "auto") -> Tensor:
+        """x and gate [..., size], normalised over the last dimension; in the type of `x`."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y, factor = x.to(wide), F.silu(gate.to(wide))
+        if self.gate_first:
+            y = rms_norm(y * factor, self.weight, eps=self.eps, backend=backend)
+        else:
+            y = rms_norm(y, self.weight, eps=self.eps, backend=backend) * factor
+        return y.to(x.dtype)
+
+
 class BetaGate(nn.Module):
     """beta = top * sigmoid(W x), one per head: how far a generalised Householder reaches.
 
@@ -146,3 +166,29 @@ def small_init_(weight: Tensor, size: int) -> None:
     """xLSTM's "small" initialisation in place: N(0, 2 / (5 size))."""
     with torch.no_grad():
         weight.normal_(std=math.sqrt(2 / (5 * size)))
+
+
+def head_size(option: str, hidden_size: int, expand: float, num_heads: int) -> int:
+    """The size of each head where all of them together have hidden_size * expand channels."""
+    size = hidden_size * expand
+    whole = round(size)
+    if whole < 1 or abs(size - whole) > 1e-6 or whole % num_heads:
+        raise UserError(
+            f"num_heads must divide hidden_size * {option}; got {num_heads} heads for "
+            f"{hidden_size} * {expand:g} = {size:g}"
+        )
+    return whole // num_heads
+
+
+def check_step_sizes(dt_min: float, dt_max: float) -> None:
+    """Check the options of `init_step_sizes_`."""
+    if not 0 < dt_min <= dt_max < math.inf:
+        raise UserError(f"need finite 0 < dt_min <= dt_max; got {dt_min} and {dt_max}")
+
+
+@torch.no_grad()
+def init_step_sizes_(bias: Tensor, dt_min: float, dt_max: float) -> None:
+    """softplus(bias) becomes log-uniform in [dt_min, dt_max], but at least 1e-4; in place."""
+    low, high = math.log(dt_min), math.log(dt_max)
+    dt = torch.empty(bias.shape).uniform_(low, high).exp().clamp(min=1e-4)
+    bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus

@@ -1,1 +1,1 @@
-"""Other packages' weights as ours: functions from state dict to state dict."""
+"""Other packages' models as ours: their configuration and their weights, by plain renaming."""
