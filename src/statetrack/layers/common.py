@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
@@ -67,6 +68,26 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor, backend: str = "auto") -> Tensor:
         """Normalise the last dimension."""
         return rms_norm(x, self.weight, eps=self.eps, backend=backend)
+
+
+class GatedRMSNorm(nn.Module):
+    """rms_norm(x) * silu(gate), or rms_norm(x * silu(gate)) with `gate_first`; in float32."""
+
+    def __init__(self, size: int, eps: float, gate_first: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gate_first = gate_first
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor, gate: Tensor, backend: str = "auto") -> Tensor:
+        """x and gate [..., size], normalised over the last dimension; in the type of `x`."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y, factor = x.to(wide), F.silu(gate.to(wide))
+        if self.gate_first:
+            y = rms_norm(y * factor, self.weight, eps=self.eps, backend=backend)
+        else:
+            y = rms_norm(y, self.weight, eps=self.eps, backend=backend) * factor
+        return y.to(x.dtype)
 
 
 class BetaGate(nn.Module):
