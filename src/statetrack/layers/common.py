@@ -126,3 +126,29 @@ def xavier_(weight: Tensor, gain: float) -> None:
     bound = gain * math.sqrt(6 / sum(weight.shape))
     with torch.no_grad():
         weight.uniform_(-bound, bound)
+
+
+def head_size(option: str, hidden_size: int, expand: float, num_heads: int) -> int:
+    """The size of each head where all of them together have hidden_size * expand channels."""
+    size = hidden_size * expand
+    whole = round(size)
+    if whole < 1 or abs(size - whole) > 1e-6 or whole % num_heads:
+        raise UserError(
+            f"num_heads must divide hidden_size * {option}; got {num_heads} heads for "
+            f"{hidden_size} * {expand:g} = {size:g}"
+        )
+    return whole // num_heads
+
+
+def check_step_sizes(dt_min: float, dt_max: float) -> None:
+    """Check the options of `init_step_sizes_`."""
+    if not 0 < dt_min <= dt_max < math.inf:
+        raise UserError(f"need finite 0 < dt_min <= dt_max; got {dt_min} and {dt_max}")
+
+
+@torch.no_grad()
+def init_step_sizes_(bias: Tensor, dt_min: float, dt_max: float) -> None:
+    """softplus(bias) becomes log-uniform in [dt_min, dt_max], but at least 1e-4; in place."""
+    low, high = math.log(dt_min), math.log(dt_max)
+    dt = torch.empty(bias.shape).uniform_(low, high).exp().clamp(min=1e-4)
+    bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus

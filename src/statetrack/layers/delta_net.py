@@ -10,9 +10,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, option
-from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import BetaGate, RMSNorm, ShortConv, l2_normalize, xavier_
+from statetrack.layers.common import (
+    BetaGate,
+    RMSNorm,
+    ShortConv,
+    head_size,
+    l2_normalize,
+    xavier_,
+)
 from statetrack.layers.transitions import HouseholderProduct
 from statetrack.ops import delta_rule
 
@@ -66,8 +72,8 @@ class DeltaNet(Mixer):
     def __init__(self, hidden_size: int, config: DeltaNetConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
         c = self.config
-        self.key_size = _head_size("expand_k", hidden_size, c.expand_k, c.num_heads)
-        self.value_size = _head_size("expand_v", hidden_size, c.expand_v, c.num_heads)
+        self.key_size = head_size("expand_k", hidden_size, c.expand_k, c.num_heads)
+        self.value_size = head_size("expand_v", hidden_size, c.expand_v, c.num_heads)
         self.sizes = [c.num_heads * s for s in (self.key_size, self.key_size, self.value_size)]
         self.qkv_proj = nn.Linear(hidden_size, sum(self.sizes), bias=False)
         self.conv = ShortConv(sum(self.sizes), c.conv_size, bias=False) if c.conv_size else None
@@ -131,14 +137,3 @@ class DeltaNet(Mixer):
             beta=self.beta(x)[..., None],
             bounds=(-1.0 if self.config.allow_neg_eigval else 0.0, 1.0),
         )
-
-
-def _head_size(option: str, hidden_size: int, expand: float, num_heads: int) -> int:
-    size = hidden_size * expand
-    whole = round(size)
-    if whole < 1 or abs(size - whole) > 1e-6 or whole % num_heads:
-        raise UserError(
-            f"num_heads must divide hidden_size * {option}; got {num_heads} heads for "
-            f"{hidden_size} * {expand:g} = {size:g}"
-        )
-    return whole // num_heads
