@@ -18,7 +18,7 @@ from tests.ops.common import Tensors, assert_all_close, assert_close, draw
 transformers.logging.set_verbosity_error()  # that there are no GPU kernels
 
 WIDTH = 24
-SINGLE = 1e-5  # relative, of what is computed in float32 on both sides
+SINGLE = 1e-4  # relative: float32 on both sides, and theirs subtracts sums of logarithms
 
 HEADS: dict[str, Any] = {
     "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -50,7 +50,7 @@ def ours(value_heads: int, value_size: int, **options: Any) -> GatedDeltaNet:
     )
 
 
-def compare(theirs: nn.Module, layer: GatedDeltaNet, rename: Any) -> None:
+def compare(theirs: Any, layer: GatedDeltaNet, rename: Any) -> None:
     normal = draw(0)
     with torch.no_grad():
         for p in theirs.parameters():
