@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from statetrack.layers import MLSTM as MLSTM
     from statetrack.layers import DeltaNet as DeltaNet
     from statetrack.layers import DeltaNetConfig as DeltaNetConfig
+    from statetrack.layers import DeltaProduct as DeltaProduct
+    from statetrack.layers import DeltaProductConfig as DeltaProductConfig
+    from statetrack.layers import GatedDeltaNet as GatedDeltaNet
+    from statetrack.layers import GatedDeltaNetConfig as GatedDeltaNetConfig
+    from statetrack.layers import GatedDeltaProduct as GatedDeltaProduct
+    from statetrack.layers import GatedDeltaProductConfig as GatedDeltaProductConfig
     from statetrack.layers import GLAConfig as GLAConfig
     from statetrack.layers import Mamba as Mamba
     from statetrack.layers import Mamba2 as Mamba2
@@ -41,9 +47,9 @@ _HOMES = {
     "allocator": ["tune_allocator"],
     "errors": ["UserError"],
     "layers": [
-        *("DeltaNet", "DeltaNetConfig", "GLA", "GLAConfig"),
-        *("Mamba", "MambaConfig", "Mamba2", "Mamba2Config"),
-        *("MLSTM", "MLSTMConfig"),
+        *("DeltaNet", "DeltaNetConfig", "DeltaProduct", "DeltaProductConfig", "GLA", "GLAConfig"),
+        *("GatedDeltaNet", "GatedDeltaNetConfig", "GatedDeltaProduct", "GatedDeltaProductConfig"),
+        *("MLSTM", "MLSTMConfig", "Mamba", "MambaConfig", "Mamba2", "Mamba2Config"),
     ],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],

@@ -97,6 +97,13 @@ def test_betas_of_every_layer_are_recorded(allow: bool, top: float) -> None:
     assert len(betas) == 3  # nothing is recorded any more
 
 
+def test_betas_of_products_are_recorded() -> None:
+    model = SequenceModel(small_config(mixer="gated_delta_product", saturation=0.1).model)
+    with recorded_betas(model) as betas:
+        model(torch.ones(4, 7, dtype=torch.long))
+    assert [list(beta.shape) for beta, _ in betas] == [[4, 7, 2 * 4]]  # factors, heads
+
+
 def test_recording_ends_with_an_error_too() -> None:
     model = SequenceModel(small_config().model)
     with pytest.raises(IndexError), recorded_betas(model) as betas:

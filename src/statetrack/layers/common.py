@@ -125,21 +125,21 @@ class GatedRMSNorm(nn.Module):
 
 
 class BetaGate(nn.Module):
-    """beta = top * sigmoid(W x), one per head: how far a generalised Householder reaches.
+    """beta = top * sigmoid(W x): how far each generalised Householder reaches.
 
     I - beta k k^T has the eigenvalue 1 - beta along k, so top = 1 covers [0, 1] and top = 2
     covers [-1, 1]. With `stretch` d > 0, beta = top * clip((1 + 2 d) sigmoid(W x) - d, 0, 1):
     then exactly 0 (identity) and exactly `top` (reflection) are within reach.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, top: float, stretch: float) -> None:
+    def __init__(self, hidden_size: int, num_betas: int, top: float, stretch: float) -> None:
         super().__init__()
         self.top = top
         self.stretch = stretch
-        self.proj = nn.Linear(hidden_size, num_heads, bias=False)
+        self.proj = nn.Linear(hidden_size, num_betas, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, hidden_size] -> [B, T, H]."""
+        """[B, T, hidden_size] -> [B, T, num_betas]."""
         s = torch.sigmoid(self.proj(x).to(torch.promote_types(x.dtype, torch.float32)))
         if self.stretch:
             s = ((1 + 2 * self.stretch) * s - self.stretch).clamp(0, 1)
@@ -168,13 +168,18 @@ def small_init_(weight: Tensor, size: int) -> None:
         weight.normal_(std=math.sqrt(2 / (5 * size)))
 
 
-def head_size(option: str, hidden_size: int, expand: float, num_heads: int) -> int:
-    """The size of each head where all of them together have hidden_size * expand channels."""
+def head_size(
+    option: str, hidden_size: int, expand: float, num_heads: int, heads: str = "num_heads"
+) -> int:
+    """The size of each head where all of them together have hidden_size * expand channels.
+
+    `option` and `heads` are what the options are called that say `expand` and `num_heads`.
+    """
     size = hidden_size * expand
     whole = round(size)
     if whole < 1 or abs(size - whole) > 1e-6 or whole % num_heads:
         raise UserError(
-            f"num_heads must divide hidden_size * {option}; got {num_heads} heads for "
+            f"{heads} must divide hidden_size * {option}; got {num_heads} heads for "
             f"{hidden_size} * {expand:g} = {size:g}"
         )
     return whole // num_heads
