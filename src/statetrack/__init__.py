@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from statetrack.errors import UserError as UserError
     from statetrack.layers import DeltaNet as DeltaNet
     from statetrack.layers import DeltaNetConfig as DeltaNetConfig
+    from statetrack.layers import DeltaProduct as DeltaProduct
+    from statetrack.layers import DeltaProductConfig as DeltaProductConfig
+    from statetrack.layers import GatedDeltaNet as GatedDeltaNet
+    from statetrack.layers import GatedDeltaNetConfig as GatedDeltaNetConfig
+    from statetrack.layers import GatedDeltaProduct as GatedDeltaProduct
+    from statetrack.layers import GatedDeltaProductConfig as GatedDeltaProductConfig
     from statetrack.layers import Mamba as Mamba
     from statetrack.layers import MambaConfig as MambaConfig
     from statetrack.models import ModelConfig as ModelConfig
@@ -34,7 +40,11 @@ __version__ = version("statetrack")
 _HOMES = {
     "allocator": ["tune_allocator"],
     "errors": ["UserError"],
-    "layers": ["DeltaNet", "DeltaNetConfig", "Mamba", "MambaConfig"],
+    "layers": [
+        *("DeltaNet", "DeltaNetConfig", "DeltaProduct", "DeltaProductConfig"),
+        *("GatedDeltaNet", "GatedDeltaNetConfig", "GatedDeltaProduct", "GatedDeltaProductConfig"),
+        *("Mamba", "MambaConfig"),
+    ],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],

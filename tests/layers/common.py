@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from statetrack.layers import DeltaNetConfig, MambaConfig, Mixer, MixerConfig
+from statetrack.layers import (
+    DeltaNetConfig,
+    DeltaProductConfig,
+    GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
+    MambaConfig,
+    Mixer,
+    MixerConfig,
+)
 from tests.ops.common import assert_close, draw
 
 HIDDEN = 12
@@ -20,6 +28,20 @@ LAYERS = [
             allow_neg_eigval=True, num_heads=3, conv_size=0, expand_k=0.5, expand_v=2.0
         ),
         "delta_net-[0,1]-conv1-stretch": DeltaNetConfig(num_heads=1, conv_size=1, beta_stretch=0.3),
+        "gated_delta_net-[0,1]": GatedDeltaNetConfig(num_heads=3),
+        "gated_delta_net-[-1,1]-shared": GatedDeltaNetConfig(
+            allow_neg_eigval=True, num_heads=2, num_v_heads=6, expand_v=1.0
+        ),
+        "gated_delta_net-[0,1]-gate-[-1,1]-conv0": GatedDeltaNetConfig(
+            allow_neg_gate=True, num_heads=3, conv_size=0, output_gate=False
+        ),
+        "delta_product-[0,1]-n3": DeltaProductConfig(num_heads=3, num_householder=3),
+        "delta_product-[-1,1]-conv0": DeltaProductConfig(
+            allow_neg_eigval=True, num_heads=3, conv_size=0
+        ),
+        "gated_delta_product-[-1,1]-gate-[-1,1]": GatedDeltaProductConfig(
+            allow_neg_eigval=True, allow_neg_gate=True, num_heads=1, num_v_heads=2, expand_k=0.5
+        ),
         "mamba-[0,1]": MambaConfig(d_state=3),
         "mamba-[-1,1]": MambaConfig(allow_neg_eigval=True, d_state=16, dt_rank=2),
         "mamba-[-1,1]-conv0": MambaConfig(allow_neg_eigval=True, d_state=5, conv_size=0, expand=1),

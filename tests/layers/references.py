@@ -1,4 +1,4 @@
-"""DeltaNet and Mamba written a second time, straight from the paper's protocol, token by token.
+"""The layers written a second time, straight from the paper's protocol, token by token.
 
 One sequence [T, hidden_size] at a time, from a zero state. The layers keep q, k and v (and their
 convolutions) in one matrix; here they are taken apart.
@@ -57,6 +57,52 @@ def delta_net(layer: DeltaNet, x: Tensor) -> tuple[Tensor, Tensor]:
             heads.append(gain * o / torch.sqrt((o**2).mean() + eps))
             states[h] = S
         outputs.append(layer.o_proj.weight @ torch.cat(heads))
+    return torch.stack(outputs), torch.stack(states)
+
+
+def delta_layer(layer: DeltaNet, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Any layer on the delta rule that has SiLU on q, k and v: y [T, hidden_size], S [H, K, V]."""
+    c = layer.config
+    n = getattr(c, "num_householder", 1)
+    K, V, key_heads = layer.key_size, layer.value_size, c.num_heads
+    heads = c.num_v_heads or key_heads
+    parts = []  # q, the n keys, the n values
+    rows = 0
+    for count, size in [(key_heads, K)] * (1 + n) + [(heads, V)] * n:
+        mine = slice(rows, rows + count * size)
+        rows += count * size
+        y = x @ layer.qkv_proj.weight[mine].T
+        if layer.conv is not None:
+            y = causal_conv(y, layer.conv.weight[mine], None)
+        parts.append((y * torch.sigmoid(y)).reshape(len(x), count, size))
+    parts[: 1 + n] = [y / torch.sqrt((y**2).sum(-1, keepdim=True) + 1e-6) for y in parts[: 1 + n]]
+    top = 2.0 if c.allow_neg_eigval else 1.0
+    beta = top / (1 + torch.exp(-x @ layer.beta.proj.weight.T)).reshape(len(x), n, heads)
+    gate = torch.ones(len(x), heads)
+    if hasattr(layer, "A_log"):
+        dt = torch.log1p(torch.exp(x @ layer.a_proj.weight.T + layer.dt_bias))
+        gate = torch.exp(-dt * torch.exp(layer.A_log))
+        gate = 2 * gate - 1 if c.allow_neg_gate else gate
+
+    outputs = []
+    states = [torch.zeros(K, V).double()] * heads
+    for t in range(len(x)):
+        read = []
+        for h, S in enumerate(states):
+            own = h * key_heads // heads  # the head whose q and k this one shares
+            S = gate[t, h] * S
+            for j in range(n):
+                k, v = parts[1 + j][t, own], parts[1 + n + j][t, h]
+                factor = torch.eye(K) - beta[t, j, h] * torch.outer(k, k)
+                S = factor @ S + beta[t, j, h] * torch.outer(k, v)
+            o = S.T @ parts[0][t, own] / K**0.5
+            o = layer.norm.weight * o / torch.sqrt((o**2).mean() + c.head_norm_eps)
+            if c.output_gate:
+                z = layer.g_proj.weight[h * V : (h + 1) * V] @ x[t]
+                o = o * z * torch.sigmoid(z)
+            read.append(o)
+            states[h] = S
+        outputs.append(layer.o_proj.weight @ torch.cat(read))
     return torch.stack(outputs), torch.stack(states)
 
 

@@ -8,7 +8,18 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
-from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, Mamba, MambaConfig, MixerConfig
+from statetrack.layers import (
+    MIXERS,
+    DeltaNet,
+    DeltaNetConfig,
+    DeltaProductConfig,
+    GatedDeltaNet,
+    GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
+    Mamba,
+    MambaConfig,
+    MixerConfig,
+)
 from tests.layers.common import HIDDEN, LAYERS, inputs, make_layer, make_state
 
 
@@ -41,6 +52,18 @@ def test_heads_that_do_not_divide(options):
         DeltaNet(HIDDEN, **options)
 
 
+def test_value_heads_that_do_not_divide():
+    with pytest.raises(UserError, match=r"num_v_heads must divide hidden_size \* expand_v"):
+        GatedDeltaNet(HIDDEN, num_heads=3, num_v_heads=9)
+
+
+@pytest.mark.parametrize("layer", [DeltaNet, GatedDeltaNet])
+def test_the_config_of_another_layer(layer):
+    """Not even of one that is made of this one: its gate or factors would be dropped."""
+    with pytest.raises(UserError, match=r"takes a \w+Config; got a GatedDeltaProductConfig"):
+        layer(HIDDEN, GatedDeltaProductConfig())
+
+
 @pytest.mark.parametrize("name", ["expand_k", "expand_v"])
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
 def test_expansion_that_is_no_size(name, value):
@@ -57,6 +80,12 @@ def test_expansion_that_is_whole_but_for_rounding():
     ("config", "name", "value"),
     [
         (DeltaNetConfig, "num_heads", 0),
+        (DeltaNetConfig, "num_v_heads", 0),
+        (DeltaNetConfig, "num_v_heads", 6),
+        (GatedDeltaNetConfig, "num_v_heads", -4),
+        (DeltaProductConfig, "num_householder", 0),
+        (GatedDeltaProductConfig, "num_householder", 0),
+        (GatedDeltaProductConfig, "allow_neg_gate", 1),
         (DeltaNetConfig, "conv_size", -1),
         (DeltaNetConfig, "head_norm_eps", -1e-6),
         (DeltaNetConfig, "beta_stretch", -0.1),

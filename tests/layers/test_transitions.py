@@ -12,6 +12,7 @@ from statetrack.layers import (
     Diagonal,
     HouseholderProduct,
     MambaConfig,
+    MixerConfig,
     Transition,
 )
 from tests.layers.common import LAYERS, inputs, make_layer, make_state
@@ -46,11 +47,18 @@ def assert_within_bounds(transition: Transition) -> None:
     assert real.max() <= high + 1e-6
 
 
+def expected_bounds(config: MixerConfig) -> tuple[float, float]:
+    if config.allow_neg_eigval or getattr(config, "allow_neg_gate", False):
+        return -1.0, 1.0
+    # three projections can turn a vector against itself, to an eighth of its length
+    return {1: 0.0, 2: 0.0, 3: -0.125}[getattr(config, "num_householder", 1)], 1.0
+
+
 @pytest.mark.parametrize("config", LAYERS)
 def test_spectrum_and_bounds_of_every_layer(config):
     layer = make_layer(config)
     transition = layer.transitions(inputs(2, T))
-    assert transition.bounds == ((-1.0 if config.allow_neg_eigval else 0.0), 1.0)
+    assert transition.bounds == pytest.approx(expected_bounds(config), abs=1e-12)
     assert_same_spectrum(transition)
     assert_within_bounds(transition)
 

@@ -5,6 +5,9 @@ import pkgutil
 
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
+from statetrack.layers.delta_product import DeltaProduct, DeltaProductConfig
+from statetrack.layers.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
+from statetrack.layers.gated_delta_product import GatedDeltaProduct, GatedDeltaProductConfig
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
@@ -16,8 +19,14 @@ __all__ = [
     "DeltaNet",
     "DeltaNetConfig",
     "DeltaNetState",
+    "DeltaProduct",
+    "DeltaProductConfig",
     "Dense",
     "Diagonal",
+    "GatedDeltaNet",
+    "GatedDeltaNetConfig",
+    "GatedDeltaProduct",
+    "GatedDeltaProductConfig",
     "HouseholderProduct",
     "Mamba",
     "MambaConfig",

@@ -83,7 +83,7 @@ class Mixer(nn.Module, ABC):
             config = _options(self.config_class, options)
         elif options:
             raise UserError(f"{type(self).__name__} takes a config or options, not both")
-        elif not isinstance(config, self.config_class):
+        elif type(config) is not self.config_class:  # a subclass belongs to another layer
             wanted, got = self.config_class.__name__, type(config).__name__
             raise UserError(f"{type(self).__name__} takes a {wanted}; got a {got}")
         if hidden_size < 1:

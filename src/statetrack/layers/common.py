@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
@@ -69,22 +70,42 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, eps=self.eps, backend=backend)
 
 
+class GatedRMSNorm(nn.Module):
+    """rms_norm(x) * silu(gate), or rms_norm(x * silu(gate)) with `gate_first`; in float32."""
+
+    def __init__(self, size: int, eps: float, gate_first: bool) -> None:
+        super().__init__()
+        self.eps = eps
+        self.gate_first = gate_first
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, x: Tensor, gate: Tensor, backend: str = "auto") -> Tensor:
+        """x and gate [..., size], normalised over the last dimension; in the type of `x`."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        y, factor = x.to(wide), F.silu(gate.to(wide))
+        if self.gate_first:
+            y = rms_norm(y * factor, self.weight, eps=self.eps, backend=backend)
+        else:
+            y = rms_norm(y, self.weight, eps=self.eps, backend=backend) * factor
+        return y.to(x.dtype)
+
+
 class BetaGate(nn.Module):
-    """beta = top * sigmoid(W x), one per head: how far a generalised Householder reaches.
+    """beta = top * sigmoid(W x): how far each generalised Householder reaches.
 
     I - beta k k^T has the eigenvalue 1 - beta along k, so top = 1 covers [0, 1] and top = 2
     covers [-1, 1]. With `stretch` d > 0, beta = top * clip((1 + 2 d) sigmoid(W x) - d, 0, 1):
     then exactly 0 (identity) and exactly `top` (reflection) are within reach.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, top: float, stretch: float) -> None:
+    def __init__(self, hidden_size: int, num_betas: int, top: float, stretch: float) -> None:
         super().__init__()
         self.top = top
         self.stretch = stretch
-        self.proj = nn.Linear(hidden_size, num_heads, bias=False)
+        self.proj = nn.Linear(hidden_size, num_betas, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, hidden_size] -> [B, T, H]."""
+        """[B, T, hidden_size] -> [B, T, num_betas]."""
         s = torch.sigmoid(self.proj(x).to(torch.promote_types(x.dtype, torch.float32)))
         if self.stretch:
             s = ((1 + 2 * self.stretch) * s - self.stretch).clamp(0, 1)
@@ -105,3 +126,34 @@ def xavier_(weight: Tensor, gain: float) -> None:
     bound = gain * math.sqrt(6 / sum(weight.shape))
     with torch.no_grad():
         weight.uniform_(-bound, bound)
+
+
+def head_size(
+    option: str, hidden_size: int, expand: float, num_heads: int, heads: str = "num_heads"
+) -> int:
+    """The size of each head where all of them together have hidden_size * expand channels.
+
+    `option` and `heads` are what the options are called that say `expand` and `num_heads`.
+    """
+    size = hidden_size * expand
+    whole = round(size)
+    if whole < 1 or abs(size - whole) > 1e-6 or whole % num_heads:
+        raise UserError(
+            f"{heads} must divide hidden_size * {option}; got {num_heads} heads for "
+            f"{hidden_size} * {expand:g} = {size:g}"
+        )
+    return whole // num_heads
+
+
+def check_step_sizes(dt_min: float, dt_max: float) -> None:
+    """Check the options of `init_step_sizes_`."""
+    if not 0 < dt_min <= dt_max < math.inf:
+        raise UserError(f"need finite 0 < dt_min <= dt_max; got {dt_min} and {dt_max}")
+
+
+@torch.no_grad()
+def init_step_sizes_(bias: Tensor, dt_min: float, dt_max: float) -> None:
+    """softplus(bias) becomes log-uniform in [dt_min, dt_max], but at least 1e-4; in place."""
+    low, high = math.log(dt_min), math.log(dt_max)
+    dt = torch.empty(bias.shape).uniform_(low, high).exp().clamp(min=1e-4)
+    bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus

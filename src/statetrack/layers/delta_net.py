@@ -1,7 +1,12 @@
-"""DeltaNet: linear attention that corrects what it has stored, by the delta rule."""
+"""DeltaNet: linear attention that corrects what it has stored, by the delta rule.
+
+The other layers on the delta rule are made of this one: `DeltaProduct` takes several steps of the
+rule per token, `GatedDeltaNet` puts a scalar gate before it, `GatedDeltaProduct` does both.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,9 +17,19 @@ from torch import Tensor, nn
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import BetaGate, RMSNorm, ShortConv, l2_normalize, xavier_
+from statetrack.layers.common import (
+    BetaGate,
+    GatedRMSNorm,
+    RMSNorm,
+    ShortConv,
+    head_size,
+    l2_normalize,
+    xavier_,
+)
 from statetrack.layers.transitions import HouseholderProduct
-from statetrack.ops import delta_rule
+from statetrack.ops import delta_product
+
+GAIN = 2**-2.5  # of the projections' Xavier initialisation
 
 
 @dataclass(frozen=True)
@@ -27,27 +42,59 @@ class DeltaNetConfig(MixerConfig):
     about: ClassVar[str] = "A(x) = I - beta k k^T, one generalised Householder matrix per head"
 
     num_heads: int = option(4, "heads, each with its own state")
+    num_v_heads: int | None = option(
+        None, "heads of v, beta and state, sharing the q and k of num_heads; None: num_heads"
+    )
     expand_k: float = option(1.0, "key size of all heads together / hidden size")
     expand_v: float = option(1.0, "value size of all heads together / hidden size")
     conv_size: int = option(4, "width of the causal convolution on q, k, v; 0 for none")
+    output_gate: bool = option(False, "multiply the output by SiLU of a projection of x")
     head_norm_eps: float = option(1e-6, "epsilon of the norm on each head's output")
     beta_stretch: float = option(0.0, "d > 0 stretches beta past its ends by d and clips it")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("num_heads", self.num_heads, 1)
+        if self.num_v_heads is not None and (
+            self.num_v_heads < 1 or self.num_v_heads % self.num_heads
+        ):
+            got = f"{self.num_v_heads} for {self.num_heads} heads"
+            raise UserError(f"num_v_heads must be a multiple of num_heads; got {got}")
         at_least("expand_k", self.expand_k, 0)
         at_least("expand_v", self.expand_v, 0)
         at_least("conv_size", self.conv_size, 0)
         at_least("head_norm_eps", self.head_norm_eps, 0)
         at_least("beta_stretch", self.beta_stretch, 0)
 
+    @property
+    def factors(self) -> int:
+        """How many generalised Householder matrices a token has."""
+        return 1
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Where the real parts of the eigenvalues of A(x) lie; the ends are within reach.
+
+        For beta in [0, 2] no factor expands. For beta in [0, 1] the factors A_j are positive
+        semidefinite, so a product of two has no negative eigenvalue. Of n > 2 the product has the
+        eigenvalues of R A_{n-1} ... A_1 R, R the root of A_n, hence numbers from the numerical
+        range of A_{n-1} ... A_1 times at most 1. Each A_j is a mean of I and a projection: that
+        range lies in the hull of those of products of at most n - 1 projections. A chain of
+        projections turns a vector by angles t_i while it shrinks by each cos t_i; to point against
+        the first vector the angles, with the last one left to its opposite, sum to at least pi, and
+        then the product of the n cosines is at most cos(pi / n)^n.
+        """
+        n = self.factors
+        if self.allow_neg_eigval:
+            return -1.0, 1.0
+        return (0.0 if n <= 2 else -(math.cos(math.pi / n) ** n)), 1.0
+
 
 class DeltaNetState(NamedTuple):
-    """What DeltaNet remembers."""
+    """What the layers on the delta rule remember."""
 
     S: Tensor  # [B, H, K, V]
-    conv: Tensor  # [B, conv_size - 1, 2 H K + H V]: the last inputs of the convolution
+    conv: Tensor  # [B, conv_size - 1, D]: the last inputs of the convolution, q, k and v
 
 
 @register
@@ -62,83 +109,110 @@ class DeltaNet(Mixer):
 
     config_class = DeltaNetConfig
     config: DeltaNetConfig
+    qk_silu: ClassVar[bool] = False
+    """Whether q and k get the SiLU even without the convolution."""
 
     def __init__(self, hidden_size: int, config: DeltaNetConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
-        c = self.config
-        self.key_size = _head_size("expand_k", hidden_size, c.expand_k, c.num_heads)
-        self.value_size = _head_size("expand_v", hidden_size, c.expand_v, c.num_heads)
-        self.sizes = [c.num_heads * s for s in (self.key_size, self.key_size, self.value_size)]
+        c, n = self.config, self.config.factors
+        self.num_v_heads = c.num_v_heads or c.num_heads  # each has a state
+        self.key_size = head_size("expand_k", hidden_size, c.expand_k, c.num_heads)
+        self.value_size = head_size(
+            "expand_v",
+            hidden_size,
+            c.expand_v,
+            self.num_v_heads,
+            heads="num_v_heads" if c.num_v_heads else "num_heads",
+        )
+        keys, values = c.num_heads * self.key_size, self.num_v_heads * self.value_size
+        self.sizes = [keys, n * keys, n * values]  # of q, k, v, factor by factor
         self.qkv_proj = nn.Linear(hidden_size, sum(self.sizes), bias=False)
         self.conv = ShortConv(sum(self.sizes), c.conv_size, bias=False) if c.conv_size else None
         top = 2.0 if c.allow_neg_eigval else 1.0
-        self.beta = BetaGate(hidden_size, c.num_heads, top, c.beta_stretch)
-        self.norm = RMSNorm(self.value_size, c.head_norm_eps)
-        self.o_proj = nn.Linear(self.sizes[2], hidden_size, bias=False)
+        self.beta = BetaGate(hidden_size, n * self.num_v_heads, top, c.beta_stretch)
+        self.norm: nn.Module
+        self.g_proj: nn.Linear | None = None
+        if c.output_gate:
+            self.norm = GatedRMSNorm(self.value_size, c.head_norm_eps, gate_first=False)
+            self.g_proj = nn.Linear(hidden_size, values, bias=False)
+            xavier_(self.g_proj.weight, GAIN)
+        else:
+            self.norm = RMSNorm(self.value_size, c.head_norm_eps)
+        self.o_proj = nn.Linear(values, hidden_size, bias=False)
         for part in (
-            *torch.split(self.qkv_proj.weight, self.sizes),
-            self.beta.proj.weight,
+            *torch.split(self.qkv_proj.weight, [keys] * (1 + n) + [values] * n),
+            *torch.split(self.beta.proj.weight, self.num_v_heads),
             self.o_proj.weight,
         ):
-            xavier_(part, gain=2**-2.5)
+            xavier_(part, GAIN)
 
     def init_state(self, batch: int) -> DeltaNetState:
-        S = torch.zeros(
-            batch, self.config.num_heads, self.key_size, self.value_size, device=self.device
-        )
+        S = torch.zeros(batch, self.num_v_heads, self.key_size, self.value_size, device=self.device)
         conv = self.conv.init_state(batch) if self.conv else S.new_zeros(batch, 0, sum(self.sizes))
         return DeltaNetState(S, conv)
+
+    def _decay(self, x: Tensor) -> Tensor | None:
+        """The gate before the delta rule, [B, T, H], for the layers that have one."""
+        return None
 
     def _project(
         self, x: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q, k [B, T, H, K], v [B, T, H, V] and the convolution's next window."""
+        """q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V] and the convolution's next window."""
         qkv = self.qkv_proj(x)
         if self.conv:
+            units = [self.key_size, self.key_size, 0]
             (q, k, v), window = self.conv(
-                qkv,
-                window,
-                valid,
-                sizes=self.sizes,
-                head_sizes=[self.key_size, self.key_size, 0],
-                backend=backend,
+                qkv, window, valid, sizes=self.sizes, head_sizes=units, backend=backend
             )
-            q, k, v = (part.unflatten(-1, (self.config.num_heads, -1)) for part in (q, k, v))
-            return q, k, v, window
-        q, k, v = (
-            part.unflatten(-1, (self.config.num_heads, -1)) for part in qkv.split(self.sizes, -1)
-        )
-        return l2_normalize(q), l2_normalize(k), F.silu(v), window
+            q, k = self._key_heads(q), self._key_heads(k)
+        else:
+            q, k, v = qkv.split(self.sizes, -1)
+            if self.qk_silu:
+                q, k = F.silu(q), F.silu(k)
+            q, k, v = l2_normalize(self._key_heads(q)), l2_normalize(self._key_heads(k)), F.silu(v)
+        v = v.unflatten(-1, (-1, self.num_v_heads, self.value_size)).flatten(1, 2)
+        return q, k, v, window
+
+    def _key_heads(self, x: Tensor) -> Tensor:
+        """[B, T, n H K] -> [B, T n, H, K], each head as often as value heads share it."""
+        x = x.unflatten(-1, (-1, self.config.num_heads, self.key_size)).flatten(1, 2)
+        shared = self.num_v_heads // self.config.num_heads
+        return x if shared == 1 else x.repeat_interleave(shared, 2)
 
     def mix(
         self, x: Tensor, state: DeltaNetState, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, DeltaNetState]:
         q, k, v, window = self._project(x, state.conv, valid, backend)
-        beta = self.beta(x)
+        beta, decay = self.beta(x), self._decay(x)
         if valid is not None:
-            beta = beta.masked_fill(~valid[..., None], 0.0)
-        o, S = delta_rule(
-            q, k, v, beta, initial_state=state.S, output_final_state=True, backend=backend
+            padding = ~valid[..., None]
+            beta = beta.masked_fill(padding, 0.0)
+            decay = None if decay is None else decay.masked_fill(padding, 1.0)
+        o, S = delta_product(
+            q,
+            k,
+            v,
+            beta.unflatten(-1, (-1, self.num_v_heads)).flatten(1, 2),
+            num_householder=self.config.factors,
+            decay=decay,
+            initial_state=state.S,
+            output_final_state=True,
+            backend=backend,
         )
         assert S is not None
-        return self.o_proj(self.norm(o, backend).flatten(-2)), DeltaNetState(S, window)
+        if self.g_proj is None:
+            o = self.norm(o, backend)
+        else:
+            o = self.norm(o, self.g_proj(x).view_as(o), backend)
+        return self.o_proj(o.flatten(-2)), DeltaNetState(S, window)
 
     def transitions(self, x: Tensor) -> HouseholderProduct:
         _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)
+        n = self.config.factors
         return HouseholderProduct(
-            decay=None,
-            k=k[..., None, :],
-            beta=self.beta(x)[..., None],
-            bounds=(-1.0 if self.config.allow_neg_eigval else 0.0, 1.0),
+            decay=self._decay(x),
+            k=k.unflatten(1, (-1, n)).transpose(2, 3),
+            beta=self.beta(x).unflatten(-1, (n, -1)).mT,
+            bounds=self.config.bounds,
         )
-
-
-def _head_size(option: str, hidden_size: int, expand: float, num_heads: int) -> int:
-    size = hidden_size * expand
-    whole = round(size)
-    if whole < 1 or abs(size - whole) > 1e-6 or whole % num_heads:
-        raise UserError(
-            f"num_heads must divide hidden_size * {option}; got {num_heads} heads for "
-            f"{hidden_size} * {expand:g} = {size:g}"
-        )
-    return whole // num_heads

@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, option
-from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import ShortConv
+from statetrack.layers.common import ShortConv, check_step_sizes, init_step_sizes_
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import selective_scan
 from statetrack.ops.selective_scan import transition
@@ -41,9 +40,7 @@ class MambaConfig(MixerConfig):
         at_least("conv_size", self.conv_size, 0)
         if self.dt_rank is not None:
             at_least("dt_rank", self.dt_rank, 1)
-        if not 0 < self.dt_min <= self.dt_max < math.inf:
-            got = f"{self.dt_min} and {self.dt_max}"
-            raise UserError(f"need finite 0 < dt_min <= dt_max; got {got}")
+        check_step_sizes(self.dt_min, self.dt_max)
 
 
 class MambaState(NamedTuple):
@@ -86,9 +83,7 @@ class Mamba(Mixer):
         self.A_log.copy_(torch.arange(1, c.d_state + 1, dtype=torch.float32).log())
         bound = self.dt_rank**-0.5
         self.dt_proj.weight.uniform_(-bound, bound)
-        low, high = math.log(c.dt_min), math.log(c.dt_max)
-        dt = torch.empty(self.channels).uniform_(low, high).exp().clamp(min=1e-4)
-        self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus
+        init_step_sizes_(self.dt_proj.bias, c.dt_min, c.dt_max)
 
     def init_state(self, batch: int) -> MambaState:
         h = torch.zeros(batch, self.channels, self.config.d_state, device=self.device)

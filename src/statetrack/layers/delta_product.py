@@ -1,0 +1,51 @@
+"""DeltaProduct: DeltaNet with several steps of the delta rule for each token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from statetrack.config import at_least, option
+from statetrack.layers.base import register
+from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig
+
+
+@dataclass(frozen=True)
+class DeltaProductConfig(DeltaNetConfig):
+    """Options of DeltaProduct."""
+
+    name: ClassVar[str] = "delta_product"
+    label: ClassVar[str] = "DeltaProduct"
+    about: ClassVar[str] = "A(x) a product of n generalised Householder matrices I - beta k k^T"
+
+    num_householder: int = option(2, "n, the steps of the delta rule per token")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("num_householder", self.num_householder, 1)
+
+    @property
+    def factors(self) -> int:
+        return self.num_householder
+
+    @property
+    def title(self) -> str:
+        return f"{super().title}, n = {self.num_householder}"
+
+
+@register
+class DeltaProduct(DeltaNet):
+    """S := S + k_tj beta_tj (v_tj - S^T k_tj)^T for j = 1 .. n, then o_t = norm(S^T q_t / sqrt(K)).
+
+    Each step has its own projections k, v and beta of x; q is one per token. Everything else is as
+    in DeltaNet, which is n = 1, except that without the convolution q and k get the SiLU, too.
+
+    The transition is (I - beta_n k_n k_n^T) ... (I - beta_1 k_1 k_1^T). With `allow_neg_eigval` it
+    can be a rotation (n = 2, beta = 2), so eigenvalues can be complex. Without the switch they are
+    real and in [0, 1] for n <= 2; for n >= 3 they can be complex, with real parts down to
+    -cos(pi / n)^n. Options: see DeltaProductConfig.
+    """
+
+    config_class = DeltaProductConfig
+    config: DeltaProductConfig
+    qk_silu = True

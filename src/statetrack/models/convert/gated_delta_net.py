@@ -1,0 +1,87 @@
+"""The layers on the delta rule of flash-linear-attention and of transformers.
+
+Each function takes the tensors of one layer by their names there and gives them the names of our
+layer, whose options must say the same: the options of a checkpoint are not in its tensors. Every
+tensor is read once; where there is none, the layer has no such part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+State = Mapping[str, Tensor]
+
+RENAMED = {
+    "beta.proj.weight": "b_proj.weight",
+    "a_proj.weight": "a_proj.weight",
+    "A_log": "A_log",
+    "dt_bias": "dt_bias",
+    "g_proj.weight": "g_proj.weight",
+    "norm.weight": "o_norm.weight",
+    "o_proj.weight": "o_proj.weight",
+}
+"""Our names and those of flash-linear-attention; not every layer has every part."""
+
+
+def fla_delta_net(state: State) -> dict[str, Tensor]:
+    """`DeltaNet`, with or without `use_gate`, our `output_gate`.
+
+    Without a convolution ours has no SiLU on q and k: that is qk_activation = identity there.
+    """
+    return _from_fla(state)
+
+
+def fla_gated_delta_net(state: State) -> dict[str, Tensor]:
+    """`GatedDeltaNet`, with or without `use_gate`, our `output_gate`."""
+    return _from_fla(state)
+
+
+def fla_gated_delta_product(state: State) -> dict[str, Tensor]:
+    """`GatedDeltaProduct`; without `use_forget_gate` the weights of our `DeltaProduct`."""
+    return _from_fla(state)
+
+
+def olmo_hybrid_mixer(state: State) -> dict[str, Tensor]:
+    """`OlmoHybridGatedDeltaNet`, as checkpoints or as the module has it: three or one conv1d."""
+    return _from_fla(state)
+
+
+def _from_fla(state: State) -> dict[str, Tensor]:
+    """q, k and v are one matrix here, and so are their convolutions, [D, 1, W] there."""
+    out = {"qkv_proj.weight": torch.cat([state[f"{part}_proj.weight"] for part in "qkv"])}
+    if "conv1d.weight" in state:
+        out["conv.weight"] = state["conv1d.weight"][:, 0]
+    elif "q_conv1d.weight" in state:
+        out["conv.weight"] = torch.cat([state[f"{part}_conv1d.weight"] for part in "qkv"])[:, 0]
+    return out | {ours: state[theirs] for ours, theirs in RENAMED.items() if theirs in state}
+
+
+def qwen3_next_mixer(state: State, *, num_heads: int) -> dict[str, Tensor]:
+    """`Qwen3NextGatedDeltaNet`, whose projections go head by head of the keys.
+
+    Args:
+        state: the tensors of the layer.
+        num_heads: `linear_num_key_heads`, which the tensors' shapes do not tell.
+    """
+    A_log, norm = state["A_log"], state["norm.weight"]
+    shared = len(A_log) // num_heads  # value heads for each key head
+    qkvz = state["in_proj_qkvz.weight"].unflatten(0, (num_heads, -1))
+    values = shared * len(norm)
+    keys = qkvz.shape[1] // 2 - values
+    q, k, v, z = (part.flatten(0, 1) for part in qkvz.split([keys, keys, values, values], 1))
+    b_a = state["in_proj_ba.weight"].unflatten(0, (num_heads, -1))
+    b, a = (part.flatten(0, 1) for part in b_a.split(shared, 1))
+    return {
+        "qkv_proj.weight": torch.cat([q, k, v]),
+        "conv.weight": state["conv1d.weight"][:, 0],
+        "beta.proj.weight": b,
+        "a_proj.weight": a,
+        "A_log": A_log,
+        "dt_bias": state["dt_bias"],
+        "g_proj.weight": z,
+        "norm.weight": norm,
+        "o_proj.weight": state["out_proj.weight"],
+    }
