@@ -3,8 +3,11 @@
 import importlib
 import pkgutil
 
+from statetrack.layers.attention import Attention, AttentionConfig, AttentionState
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
+from statetrack.layers.diagonal_rnn import DiagonalRNN, DiagonalRNNConfig, DiagonalRNNState
+from statetrack.layers.full_matrix import FullMatrix, FullMatrixConfig, FullMatrixState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
@@ -13,11 +16,20 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "MIXERS",
+    "Attention",
+    "AttentionConfig",
+    "AttentionState",
     "DeltaNet",
     "DeltaNetConfig",
     "DeltaNetState",
     "Dense",
     "Diagonal",
+    "DiagonalRNN",
+    "DiagonalRNNConfig",
+    "DiagonalRNNState",
+    "FullMatrix",
+    "FullMatrixConfig",
+    "FullMatrixState",
     "HouseholderProduct",
     "Mamba",
     "MambaConfig",
