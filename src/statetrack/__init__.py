@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from statetrack.allocator import tune_allocator as tune_allocator
     from statetrack.errors import UserError as UserError
+    from statetrack.layers import Attention as Attention
+    from statetrack.layers import AttentionConfig as AttentionConfig
     from statetrack.layers import DeltaNet as DeltaNet
     from statetrack.layers import DeltaNetConfig as DeltaNetConfig
     from statetrack.layers import DeltaProduct as DeltaProduct
     from statetrack.layers import DeltaProductConfig as DeltaProductConfig
+    from statetrack.layers import DiagonalRNN as DiagonalRNN
+    from statetrack.layers import DiagonalRNNConfig as DiagonalRNNConfig
+    from statetrack.layers import FullMatrix as FullMatrix
+    from statetrack.layers import FullMatrixConfig as FullMatrixConfig
     from statetrack.layers import GatedDeltaNet as GatedDeltaNet
     from statetrack.layers import GatedDeltaNetConfig as GatedDeltaNetConfig
     from statetrack.layers import GatedDeltaProduct as GatedDeltaProduct
@@ -41,15 +47,16 @@ _HOMES = {
     "allocator": ["tune_allocator"],
     "errors": ["UserError"],
     "layers": [
-        *("DeltaNet", "DeltaNetConfig", "DeltaProduct", "DeltaProductConfig"),
-        *("GatedDeltaNet", "GatedDeltaNetConfig", "GatedDeltaProduct", "GatedDeltaProductConfig"),
-        *("Mamba", "MambaConfig"),
+        *("Attention", "AttentionConfig", "DeltaNet", "DeltaNetConfig"),
+        *("DeltaProduct", "DeltaProductConfig", "DiagonalRNN", "DiagonalRNNConfig"),
+        *("FullMatrix", "FullMatrixConfig", "GatedDeltaNet", "GatedDeltaNetConfig"),
+        *("GatedDeltaProduct", "GatedDeltaProductConfig", "Mamba", "MambaConfig"),
     ],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],
     "training": ["Run", "RunConfig", "TrainingConfig", "evaluate", "train"],
-}
+}  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF]

@@ -95,6 +95,8 @@ def by_hand(model: SequenceModel, x: torch.Tensor) -> torch.Tensor:
             x = x + y if config.residual else y
     if config.final_norm:
         x = norm(x, model.norm)
+    if config.head == "none":
+        return x
     logits = x @ model.head.weight.T
     return logits + model.head.bias if config.head_bias else logits
 

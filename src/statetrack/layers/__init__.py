@@ -3,11 +3,14 @@
 import importlib
 import pkgutil
 
+from statetrack.layers.attention import Attention, AttentionConfig, AttentionState
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
 from statetrack.layers.delta_product import DeltaProduct, DeltaProductConfig
 from statetrack.layers.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
 from statetrack.layers.gated_delta_product import GatedDeltaProduct, GatedDeltaProductConfig
+from statetrack.layers.diagonal_rnn import DiagonalRNN, DiagonalRNNConfig, DiagonalRNNState
+from statetrack.layers.full_matrix import FullMatrix, FullMatrixConfig, FullMatrixState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
@@ -16,6 +19,9 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "MIXERS",
+    "Attention",
+    "AttentionConfig",
+    "AttentionState",
     "DeltaNet",
     "DeltaNetConfig",
     "DeltaNetState",
@@ -27,6 +33,12 @@ __all__ = [
     "GatedDeltaNetConfig",
     "GatedDeltaProduct",
     "GatedDeltaProductConfig",
+    "DiagonalRNN",
+    "DiagonalRNNConfig",
+    "DiagonalRNNState",
+    "FullMatrix",
+    "FullMatrixConfig",
+    "FullMatrixState",
     "HouseholderProduct",
     "Mamba",
     "MambaConfig",

@@ -29,7 +29,9 @@ class SequenceModel(nn.Module):
             self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = _norm(config) if config.final_norm else nn.Identity()
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
+        self.head: nn.Module = nn.Identity()
+        if config.head == "linear":
+            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
         self._init_weights()
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
@@ -39,9 +41,10 @@ class SequenceModel(nn.Module):
         std = self.config.initializer_range
         if std is None:
             return
-        nn.init.normal_(self.head.weight, std=std)
-        if self.head.bias is not None:
-            nn.init.zeros_(self.head.bias)
+        if isinstance(self.head, nn.Linear):
+            nn.init.normal_(self.head.weight, std=std)
+            if self.head.bias is not None:
+                nn.init.zeros_(self.head.bias)
         if self.config.embedding == "learned":
             nn.init.normal_(self.embedding.weight, std=std)
         for mlp in (m for m in self.modules() if isinstance(m, GatedMLP)):
@@ -110,7 +113,7 @@ class SequenceModel(nn.Module):
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.config.embedding == "learned":
             return self.embedding(tokens)
-        unit = F.one_hot(tokens, self.config.vocab_size).to(self.head.weight.dtype)
+        unit = F.one_hot(tokens, self.config.vocab_size).to(next(self.parameters()).dtype)
         return F.pad(unit, (0, self.config.hidden_size - self.config.vocab_size))
 
     def _states(self, state: State | None) -> State:
@@ -119,6 +122,12 @@ class SequenceModel(nn.Module):
         if len(state) != len(self.blocks):
             raise UserError(f"the state has {len(state)} layers, the model {len(self.blocks)}")
         return state
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """How many numbers such a model trains, without making them."""
+    with torch.device("meta"):
+        return SequenceModel(config).num_parameters()
 
 
 class Block(nn.Module):
