@@ -8,15 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.layers import (
-    DeltaNetConfig,
-    DeltaProductConfig,
-    GatedDeltaNetConfig,
-    GatedDeltaProductConfig,
     AttentionConfig,
     AttentionState,
     DeltaNetConfig,
+    DeltaProductConfig,
     DiagonalRNNConfig,
     FullMatrixConfig,
+    GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
     MambaConfig,
     Mixer,
     MixerConfig,

@@ -7,10 +7,10 @@ from statetrack.layers.attention import Attention, AttentionConfig, AttentionSta
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
 from statetrack.layers.delta_product import DeltaProduct, DeltaProductConfig
-from statetrack.layers.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
-from statetrack.layers.gated_delta_product import GatedDeltaProduct, GatedDeltaProductConfig
 from statetrack.layers.diagonal_rnn import DiagonalRNN, DiagonalRNNConfig, DiagonalRNNState
 from statetrack.layers.full_matrix import FullMatrix, FullMatrixConfig, FullMatrixState
+from statetrack.layers.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
+from statetrack.layers.gated_delta_product import GatedDeltaProduct, GatedDeltaProductConfig
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
@@ -29,16 +29,16 @@ __all__ = [
     "DeltaProductConfig",
     "Dense",
     "Diagonal",
-    "GatedDeltaNet",
-    "GatedDeltaNetConfig",
-    "GatedDeltaProduct",
-    "GatedDeltaProductConfig",
     "DiagonalRNN",
     "DiagonalRNNConfig",
     "DiagonalRNNState",
     "FullMatrix",
     "FullMatrixConfig",
     "FullMatrixState",
+    "GatedDeltaNet",
+    "GatedDeltaNetConfig",
+    "GatedDeltaProduct",
+    "GatedDeltaProductConfig",
     "HouseholderProduct",
     "Mamba",
     "MambaConfig",
