@@ -53,6 +53,7 @@ LAYERS = [
         "mamba-[0,1]-conv2": MambaConfig(d_state=1, conv_size=2),
         "attention": AttentionConfig(num_heads=3),
         "attention-grouped": AttentionConfig(num_heads=6, num_kv_heads=2, rope_base=100.0),
+        "attention-norm": AttentionConfig(num_heads=3, rope_base=None, qk_norm_eps=1e-5),
         "diagonal_rnn-[0,1]": DiagonalRNNConfig(),
         "diagonal_rnn-[-1,1]": DiagonalRNNConfig(allow_neg_eigval=True),
         "full_matrix": FullMatrixConfig(size=3),

@@ -23,8 +23,10 @@ from tests.layers.common import (
 from tests.ops.common import assert_close, draw
 
 
-def turned(x: Tensor, t: int, base: float) -> Tensor:
+def turned(x: Tensor, t: int, base: float | None) -> Tensor:
     """One head x [D] at position t: its pairs as complex numbers, each turned by its own angle."""
+    if base is None:
+        return x
     half = len(x) // 2
     pairs = torch.complex(x[:half], x[half:])
     angles = torch.tensor([t / base ** (i / half) for i in range(half)], dtype=torch.float64)
@@ -39,13 +41,19 @@ def reference(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     D = HIDDEN // heads
     W_q, W_k, W_v = layer.qkv_proj.weight.split([heads * D, kv_heads * D, kv_heads * D])
     outputs, keys, values = [], [], []
+
+    def norm(y: Tensor, part: str) -> Tensor:
+        if c.qk_norm_eps is None:
+            return y
+        return y / (y.square().mean() + c.qk_norm_eps).sqrt() * getattr(layer, part).weight
+
     for t in range(len(x)):
-        k = (W_k @ x[t]).reshape(kv_heads, D)
+        k = norm(W_k @ x[t], "k_norm").reshape(kv_heads, D)
         keys.append([turned(k_h, t, c.rope_base) for k_h in k])
         values.append((W_v @ x[t]).reshape(kv_heads, D))
         o = []
         for h in range(heads):
-            q = turned((W_q @ x[t])[h * D : (h + 1) * D], t, c.rope_base)
+            q = turned(norm(W_q @ x[t], "q_norm")[h * D : (h + 1) * D], t, c.rope_base)
             g = h // (heads // kv_heads)  # the group of heads that shares keys and values
             weights = torch.stack([torch.exp(q @ k[g] / math.sqrt(D)) for k in keys])
             o.append(sum(w * v[g] for w, v in zip(weights, values, strict=True)) / weights.sum())
@@ -56,7 +64,8 @@ def reference(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     "options",
     [{"num_heads": 3}, {"num_heads": 1, "rope_base": 7.0}, {"num_heads": 6, "num_kv_heads": 3},
-     {"num_heads": 2, "num_kv_heads": 1}],
+     {"num_heads": 2, "num_kv_heads": 1}, {"num_heads": 3, "rope_base": None},
+     {"num_heads": 6, "num_kv_heads": 2, "qk_norm_eps": 0.1}],
     ids=str,
 )  # fmt: skip
 def test_forward_is_the_formula(options):
@@ -167,6 +176,8 @@ def test_parameters():
         "qkv_proj.weight": [12 + 4 + 4, 12],
         "o_proj.weight": [12, 12],
     }
+    layer = Attention(12, num_heads=6, num_kv_heads=2, qk_norm_eps=1e-6)
+    assert (len(layer.q_norm.weight), len(layer.k_norm.weight)) == (12, 4)
 
 
 def test_title():
@@ -183,6 +194,7 @@ def test_title():
         ({"num_heads": 6, "num_kv_heads": 4}, "num_kv_heads must divide num_heads; got 4 for 6"),
         ({"rope_base": 0.5}, "rope_base must be"),
         ({"rope_base": float("inf")}, "rope_base must be"),
+        ({"qk_norm_eps": -1.0}, "qk_norm_eps must be"),
         ({"allow_neg_eigval": True}, "Attention has no allow_neg_eigval: it keeps every token"),
     ],
 )

@@ -39,7 +39,11 @@ def logits_and_gradients(model: nn.Module, logits: Callable[[], Tensor]) -> tupl
 
 
 def assert_same_gradients(actual: Tensors, expected: Tensors) -> None:
-    """Each to 1e-4 in the 2-norm; one that ought to be 0 is measured by all of them together."""
+    """Each to 1e-4 in the 2-norm; one that ought to be 0 is measured by all of them together.
+
+    In float32 transformers' gated delta rule is off by up to 4e-5 in the gradients of its gates, as
+    ours in float64 shows; ours in float32 by 2e-6.
+    """
     assert actual.keys() == expected.keys()
     whole = sum(float(g.norm()) ** 2 for g in expected.values()) ** 0.5
     for name, right in expected.items():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.common import RMSNorm
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,20 @@ class AttentionConfig(MixerConfig):
 
     num_heads: int = option(4, "heads of the queries")
     num_kv_heads: int | None = option(None, "heads of keys and values; None: as many as of queries")
-    rope_base: float = option(10_000.0, "base of the rotary positions' wavelengths")
+    rope_base: float | None = option(
+        10_000.0, "base of the rotary positions' wavelengths; None for no positions"
+    )
+    qk_norm_eps: float | None = option(
+        None, "epsilon of a norm on all of q and all of k before the positions; None for no norm"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("num_heads", self.num_heads, 1)
-        at_least("rope_base", self.rope_base, 1)
+        if self.rope_base is not None:
+            at_least("rope_base", self.rope_base, 1)
+        if self.qk_norm_eps is not None:
+            at_least("qk_norm_eps", self.qk_norm_eps, 0)
         if self.num_kv_heads is not None:
             at_least("num_kv_heads", self.num_kv_heads, 1)
             if self.num_heads % self.num_kv_heads:
@@ -51,8 +60,9 @@ class AttentionState(NamedTuple):
 class Attention(Mixer):
     """o_t = sum over s <= t of softmax_s(q_t^T k_s / sqrt(D)) v_s,  y_t = W_o o_t.
 
-    q, k, v are projections of x without biases; q and k are turned by their positions (RoPE). Its
-    state is the cache of keys and values. Options: see AttentionConfig.
+    q, k, v are projections of x without biases; q and k are turned by their positions (RoPE), if
+    wanted after a norm over all heads together. Its state is the cache of keys and values. Options:
+    see AttentionConfig.
     """
 
     config_class = AttentionConfig
@@ -71,6 +81,11 @@ class Attention(Mixer):
         heads = c.num_heads + 2 * self.kv_heads
         self.qkv_proj = nn.Linear(hidden_size, heads * self.head_size, bias=False)
         self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if c.qk_norm_eps is not None:
+            self.q_norm = RMSNorm(hidden_size, c.qk_norm_eps)
+            self.k_norm = RMSNorm(self.kv_heads * self.head_size, c.qk_norm_eps)
         for projection in (self.qkv_proj, self.o_proj):
             nn.init.normal_(projection.weight, std=0.02)
 
@@ -99,11 +114,14 @@ class Attention(Mixer):
         aligned = past == 0 or (valid is None and bool((state.length == past).all()))
         positions = past + steps if aligned else state.length[:, None] + steps  # [T] or [B, T]
 
-        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_size))
-        qk, v = heads.split([H + KV, KV], -2)
-        qk = rotate(qk, positions, self.config.rope_base)
+        sizes = [heads * self.head_size for heads in (H, KV, KV)]
+        q, k, v = self.qkv_proj(x).split(sizes, -1)
+        q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (part.unflatten(-1, (-1, self.head_size)) for part in (q, k, v))
+        if self.config.rope_base is not None:
+            q, k = (rotate(part, positions, self.config.rope_base) for part in (q, k))
         dtype = self.o_proj.weight.dtype
-        q, k, v = (part.to(dtype) for part in (*qk.split([H, KV], -2), v))
+        q, k, v = (part.to(dtype) for part in (q, k, v))
         count = T if valid is None else valid.sum(1)
         length = state.length + count
         k_past, v_past = state.k.to(dtype), state.v.to(dtype)

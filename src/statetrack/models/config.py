@@ -24,6 +24,9 @@ class ModelConfig:
     mixer: MixerConfig | tuple[MixerConfig, ...] = option(DeltaNetConfig(), "the layers")  # noqa: RUF009
     embedding: Literal["learned", "one_hot"] = option("learned", "learned vectors, or unit vectors")
     norm: Literal["rms", "layer", "none"] = option("rms", "norm before each part of a block")
+    norm_after: tuple[str, ...] = option(
+        (), "mixers whose blocks have those norms after each part instead"
+    )
     norm_eps: float = option(1e-6, "epsilon of those norms and the final one")
     residual: bool = option(True, "add each part's input to its output")
     mlp: Literal["swiglu", "gated_gelu", "none"] = option("swiglu", "MLP after each mixer")
@@ -51,6 +54,8 @@ class ModelConfig:
         one_of("embedding", self.embedding, ("learned", "one_hot"))
         one_of("norm", self.norm, ("rms", "layer", "none"))
         one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
+        for name in self.norm_after:
+            one_of("norm_after", name, dict.fromkeys(mixer.name for mixer in pattern))
         one_of("head", self.head, ("linear", "none"))
         if isinstance(self.mixer, tuple) and (not self.mixer or self.num_layers % len(self.mixer)):
             raise UserError(

@@ -97,7 +97,7 @@ class SequenceModel(nn.Module):
         x = self._embed(tokens)
         out = []
         for block in self._blocks():
-            out.append(block.mixer.transitions(block.mixer_norm(x)))
+            out.append(block.mixer.transitions(block.mixer_input(x)))
             x, _ = block(x, None)
         return out
 
@@ -131,11 +131,15 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 class Block(nn.Module):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) if there is an MLP."""
+    """x + mixer(norm(x)), then x + mlp(norm(x)) if there is an MLP.
+
+    Or, with `norm_after`, x + norm(mixer(x)) and x + norm(mlp(x)).
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.residual = config.residual
+        self.norm_after = config.mixers[layer].name in config.norm_after
         self.mixer_norm = _norm(config)
         self.mixer = config.mixers[layer].build(config.hidden_size)
         self.mixer.init_at_depth(layer, config.num_layers)
@@ -146,19 +150,28 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, state: Any = None, **layout: Any) -> tuple[Tensor, Any]:
         """[B, T, hidden_size] -> the same."""
-        y, state = self.mixer(self.mixer_norm(x), state, **layout)
+        y, state = self.mixer(self.mixer_input(x), state, **layout)
         return self._finish(x, y), state
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token [B, hidden_size]."""
-        y, state = self.mixer.step(self.mixer_norm(x_t), state)
+        y, state = self.mixer.step(self.mixer_input(x_t), state)
         return self._finish(x_t, y), state
 
+    def mixer_input(self, x: Tensor) -> Tensor:
+        """What the mixer sees of the residual stream x."""
+        return x if self.norm_after else self.mixer_norm(x)
+
     def _finish(self, x: Tensor, y: Tensor) -> Tensor:
-        x = x + y if self.residual else y
+        """x with the mixer's output y and the MLP added."""
+        x = self._add(x, self.mixer_norm(y) if self.norm_after else y)
         if self.mlp is None:
             return x
-        y = self.mlp(self.mlp_norm(x))
+        if self.norm_after:
+            return self._add(x, self.mlp_norm(self.mlp(x)))
+        return self._add(x, self.mlp(self.mlp_norm(x)))
+
+    def _add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y if self.residual else y
 
 

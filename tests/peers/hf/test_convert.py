@@ -10,17 +10,28 @@ import pytest
 import torch
 
 from statetrack import UserError
-from statetrack.models.convert import convert, load_pretrained
+from statetrack.models.convert import convert, load_pretrained, translate
 from tests.ops.common import assert_close
-from tests.peers.common import SINGLE
+from tests.peers.common import SINGLE, assert_same_gradients, logits_and_gradients
 from tests.peers.hf import models
 
-CONVERTED = ["mamba"]
+CONVERTED = {
+    "mamba": models.mamba,
+    "mamba-untied": lambda: models.mamba(tie_word_embeddings=False, expand=3, conv_kernel=3),
+    "olmo_hybrid": models.olmo_hybrid,
+    "olmo_hybrid-[0,1]": lambda: models.olmo_hybrid(linear_allow_neg_eigval=False),
+    "olmo_hybrid-no-positions": lambda: models.olmo_hybrid(
+        rope_parameters={"rope_type": "default", "rope_theta": None}
+    ),
+    "olmo_hybrid-shared-heads": lambda: models.olmo_hybrid(
+        num_key_value_heads=2, linear_num_key_heads=2, linear_num_value_heads=4, rms_norm_eps=1e-3
+    ),
+}
 
 
-@pytest.fixture(params=CONVERTED)
+@pytest.fixture(params=list(CONVERTED))
 def theirs(request: Any) -> Any:
-    return models.MODELS[request.param]()
+    return CONVERTED[request.param]()
 
 
 def assert_same(ours: Any, theirs: Any) -> None:
@@ -29,8 +40,28 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert_close(ours(x)[0], theirs(x, use_cache=False).logits, SINGLE)
 
 
-def test_from_a_model(theirs: Any) -> None:
-    assert_same(convert(theirs.config.to_dict(), theirs.state_dict()), theirs)
+def test_logits_and_gradients(theirs: Any) -> None:
+    config, x = theirs.config.to_dict(), models.tokens(2, 70)
+    ours = convert(config, theirs.state_dict())
+    expected, their_gradients = logits_and_gradients(
+        theirs, lambda: theirs(x, use_cache=False).logits
+    )
+    logits, gradients = logits_and_gradients(ours, lambda: ours(x)[0])
+    assert_close(logits, expected, SINGLE)
+    _, renamed = translate(config, their_gradients)
+    assert_same_gradients(gradients, {name: renamed[name] for name in gradients})
+
+
+@torch.no_grad()
+def test_single_steps(theirs: Any) -> None:
+    x = models.tokens(2, 20)
+    ours = convert(theirs.config.to_dict(), theirs.state_dict())
+    expected = theirs(x, use_cache=False).logits
+    logits, state = ours(x[:, :12])
+    assert_close(logits, expected[:, :12], SINGLE)
+    for t in range(12, 20):
+        y, state = ours.step(x[:, t], state)
+        assert_close(y, expected[:, t], SINGLE)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -45,7 +76,7 @@ def test_half_precision(theirs: Any, tmp_path: Path) -> None:
     theirs.bfloat16().save_pretrained(tmp_path)
     ours = load_pretrained(tmp_path)
     assert {p.dtype for p in ours.parameters()} == {torch.float32}
-    assert_same(ours, theirs.float())
+    assert_same(ours, type(theirs).from_pretrained(tmp_path, dtype=torch.float32))
 
 
 def test_the_range_is_one_argument(theirs: Any) -> None:

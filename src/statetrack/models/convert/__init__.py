@@ -25,8 +25,9 @@ from statetrack.errors import UserError
 from statetrack.files import read_json
 from statetrack.layers import MixerConfig
 from statetrack.models.config import ModelConfig
-from statetrack.models.convert.delta_net import delta_net
+from statetrack.models.convert import fla
 from statetrack.models.convert.mamba import mamba
+from statetrack.models.convert.olmo_hybrid import olmo_hybrid
 from statetrack.models.convert.source import Options, Tensors
 from statetrack.models.sequence_model import SequenceModel
 
@@ -35,8 +36,11 @@ __all__ = ["FAMILIES", "convert", "load_pretrained", "translate"]
 Family = Callable[[Options, Tensors], tuple[ModelConfig, dict[str, Tensor]]]
 
 FAMILIES: dict[str, Family] = {
-    "delta_net": delta_net,
+    "delta_net": fla.delta_net,
+    "gated_deltanet": fla.gated_delta_net,
+    "gated_deltaproduct": fla.gated_delta_product,
     "mamba": mamba,
+    "olmo_hybrid": olmo_hybrid,
 }
 """By the `model_type` of their config.json."""
 
