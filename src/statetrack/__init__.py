@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from statetrack.allocator import tune_allocator as tune_allocator
     from statetrack.errors import UserError as UserError
+    from statetrack.layers import GLA as GLA
     from statetrack.layers import Attention as Attention
     from statetrack.layers import AttentionConfig as AttentionConfig
     from statetrack.layers import DeltaNet as DeltaNet
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from statetrack.layers import GatedDeltaNetConfig as GatedDeltaNetConfig
     from statetrack.layers import GatedDeltaProduct as GatedDeltaProduct
     from statetrack.layers import GatedDeltaProductConfig as GatedDeltaProductConfig
+    from statetrack.layers import GLAConfig as GLAConfig
     from statetrack.layers import Mamba as Mamba
+    from statetrack.layers import Mamba2 as Mamba2
+    from statetrack.layers import Mamba2Config as Mamba2Config
     from statetrack.layers import MambaConfig as MambaConfig
     from statetrack.models import ModelConfig as ModelConfig
     from statetrack.models import SequenceModel as SequenceModel
@@ -50,7 +54,8 @@ _HOMES = {
         *("Attention", "AttentionConfig", "DeltaNet", "DeltaNetConfig"),
         *("DeltaProduct", "DeltaProductConfig", "DiagonalRNN", "DiagonalRNNConfig"),
         *("FullMatrix", "FullMatrixConfig", "GatedDeltaNet", "GatedDeltaNetConfig"),
-        *("GatedDeltaProduct", "GatedDeltaProductConfig", "Mamba", "MambaConfig"),
+        *("GatedDeltaProduct", "GatedDeltaProductConfig", "GLA", "GLAConfig"),
+        *("Mamba", "MambaConfig", "Mamba2", "Mamba2Config"),
     ],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],

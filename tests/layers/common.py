@@ -16,6 +16,9 @@ from statetrack.layers import (
     FullMatrixConfig,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
+    DeltaNetConfig,
+    GLAConfig,
+    Mamba2Config,
     MambaConfig,
     Mixer,
     MixerConfig,
@@ -46,6 +49,10 @@ LAYERS = [
         ),
         "gated_delta_product-[-1,1]-gate-[-1,1]": GatedDeltaProductConfig(
             allow_neg_eigval=True, allow_neg_gate=True, num_heads=1, num_v_heads=2, expand_k=0.5
+        "gla-[0,1]": GLAConfig(num_heads=3, gate_logit_normalizer=16.0),
+        "gla-[-1,1]": GLAConfig(allow_neg_eigval=True, num_heads=2, gate_low_rank_dim=5),
+        "gla-[-1,1]-conv4": GLAConfig(
+            allow_neg_eigval=True, num_heads=3, conv_size=4, expand_k=1.0, expand_v=2.0
         ),
         "mamba-[0,1]": MambaConfig(d_state=3),
         "mamba-[-1,1]": MambaConfig(allow_neg_eigval=True, d_state=16, dt_rank=2),
@@ -57,6 +64,19 @@ LAYERS = [
         "diagonal_rnn-[0,1]": DiagonalRNNConfig(),
         "diagonal_rnn-[-1,1]": DiagonalRNNConfig(allow_neg_eigval=True),
         "full_matrix": FullMatrixConfig(size=3),
+        "mamba2-[0,1]": Mamba2Config(head_dim=8, d_state=5),
+        "mamba2-[-1,1]-groups": Mamba2Config(
+            allow_neg_eigval=True, head_dim=4, d_state=4, n_groups=3
+        ),
+        "mamba2-[-1,1]-conv0-limits": Mamba2Config(
+            allow_neg_eigval=True,
+            d_state=3,
+            expand=1,
+            head_dim=4,
+            conv_size=0,
+            dt_limit_min=0.05,
+            dt_limit_max=0.5,
+        ),
     }.items()
 ]
 

@@ -9,6 +9,7 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.layers import (
+    GLA,
     MIXERS,
     DeltaNet,
     DeltaNetConfig,
@@ -16,14 +17,17 @@ from statetrack.layers import (
     GatedDeltaNet,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
+    GLAConfig,
     Mamba,
+    Mamba2,
+    Mamba2Config,
     MambaConfig,
     MixerConfig,
 )
 from tests.layers.common import HIDDEN, LAYERS, inputs, make_layer, make_state
 
 
-@pytest.mark.parametrize("layer", [DeltaNet, Mamba])
+@pytest.mark.parametrize("layer", [DeltaNet, GLA, Mamba, Mamba2])
 def test_unknown_options(layer):
     with pytest.raises(UserError, match=r"no option 'alow_neg_eigval'; it has: allow_neg_eigval"):
         layer(HIDDEN, alow_neg_eigval=True)
@@ -31,12 +35,13 @@ def test_unknown_options(layer):
         layer(HIDDEN, layer.config_class(), allow_neg_eigval=True)
 
 
-@pytest.mark.parametrize("layer", [DeltaNet, Mamba])
+@pytest.mark.parametrize("layer", [DeltaNet, GLA, Mamba, Mamba2])
 def test_hidden_size(layer):
     with pytest.raises(UserError, match="hidden_size must be at least 1"):
         layer(0)
 
 
+@pytest.mark.parametrize("layer", [DeltaNet, GLA])
 @pytest.mark.parametrize(
     "options",
     [
@@ -47,9 +52,9 @@ def test_hidden_size(layer):
     ],
     ids=str,
 )
-def test_heads_that_do_not_divide(options):
+def test_heads_that_do_not_divide(layer, options):
     with pytest.raises(UserError, match="num_heads must divide hidden_size"):
-        DeltaNet(HIDDEN, **options)
+        layer(HIDDEN, **options)
 
 
 def test_value_heads_that_do_not_divide():
@@ -66,9 +71,10 @@ def test_the_config_of_another_layer(layer):
 
 @pytest.mark.parametrize("name", ["expand_k", "expand_v"])
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
-def test_expansion_that_is_no_size(name, value):
+@pytest.mark.parametrize("layer", [DeltaNet, GLA])
+def test_expansion_that_is_no_size(layer, name, value):
     with pytest.raises(UserError, match=name):
-        DeltaNet(HIDDEN, **{name: value})
+        layer(HIDDEN, **{name: value})
 
 
 def test_expansion_that_is_whole_but_for_rounding():
@@ -90,6 +96,13 @@ def test_expansion_that_is_whole_but_for_rounding():
         (DeltaNetConfig, "head_norm_eps", -1e-6),
         (DeltaNetConfig, "beta_stretch", -0.1),
         (DeltaNetConfig, "beta_stretch", float("nan")),
+        (GLAConfig, "num_heads", 0),
+        (GLAConfig, "conv_size", -1),
+        (GLAConfig, "head_norm_eps", -1e-6),
+        (GLAConfig, "gate_low_rank_dim", 0),
+        (GLAConfig, "gate_logit_normalizer", 0.0),
+        (GLAConfig, "gate_logit_normalizer", float("inf")),
+        (GLAConfig, "gate_logit_normalizer", float("nan")),
         (MambaConfig, "d_state", 0),
         (MambaConfig, "expand", 0),
         (MambaConfig, "conv_size", -1),
@@ -99,6 +112,17 @@ def test_expansion_that_is_whole_but_for_rounding():
         (MambaConfig, "dt_max", 1e-4),
         (MambaConfig, "dt_max", float("inf")),
         (MambaConfig, "dt_max", float("nan")),
+        (Mamba2Config, "d_state", 0),
+        (Mamba2Config, "expand", 0),
+        (Mamba2Config, "head_dim", 0),
+        (Mamba2Config, "n_groups", 0),
+        (Mamba2Config, "conv_size", -1),
+        (Mamba2Config, "dt_min", 0.0),
+        (Mamba2Config, "dt_max", 1e-4),
+        (Mamba2Config, "dt_limit_min", -0.1),
+        (Mamba2Config, "dt_limit_max", -0.1),
+        (Mamba2Config, "dt_limit_max", float("inf")),
+        (Mamba2Config, "output_norm_eps", -1e-6),
     ],
 )
 def test_bad_values(config, name, value):
@@ -108,6 +132,8 @@ def test_bad_values(config, name, value):
 
 def test_the_registry():
     assert MIXERS["delta_net"] is MixerConfig.class_for("delta_net") is DeltaNetConfig
+    assert MIXERS["gla"] is MixerConfig.class_for("gla") is GLAConfig
+    assert MIXERS["mamba2"] is MixerConfig.class_for("mamba2") is Mamba2Config
     assert MIXERS["mamba"] is MixerConfig.class_for("mamba") is MambaConfig
     with pytest.raises(UserError, match=r"unknown mixer 'deltanet'; known: .*delta_net.*mamba"):
         MixerConfig.class_for("deltanet")

@@ -55,7 +55,7 @@ def test_frozen():
         ({"num_layer": 2}, r"unknown key 'num_layer' in model; known: .*num_layers"),
         ({"mixer": {"name": "mamba", "num_heads": 2}}, r"'num_heads' in model\.mixer"),
         ({"mixer": [{"name": "mamba", "x": 1}]}, r"'x' in model\.mixer\[0\]"),
-        ({"mixer": {"name": "gla"}}, "unknown mixer 'gla'; known: .*delta_net"),
+        ({"mixer": {"name": "ttt"}}, "unknown mixer 'ttt'; known: .*delta_net"),
         ({"mixer": {"name": ["mamba"]}}, r"model\.mixer\.name must be a text"),
         ({"mixer": {"name": None}}, r"model\.mixer\.name must be a text"),
         ({"mixer": {"num_heads": 2}}, "needs a 'name'"),

@@ -11,13 +11,16 @@ from statetrack.layers.diagonal_rnn import DiagonalRNN, DiagonalRNNConfig, Diago
 from statetrack.layers.full_matrix import FullMatrix, FullMatrixConfig, FullMatrixState
 from statetrack.layers.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
 from statetrack.layers.gated_delta_product import GatedDeltaProduct, GatedDeltaProductConfig
+from statetrack.layers.gla import GLA, GLAConfig, GLAState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
+from statetrack.layers.mamba2 import Mamba2, Mamba2Config, Mamba2State
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "GLA",
     "MIXERS",
     "Attention",
     "AttentionConfig",
@@ -35,12 +38,17 @@ __all__ = [
     "FullMatrix",
     "FullMatrixConfig",
     "FullMatrixState",
+    "GLAConfig",
+    "GLAState",
     "GatedDeltaNet",
     "GatedDeltaNetConfig",
     "GatedDeltaProduct",
     "GatedDeltaProductConfig",
     "HouseholderProduct",
     "Mamba",
+    "Mamba2",
+    "Mamba2Config",
+    "Mamba2State",
     "MambaConfig",
     "MambaState",
     "Mixer",

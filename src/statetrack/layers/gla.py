@@ -1,0 +1,136 @@
+"""GLA: linear attention with a gate on each key channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from statetrack.config import at_least, option
+from statetrack.errors import UserError
+from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.common import GatedRMSNorm, ShortConv, head_size, xavier_
+from statetrack.layers.transitions import Diagonal
+from statetrack.ops import gated_linear_attention
+
+
+@dataclass(frozen=True)
+class GLAConfig(MixerConfig):
+    """Options of GLA."""
+
+    name: ClassVar[str] = "gla"
+    label: ClassVar[str] = "GLA"
+    about: ClassVar[str] = "A(x) diagonal: a gate per key channel, a, or 2 a - 1 with the switch"
+
+    num_heads: int = option(4, "heads, each with its own state")
+    expand_k: float = option(0.5, "key size of all heads together / hidden size")
+    expand_v: float = option(1.0, "value size of all heads together / hidden size")
+    conv_size: int = option(0, "width of the causal convolution on q, k, v; 0 for none")
+    gate_low_rank_dim: int = option(16, "rank of the decay's projection")
+    gate_logit_normalizer: float = option(1.0, "n in a = sigmoid(W x)^(1/n)")
+    head_norm_eps: float = option(1e-6, "epsilon of the norm on each head's output")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("num_heads", self.num_heads, 1)
+        at_least("expand_k", self.expand_k, 0)
+        at_least("expand_v", self.expand_v, 0)
+        at_least("conv_size", self.conv_size, 0)
+        at_least("gate_low_rank_dim", self.gate_low_rank_dim, 1)
+        at_least("head_norm_eps", self.head_norm_eps, 0)
+        if not 0 < self.gate_logit_normalizer < float("inf"):
+            got = self.gate_logit_normalizer
+            raise UserError(f"gate_logit_normalizer must be a finite number above 0; got {got}")
+
+
+class GLAState(NamedTuple):
+    """What GLA remembers."""
+
+    S: Tensor  # [B, H, K, V]
+    conv: Tensor  # [B, conv_size - 1, 2 H K + H V]: the last inputs of the convolution
+
+
+@register
+class GLA(Mixer):
+    """S_t = diag(a_t) S_{t-1} + k_t v_t^T,  o_t = norm(S_t^T q_t / sqrt(K)) SiLU(W_g x_t).
+
+    q, k, v are projections of x, with a short causal convolution and SiLU if `conv_size` is not 0.
+    a = sigmoid(W x + b)^(1/n) in [0, 1] with W of low rank, or 2 a - 1 in [-1, 1] with
+    `allow_neg_eigval`, which changes nothing else.
+
+    n is `gate_logit_normalizer`, with or without the switch. The default 1 is the paper's gate: it
+    starts in the middle of either range, as near to -1 as to 1. flash-linear-attention has n = 16,
+    which its checkpoints need: it forgets slowly, but 2 a - 1 is then negative only for logits
+    below -11, and below -0.9 only for those below -48. Options: see GLAConfig.
+    """
+
+    config_class = GLAConfig
+    config: GLAConfig
+
+    def __init__(self, hidden_size: int, config: GLAConfig | None = None, **options: Any):
+        super().__init__(hidden_size, config, **options)
+        c = self.config
+        self.key_size = head_size("expand_k", hidden_size, c.expand_k, c.num_heads)
+        self.value_size = head_size("expand_v", hidden_size, c.expand_v, c.num_heads)
+        self.sizes = [c.num_heads * s for s in (self.key_size, self.key_size, self.value_size)]
+        keys, _, values = self.sizes
+        self.qkv_proj = nn.Linear(hidden_size, sum(self.sizes), bias=False)
+        self.conv = ShortConv(sum(self.sizes), c.conv_size, bias=False) if c.conv_size else None
+        down = nn.Linear(hidden_size, c.gate_low_rank_dim, bias=False)
+        up = nn.Linear(c.gate_low_rank_dim, keys)
+        self.decay_proj = nn.Sequential(down, up)
+        self.gate_proj = nn.Linear(hidden_size, values, bias=False)
+        self.norm = GatedRMSNorm(self.value_size, c.head_norm_eps, gate_first=False)
+        self.o_proj = nn.Linear(values, hidden_size, bias=False)
+        for part in (
+            *torch.split(self.qkv_proj.weight, self.sizes),
+            down.weight,
+            up.weight,
+            self.gate_proj.weight,
+            self.o_proj.weight,
+        ):
+            xavier_(part, gain=2**-2.5)
+        nn.init.zeros_(up.bias)
+
+    def init_state(self, batch: int) -> GLAState:
+        S = torch.zeros(
+            batch, self.config.num_heads, self.key_size, self.value_size, device=self.device
+        )
+        conv = self.conv.init_state(batch) if self.conv else S.new_zeros(batch, 0, sum(self.sizes))
+        return GLAState(S, conv)
+
+    def _decay(self, x: Tensor) -> Tensor:
+        """[B, T, hidden_size] -> the diagonal of A(x) [B, T, H, K], in float32 or wider."""
+        logits = self.decay_proj(x).to(torch.promote_types(x.dtype, torch.float32))
+        # through the logarithm: the gradient of a power of sigmoid would be infinite at 0
+        a = torch.exp(F.logsigmoid(logits) / self.config.gate_logit_normalizer)
+        if self.config.allow_neg_eigval:
+            a = 2 * a - 1
+        return a.unflatten(-1, (self.config.num_heads, -1))
+
+    def mix(
+        self, x: Tensor, state: GLAState, valid: Tensor | None, backend: str = "auto"
+    ) -> tuple[Tensor, GLAState]:
+        heads = self.config.num_heads, -1
+        qkv, window = self.qkv_proj(x), state.conv
+        if self.conv:
+            parts, window = self.conv(qkv, window, valid, sizes=self.sizes, backend=backend)
+        else:
+            parts = qkv.split(self.sizes, -1)
+        q, k, v = (part.unflatten(-1, heads) for part in parts)
+        decay = self._decay(x)
+        if valid is not None:
+            missing = ~valid[..., None, None]
+            k, decay = k.masked_fill(missing, 0.0), decay.masked_fill(missing, 1.0)
+        o, S = gated_linear_attention(
+            q, k, v, decay=decay, initial_state=state.S, output_final_state=True, backend=backend
+        )
+        assert S is not None
+        o = self.norm(o, self.gate_proj(x).unflatten(-1, heads), backend)
+        return self.o_proj(o.flatten(-2)), GLAState(S, window)
+
+    def transitions(self, x: Tensor) -> Diagonal:
+        return Diagonal(self._decay(x), bounds=(-1.0 if self.config.allow_neg_eigval else 0.0, 1.0))
