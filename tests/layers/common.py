@@ -16,7 +16,6 @@ from statetrack.layers import (
     FullMatrixConfig,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
-    DeltaNetConfig,
     GLAConfig,
     Mamba2Config,
     MambaConfig,
@@ -49,6 +48,7 @@ LAYERS = [
         ),
         "gated_delta_product-[-1,1]-gate-[-1,1]": GatedDeltaProductConfig(
             allow_neg_eigval=True, allow_neg_gate=True, num_heads=1, num_v_heads=2, expand_k=0.5
+        ),
         "gla-[0,1]": GLAConfig(num_heads=3, gate_logit_normalizer=16.0),
         "gla-[-1,1]": GLAConfig(allow_neg_eigval=True, num_heads=2, gate_low_rank_dim=5),
         "gla-[-1,1]-conv4": GLAConfig(

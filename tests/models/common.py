@@ -39,6 +39,9 @@ MODELS = [
         "hybrid-of-three": small(mixer=(MAMBA, PLAIN_DELTA, DELTA), num_layers=3, norm="layer"),
         "attention": small(mixer=ATTENTION),
         "hybrid-with-attention": small(mixer=(DELTA, ATTENTION, MAMBA), num_layers=3),
+        "norm-after": small(
+            mixer=(DELTA, ATTENTION), norm_after=("attention",), num_layers=4, norm_eps=0.1
+        ),
         "diagonal_rnn": small(
             mixer=DIAGONAL, num_layers=1, norm="layer", residual=False, mlp="none"
         ),

@@ -93,6 +93,7 @@ def test_bad_json(data, message):
         ({"initializer_range": float("inf")}, "initializer_range"),
         ({"embedding": "onehot"}, "embedding must be one of learned, one_hot"),
         ({"norm": "batch"}, "norm must be one of"),
+        ({"norm_after": ("mamba",)}, "norm_after must be one of delta_net; got 'mamba'"),
         ({"mlp": "relu"}, "mlp must be one of"),
         ({"mixer": ()}, "pattern of mixers"),
         ({"mixer": (DELTA, MAMBA), "num_layers": 3}, "2 mixers for 3 layers"),

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, option
+from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
     BetaGate,

@@ -18,6 +18,7 @@ from tests.peers.hf import models
 CONVERTED = {
     "mamba": models.mamba,
     "mamba-untied": lambda: models.mamba(tie_word_embeddings=False, expand=3, conv_kernel=3),
+    "mamba2": models.mamba2,
     "olmo_hybrid": models.olmo_hybrid,
     "olmo_hybrid-[0,1]": lambda: models.olmo_hybrid(linear_allow_neg_eigval=False),
     "olmo_hybrid-no-positions": lambda: models.olmo_hybrid(
@@ -95,7 +96,7 @@ def test_what_is_not_known_is_refused(theirs: Any) -> None:
     config, state = theirs.config.to_dict(), theirs.state_dict()
     with pytest.raises(UserError, match="options without a meaning here: new_option"):
         convert({**config, "new_option": 1}, state)
-    with pytest.raises(UserError, match=r"hidden_act must be one of silu.*got 'relu'"):
+    with pytest.raises(UserError, match="hidden_act must be 'silu' or 'swish'; got 'relu'"):
         convert({**config, "hidden_act": "relu"}, state)
     with pytest.raises(UserError, match=r"tensors without a place here: extra\.weight"):
         convert(config, {**state, "extra.weight": torch.ones(1)})

@@ -27,6 +27,7 @@ from statetrack.layers import MixerConfig
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert import fla
 from statetrack.models.convert.mamba import mamba
+from statetrack.models.convert.mamba2 import mamba2
 from statetrack.models.convert.olmo_hybrid import olmo_hybrid
 from statetrack.models.convert.source import Options, Tensors
 from statetrack.models.sequence_model import SequenceModel
@@ -40,6 +41,7 @@ FAMILIES: dict[str, Family] = {
     "gated_deltanet": fla.gated_delta_net,
     "gated_deltaproduct": fla.gated_delta_product,
     "mamba": mamba,
+    "mamba2": mamba2,
     "olmo_hybrid": olmo_hybrid,
 }
 """By the `model_type` of their config.json."""

@@ -74,7 +74,7 @@ def _common(options: Options, num_heads: int) -> dict[str, Any]:
     }
 
 
-def _sizes(options: Options) -> dict[str, float]:
+def _sizes(options: Options) -> dict[str, Any]:
     """The sizes of heads, of which ours are shares of the hidden size."""
     hidden_size, head_dim = options.get("hidden_size", 2048), options.get("head_dim", 256)
     heads = options.get("num_heads", 6)

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from statetrack.config import one_of
 from statetrack.errors import UserError
 
 SHOWN = 6  # names in a message
@@ -38,7 +37,9 @@ class Options:
     def expect(self, name: str, *allowed: Any, default: Any = ...) -> None:
         """An option that we have these values of only; not mentioned, it is the first of them."""
         value = self.get(name, allowed[0] if default is ... else default)
-        one_of(f"the checkpoint's {name}", value, allowed)
+        if value not in allowed:
+            possible = " or ".join(map(repr, allowed))
+            raise UserError(f"the checkpoint's {name} must be {possible}; got {value!r}")
 
     def ignore(self, *names: str) -> None:
         """Options that logits do not depend on."""
