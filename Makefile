@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test sanitize peers format clean
+.PHONY: demo test test-peers sanitize peers format clean
+.NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
 	$(BIN)/statetrack demo
@@ -12,6 +13,11 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --durations 10
+
+# What other packages compute, from the same weights and inputs, in the environments of `make peers`.
+test-peers: peers
+	.venv-peers-hf/bin/python -m pytest tests/peers/hf
+	.venv-peers-fla/bin/python -m pytest tests/peers/fla
 
 # The native kernels under the address and undefined-behaviour sanitizers, over their test grid.
 # The avx512 kernels are compiled for AVX2 here: right, if slow, so that every machine can check them.
@@ -28,14 +34,16 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What `statetrack bench ops` compares with: two environments, since Triton must be importable for
-# the one package and must not be for the other. For a torch without CUDA packages, let
-# PIP_EXTRA_INDEX_URL name an index of its CPU builds.
+# What `statetrack bench ops` and `make test-peers` compare with: two environments, since Triton must
+# be importable for the one package and must not be for the other. First this package with what it
+# needs, at the pinned versions, then the rest as it is listed. For a torch without CUDA packages,
+# let PIP_EXTRA_INDEX_URL name an index of its CPU builds.
 peers: .venv-peers-hf/installed .venv-peers-fla/installed
 
-.venv-peers-%/installed: requirements/peers-%.txt pyproject.toml setup.py
+.venv-peers-%/installed: requirements/peers-%.txt pyproject.toml setup.py $(wildcard csrc/*)
 	$(PYTHON) -m venv .venv-peers-$*
-	.venv-peers-$*/bin/python -m pip install --requirement $< .
+	.venv-peers-$*/bin/python -m pip install --constraint $< --editable .
+	.venv-peers-$*/bin/python -m pip install --no-deps --requirement $<
 	touch $@
 
 .venv/python:

@@ -24,7 +24,8 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"errors"},
     "automata": {"errors", "files"},
     "layers": {"errors", "config", "ops"},
-    "models": {"errors", "config", "layers", "ops"},
+    "models": {"errors", "config", "files", "layers", "ops"},
+    "integrations": {"errors", "layers", "ops"},
     "tasks": {"errors", "config", "files", "automata"},
     "training": {"errors", "config", "files", "layers", "models", "ops", "tasks"},
     "experiments": {

@@ -146,6 +146,47 @@ def test_hybrid(command: Command, tmp_path: Path) -> None:
     assert command("eval", tmp_path / "again", "--lengths=5", "--samples=4").code == 0
 
 
+def test_a_hybrid_with_attention(command: Command, tmp_path: Path) -> None:
+    """The switch is for the layers that have it; checkpoints and evaluation as for any model."""
+    flags = [
+        "--mixer=attention,delta_net,mamba,delta_net", "--mixer0-num-heads=2",
+        "--mixer1-num-heads=2", "--mixer3-num-heads=4", "--allow-neg-eigval", "--num-layers=4",
+        "--hidden-size=8", "--mlp=none", "--steps=2", "--batch-size=4",
+    ]  # fmt: skip
+    code, out, _ = command("train", *flags, "--out", tmp_path / "run")
+    assert code == 0
+    assert "Attention + DeltaNet [-1,1] + Mamba [-1,1] on parity" in out
+    config = Run.open(tmp_path / "run").config
+    switches = [mixer.allow_neg_eigval for mixer in config.model.mixers]
+    assert switches == [False, True, True, True]
+    again = ["--config", tmp_path / "run" / "config.json", "--no-allow-neg-eigval"]
+    assert command("train", *again, "--out", tmp_path / "again").code == 0
+    other = Run.open(tmp_path / "again").config
+    assert [mixer.allow_neg_eigval for mixer in other.model.mixers] == [False] * 4
+    assert command("eval", tmp_path / "run", "--lengths=5", "--samples=4").code == 0
+
+    # one layer set apart by a file: then each has its own flag
+    data = json.loads((tmp_path / "run" / "config.json").read_text())
+    data["model"]["mixer"][1]["allow_neg_eigval"] = False
+    (tmp_path / "apart.json").write_text(json.dumps(data))
+    own = ["--config", tmp_path / "apart.json", "--no-mixer2-allow-neg-eigval"]
+    assert command("train", *own, "--out", tmp_path / "apart").code == 0
+    apart = Run.open(tmp_path / "apart").config
+    assert [mixer.allow_neg_eigval for mixer in apart.model.mixers] == [False] * 3 + [True]
+
+
+def test_a_mixer_without_the_switch(command: Command, tmp_path: Path) -> None:
+    run = [*FLAGS, "--allow-neg-eigval", "--out", tmp_path / "one"]
+    assert command("train", *run).code == 0
+    # another mixer with a configuration takes over what both have: there is no switch here
+    again = ["--config", tmp_path / "one" / "config.json", "--mixer=attention", "--num-heads=2"]
+    assert command("train", *again, "--out", tmp_path / "two").code == 0
+    assert Run.open(tmp_path / "two").config.model.title == "Attention"
+    code, _, err = command("train", *again, "--allow-neg-eigval")
+    assert code == 2
+    assert "Attention has no allow_neg_eigval: it keeps every token" in err
+
+
 def test_the_default_folder(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,8 +333,12 @@ def test_a_file_with_an_older_result_is_replaced(command: Command, tmp_path: Pat
 
 
 def test_models_are_told_to_programs(command: Command) -> None:
-    mixers = json.loads(command("models", "--json", "-").out)["models"]
-    assert [m["mixer"] for m in mixers] == list(MIXERS)
+    told = json.loads(command("models", "--json", "-").out)
+    assert [m["mixer"] for m in told["models"]] == list(MIXERS)
+    switches = {m["mixer"]: m["switch"] for m in told["models"]}
+    assert (switches["mamba"], switches["attention"]) == ("yes", "no")
+    large = {m["language model"]: m["parameters"] for m in told["language models"]}
+    assert large["delta_net-340M"] == "341,594,112"
     options = json.loads(command("models", "mamba", "--json", "-").out)["models"]
     assert {"option": "d_state", "default": "16", "what it is": "states per channel"} in options
     assert [o["option"] for o in options] == [

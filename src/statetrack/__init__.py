@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from statetrack.errors import UserError as UserError
     from statetrack.layers import GLA as GLA
     from statetrack.layers import MLSTM as MLSTM
+    from statetrack.layers import Attention as Attention
+    from statetrack.layers import AttentionConfig as AttentionConfig
     from statetrack.layers import DeltaNet as DeltaNet
     from statetrack.layers import DeltaNetConfig as DeltaNetConfig
     from statetrack.layers import DeltaProduct as DeltaProduct
     from statetrack.layers import DeltaProductConfig as DeltaProductConfig
+    from statetrack.layers import DiagonalRNN as DiagonalRNN
+    from statetrack.layers import DiagonalRNNConfig as DiagonalRNNConfig
+    from statetrack.layers import FullMatrix as FullMatrix
+    from statetrack.layers import FullMatrixConfig as FullMatrixConfig
     from statetrack.layers import GatedDeltaNet as GatedDeltaNet
     from statetrack.layers import GatedDeltaNetConfig as GatedDeltaNetConfig
     from statetrack.layers import GatedDeltaProduct as GatedDeltaProduct
@@ -47,15 +53,17 @@ _HOMES = {
     "allocator": ["tune_allocator"],
     "errors": ["UserError"],
     "layers": [
-        *("DeltaNet", "DeltaNetConfig", "DeltaProduct", "DeltaProductConfig", "GLA", "GLAConfig"),
-        *("GatedDeltaNet", "GatedDeltaNetConfig", "GatedDeltaProduct", "GatedDeltaProductConfig"),
-        *("MLSTM", "MLSTMConfig", "Mamba", "MambaConfig", "Mamba2", "Mamba2Config"),
+        *("Attention", "AttentionConfig", "DeltaNet", "DeltaNetConfig"),
+        *("DeltaProduct", "DeltaProductConfig", "DiagonalRNN", "DiagonalRNNConfig"),
+        *("FullMatrix", "FullMatrixConfig", "GatedDeltaNet", "GatedDeltaNetConfig"),
+        *("GatedDeltaProduct", "GatedDeltaProductConfig", "GLA", "GLAConfig"),
+        *("Mamba", "MambaConfig", "Mamba2", "Mamba2Config", "MLSTM", "MLSTMConfig"),
     ],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],
     "training": ["Run", "RunConfig", "TrainingConfig", "evaluate", "train"],
-}
+}  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = ["__version__", *_HOME_OF]

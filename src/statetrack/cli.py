@@ -289,20 +289,32 @@ def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) 
     """
     import dataclasses
 
+    from statetrack.experiments.language_models import LANGUAGE_MODELS
     from statetrack.layers import MIXERS, MixerConfig
+    from statetrack.models import count_parameters
 
     check_json(json)
     console = make_console(json)
+    more: dict[str, Any] = {}
     if name is None:
-        columns = ["mixer", "name", "transition"]
-        body = [[c.name, c.label, c.about] for c in MIXERS.values()]
-        print_table(console, "Mixers; --allow-neg-eigval extends each to [-1,1]", columns, body)
+        columns = ["mixer", "name", "switch", "transition"]
+        body = [[c.name, c.label, "no" if c.no_switch else "yes", c.about] for c in MIXERS.values()]
+        heading = "Mixers; where there is the switch, --allow-neg-eigval extends [0,1] to [-1,1]"
+        print_table(console, heading, columns, body)
+        console.print("A hybrid is a pattern of them: --mixer delta_net,delta_net,attention\n")
+        sizes = ["language model", "layers", "width", "parameters"]
+        large = [
+            [model_name, str(m.num_layers), str(m.hidden_size), f"{count_parameters(m):,}"]
+            for model_name, m in LANGUAGE_MODELS.items()
+        ]
+        print_table(console, "The paper's language models (docs/presets.md)", sizes, large)
+        more = {"language models": [dict(zip(sizes, row, strict=True)) for row in large]}
     else:
         chosen = MixerConfig.class_for(name)
         columns = ["option", "default", "what it is"]
         body = [[f.name, str(f.default), f.metadata["help"]] for f in dataclasses.fields(chosen)]
         print_table(console, f"{chosen.label}: {chosen.about}", columns, body)
-    write_result(json, {"models": [dict(zip(columns, row, strict=True)) for row in body]})
+    write_result(json, {"models": [dict(zip(columns, row, strict=True)) for row in body], **more})
 
 
 def info(json: Json = None) -> None:

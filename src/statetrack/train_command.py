@@ -117,13 +117,15 @@ def _base(args: Sequence[str]) -> RunConfig:
 def _shared_fields(new: C, old: Any) -> C:
     """`new` with what `old` says of the options that both have, but for the name."""
     both = (hints(type(new)).keys() & hints(type(old)).keys()) - {"name"}
+    if isinstance(new, MixerConfig) and new.no_switch:
+        both -= {"allow_neg_eigval"}
     changed = {f.name for f in dataclasses.fields(old) if getattr(old, f.name) != f.default}
     return replace(new, **{name: getattr(old, name) for name in both & changed})
 
 
 class _Flag(NamedTuple):
     flag: str
-    section: str  # "task", "model", "training", "mixer0", "mixer1", ..., "mixers" for all
+    section: str  # "task", "model", "training", "mixer0", "mixer1", ..., "mixers" for the switch
     field: str
     type: Any
     default: Any
@@ -131,8 +133,9 @@ class _Flag(NamedTuple):
 
 def _flags(base: RunConfig) -> Iterator[_Flag]:
     pattern = _pattern(base.model)
-    # the switch is one flag for all layers of a hybrid, unless a file sets them apart
-    shared = {"allow_neg_eigval"} if len({m.allow_neg_eigval for m in pattern}) == 1 else set()
+    # the switch is one flag for all layers of a hybrid that have it, unless a file sets them apart
+    switched = {f"mixer{i}": m.allow_neg_eigval for i, m in enumerate(pattern) if not m.no_switch}
+    shared = len(set(switched.values())) == 1
     sections: dict[str, Any] = {f"mixer{i}": mixer for i, mixer in enumerate(pattern)}
     sections = {"task": base.task, **sections, "model": base.model, "training": base.training}
     for section, config in sections.items():
@@ -143,15 +146,16 @@ def _flags(base: RunConfig) -> Iterator[_Flag]:
             hybrid = section.startswith("mixer") and len(pattern) > 1
             if not hybrid:
                 yield _Flag(field, section, field, kind, default)
-            elif field not in shared:
+            elif field != "allow_neg_eigval" or (section in switched and not shared):
                 yield _Flag(f"{section}_{field}", section, field, kind, default)
-            elif section == "mixer0":
+            elif section == next(iter(switched), None):
                 yield _Flag(field, "mixers", field, kind, default)
 
 
 def _config(base: RunConfig, values: dict[tuple[str, str], Any]) -> RunConfig:
     def changed(section: str, config: Any, **more: Any) -> Any:
-        owners = {section, "mixers"} if section.startswith("mixer") else {section}
+        switched = section.startswith("mixer") and not config.no_switch
+        owners = {section, "mixers"} if switched else {section}
         own = {field: value for (owner, field), value in values.items() if owner in owners}
         return replace(config, **own, **more)
 

@@ -26,6 +26,7 @@ PAPER = (
 
 RECIPES = [
     *((presets.paper, m, t) for t in (*FORMAL, *GROUPS) for m in MIXERS),
+    (presets.paper, "diagonal_rnn", "parity"),
     *((presets.repo, m, t) for t in FORMAL for m in MIXERS),
     *((presets.demo, m, "parity") for m in MIXERS),
     (presets.demo, "delta_net", "S5_only_swaps"),
@@ -73,7 +74,7 @@ def test_negative_eigenvalues_only_if_asked_for(preset: str) -> None:
      (presets.demo, "parity")],
 )  # fmt: skip
 def test_an_unknown_mixer(recipe: Any, task: str) -> None:
-    with pytest.raises(UserError, match="unknown mixer 'lstm'; known: delta_net, mamba"):
+    with pytest.raises(UserError, match=r"unknown mixer 'lstm'; known: .*delta_net.*, mamba"):
         recipe("lstm", task, allow_neg_eigval=True)
 
 
@@ -126,6 +127,8 @@ def test_a_layer_that_is_not_here_yet(
         (presets.paper, "mlstm", "S5", "Figure 4 has no mlstm; it has delta_net, mamba, full_mat"),
         (presets.paper, "attention", "Z60", "the paper's Figure 4 has no attention"),
         (presets.paper, "full_matrix", "parity", "the paper's Table 3 has no full_matrix; it has "),
+        (presets.paper, "diagonal_rnn", "modular_arithmetic", "Table 3 has no diagonal_rnn; it ha"),
+        (presets.paper, "diagonal_rnn", "S5", "the paper's Figure 4 has no diagonal_rnn; it has "),
         (presets.repo, "attention", "parity", "the authors' code has no attention; it has mlstm, "),
         (presets.repo, "full_matrix", "parity", "the authors' code has no full_matrix"),
     ],
@@ -198,6 +201,12 @@ def test_figure_4s_full_matrix(later: None) -> None:
     model = presets.paper("full_matrix", "S5").model
     assert (model.num_layers, model.hidden_size, model.embedding) == (1, 127, "one_hot")
     assert (model.norm, model.residual, model.mlp) == ("none", False, "none")
+    assert (model.final_norm, model.head) == (False, "none")  # the layer ends in the decoder
+    assert model.mixers[0].size == 32  # type: ignore[attr-defined]
+    # a matrix 32 by 32 for each token, and the decoder with its bias
+    assert SequenceModel(model).num_parameters() == 127 * 32 * 32 + (32 * 32 + 1) * 127
+    with_filler = presets.paper("full_matrix", "S5", tokens_per_element=4).model
+    assert with_filler.hidden_size == with_filler.vocab_size == 128
 
 
 def test_the_authors_xlstms(later: None) -> None:
@@ -217,6 +226,32 @@ def test_the_authors_xlstms(later: None) -> None:
 
 
 # -- the paper ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("switch", [False, True], ids=["[0,1]", "[-1,1]"])
+def test_figure_1(switch: bool) -> None:
+    config = presets.paper("diagonal_rnn", "parity", allow_neg_eigval=switch, seed=2)
+    t, m = config.training, config.model
+    assert (t.steps, t.batch_size, t.lr, t.min_lr) == (20_000, 256, 1e-3, 1e-6)
+    assert (t.warmup, t.weight_decay, t.clip) == (0.0, 0.0, None)
+    assert (t.min_length, t.max_length, t.seed, t.data_seed) == (3, 40, 2, 2)
+    assert (t.eval_every, t.eval_min_length, t.eval_max_length) == (200, 40, 256)
+    assert (m.num_layers, m.hidden_size, m.norm, m.final_norm) == (1, 10, "layer", True)
+    assert (m.residual, m.mlp, m.tie_embeddings) == (False, "none", False)
+    assert m.mixers[0].allow_neg_eigval is switch
+    # embedding and head, two norms, W_A and W_B with their biases
+    assert SequenceModel(m).num_parameters() == 2 * 3 * 10 + 2 * 10 + 2 * (10 * 10 + 10)
+
+
+@pytest.mark.parametrize(
+    ("task", "vocab", "layers"),
+    [("parity", 3, 2), ("modular_arithmetic", 10, 3), ("modular_arithmetic_brackets", 12, 3)],
+)
+def test_parameters_of_the_transformer(task: str, vocab: int, layers: int) -> None:
+    """q, k, v, o and a SwiGLU of 512 in each layer, two norms; embedding, head, the last norm."""
+    block = 4 * 128**2 + 3 * 128 * 512 + 2 * 128
+    model = presets.paper("attention", task).model
+    assert SequenceModel(model).num_parameters() == layers * block + 2 * vocab * 128 + 128
 
 
 @pytest.mark.parametrize("task", FORMAL)

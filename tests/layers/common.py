@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.layers import (
+    AttentionConfig,
+    AttentionState,
     DeltaNetConfig,
     DeltaProductConfig,
+    DiagonalRNNConfig,
+    FullMatrixConfig,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
     GLAConfig,
@@ -59,6 +64,12 @@ LAYERS = [
         "mlstm-[-1,1]-conv0": MLSTMConfig(
             allow_neg_eigval=True, num_heads=8, conv_size=0, expand=0.5, qkv_block_size=8
         ),
+        "attention": AttentionConfig(num_heads=3),
+        "attention-grouped": AttentionConfig(num_heads=6, num_kv_heads=2, rope_base=100.0),
+        "attention-norm": AttentionConfig(num_heads=3, rope_base=None, qk_norm_eps=1e-5),
+        "diagonal_rnn-[0,1]": DiagonalRNNConfig(),
+        "diagonal_rnn-[-1,1]": DiagonalRNNConfig(allow_neg_eigval=True),
+        "full_matrix": FullMatrixConfig(size=3),
         "mamba2-[0,1]": Mamba2Config(head_dim=8, d_state=5),
         "mamba2-[-1,1]-groups": Mamba2Config(
             allow_neg_eigval=True, head_dim=4, d_state=4, n_groups=3
@@ -87,16 +98,48 @@ def make_layer(config: MixerConfig, hidden_size: int = HIDDEN, seed: int = 0) ->
     return layer
 
 
+# those with a transition A(x)
+LINEAR = [
+    p for p in LAYERS if make_layer(p.values[0]).transitions(torch.zeros(1, 1, HIDDEN).double())
+]
+
+
 def make_state(layer: Mixer, batch: int, seed: int = 7):
-    """A state full of numbers."""
+    """A state full of numbers; a cache has rows of different lengths, from 0 on."""
     normal = draw(seed)
     empty = layer.init_state(batch)
+    if isinstance(empty, AttentionState):
+        size, (_, _, *rest) = 4, empty.k.shape
+        length = (torch.arange(batch) + size - 1) % (size + 1)
+        return tidy(AttentionState(*(normal(batch, size, *rest) for _ in range(2)), length))
     return type(empty)(*(normal(*part.shape) for part in empty))
 
 
 def linear_state(state) -> Tensor:
     """The part of a state that the transitions act on, at its true scale."""
     return state[0] * state.m.exp()[..., None, None] if hasattr(state, "m") else state[0]
+
+
+def tidy(state):
+    """The same state without slack: a cache cut to its longest row, and 0 past a row's end."""
+    if not isinstance(state, AttentionState):
+        return state
+    longest = int(state.length.max())
+    there = (torch.arange(longest) < state.length[:, None])[..., None, None]
+    k, v = (part[:, :longest].where(there, 0.0) for part in state[:2])
+    return AttentionState(k, v, state.length)
+
+
+def join(states):
+    """The states of rows as one of a batch."""
+    states = list(states)
+    if isinstance(states[0], AttentionState):
+        longest = max(s.k.shape[1] for s in states)
+        states = [
+            AttentionState(*(F.pad(p, (0, 0, 0, 0, 0, longest - p.shape[1])) for p in s[:2]), s[2])
+            for s in states
+        ]
+    return type(states[0])(*(torch.cat(parts) for parts in zip(*states, strict=True)))
 
 
 def inputs(batch: int, length: int, hidden_size: int = HIDDEN, seed: int = 3) -> Tensor:
@@ -106,7 +149,7 @@ def inputs(batch: int, length: int, hidden_size: int = HIDDEN, seed: int = 3) ->
 
 def row(state, n: int):
     """The state of one row of the batch, as a batch of 1."""
-    return type(state)(*(part[n : n + 1] for part in state))
+    return tidy(type(state)(*(part[n : n + 1] for part in state)))
 
 
 def step_through(layer: Mixer, x: Tensor, state):
@@ -120,5 +163,5 @@ def step_through(layer: Mixer, x: Tensor, state):
 
 def assert_same_state(actual, expected, tolerance: float = 1e-11) -> None:
     assert type(actual) is type(expected)
-    for name, a, b in zip(expected._fields, actual, expected, strict=True):
+    for name, a, b in zip(expected._fields, tidy(actual), tidy(expected), strict=True):
         assert_close(a, b, tolerance, f"state.{name}")

@@ -11,7 +11,7 @@ from statetrack.config import from_dict, to_dict
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig
-from tests.models.common import DELTA, MAMBA, MODELS
+from tests.models.common import ATTENTION, DELTA, MAMBA, MODELS
 
 
 def read(data):
@@ -93,12 +93,17 @@ def test_bad_json(data, message):
         ({"initializer_range": float("inf")}, "initializer_range"),
         ({"embedding": "onehot"}, "embedding must be one of learned, one_hot"),
         ({"norm": "batch"}, "norm must be one of"),
+        ({"norm_after": ("mamba",)}, "norm_after must be one of delta_net; got 'mamba'"),
         ({"mlp": "relu"}, "mlp must be one of"),
         ({"mixer": ()}, "pattern of mixers"),
         ({"mixer": (DELTA, MAMBA), "num_layers": 3}, "2 mixers for 3 layers"),
         ({"mixer": (DELTA, MAMBA, DELTA), "num_layers": 2}, "3 mixers for 2 layers"),
         ({"embedding": "one_hot", "vocab_size": 9, "hidden_size": 8}, "hidden_size >= vocab_size"),
         ({"embedding": "one_hot", "tie_embeddings": True}, "tie_embeddings"),
+        ({"head": "mlp"}, "head must be one of linear, none"),
+        ({"head": "none"}, "without a head hidden_size must be vocab_size; got 128 and 2"),
+        ({"head": "none", "vocab_size": 128, "head_bias": True}, "need head = linear"),
+        ({"head": "none", "vocab_size": 128, "tie_embeddings": True}, "need head = linear"),
     ],
 )
 def test_bad_values(options, message):
@@ -111,6 +116,9 @@ def test_title():
     hybrid = ModelConfig(mixer=(DELTA, MAMBA, DeltaNetConfig(allow_neg_eigval=True)), num_layers=3)
     assert hybrid.title == "DeltaNet [-1,1] + Mamba [-1,1]"
     assert len(hybrid.mixers) == 3
+    three_to_one = ModelConfig(mixer=(DELTA, DELTA, DELTA, ATTENTION), num_layers=8)
+    assert three_to_one.title == "DeltaNet [-1,1] + Attention"
+    assert [m.name for m in three_to_one.mixers] == [*["delta_net"] * 3, "attention"] * 2
 
 
 @pytest.mark.parametrize("mixer", ["mamba", [MambaConfig()], (MambaConfig(), "mamba"), None])

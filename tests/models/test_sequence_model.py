@@ -85,16 +85,21 @@ def by_hand(model: SequenceModel, x: torch.Tensor) -> torch.Tensor:
     else:
         x = torch.eye(config.hidden_size).double()[x]
     for block in model.blocks:
-        y = block.mixer(norm(x, block.mixer_norm))[0]
+        after = block.mixer.config.name in config.norm_after
+        y = block.mixer(x if after else norm(x, block.mixer_norm))[0]
+        y = norm(y, block.mixer_norm) if after else y
         x = x + y if config.residual else y
         if config.mlp != "none":
-            inner = norm(x, block.mlp_norm) @ block.mlp.gate_up.weight.T
+            inner = (x if after else norm(x, block.mlp_norm)) @ block.mlp.gate_up.weight.T
             gate, up = inner[..., : config.mlp_size], inner[..., config.mlp_size :]
             act = gate * torch.sigmoid(gate) if config.mlp == "swiglu" else F.gelu(gate)
             y = (act * up) @ block.mlp.down.weight.T
+            y = norm(y, block.mlp_norm) if after else y
             x = x + y if config.residual else y
     if config.final_norm:
         x = norm(x, model.norm)
+    if config.head == "none":
+        return x
     logits = x @ model.head.weight.T
     return logits + model.head.bias if config.head_bias else logits
 

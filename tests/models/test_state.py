@@ -9,6 +9,7 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
+from tests.layers.common import row
 from tests.models.common import MODELS, assert_same_states, make_model, tokens
 from tests.ops.common import assert_close
 
@@ -60,7 +61,7 @@ def test_masked_tokens_equal_removed_tokens(config):
     for n in range(3):
         expected, end = model(x[n : n + 1, mask[n]])
         assert_close(logits[n, mask[n]], expected[0], 1e-10)
-        mine = tuple(type(s)(*(part[n : n + 1] for part in s)) for s in state)
+        mine = tuple(row(s, n) for s in state)
         assert_same_states(mine, end)
 
 
@@ -74,11 +75,11 @@ def test_packed_sequences_equal_separate_calls(config):
     for n, (first, last) in enumerate(pairwise(bounds)):
         expected, middle = model(x[:, first:last])
         assert_close(logits[:, first:last], expected, 1e-10)
-        mine = tuple(type(s)(*(part[n : n + 1] for part in s)) for s in state)
+        mine = tuple(row(s, n) for s in state)
         assert_same_states(mine, middle)
         expected, middle = model(x[:, first:last], middle)
         assert_close(again[:, first:last], expected, 1e-10)
-        mine = tuple(type(s)(*(part[n : n + 1] for part in s)) for s in end)
+        mine = tuple(row(s, n) for s in end)
         assert_same_states(mine, middle)
 
 
@@ -113,6 +114,9 @@ def test_transitions_are_those_of_each_layer_at_its_place(config):
     transitions = model.transitions(x)
     assert len(transitions) == config.num_layers
     for n, transition in enumerate(transitions):
+        assert (transition is None) == (config.mixers[n].name == "attention")
+        if transition is None:
+            continue
         dense = transition.dense()
         zero = model.init_state(2)
         start = torch.ones_like(zero[n][0]).double()

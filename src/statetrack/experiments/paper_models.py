@@ -16,6 +16,7 @@ LABELS = {
     "slstm": "sLSTM",
     "mamba": "Mamba",
     "delta_net": "DeltaNet",
+    "diagonal_rnn": "the diagonal RNN",
     "full_matrix": "the full matrix",
 }
 XLSTM = ("mlstm", "slstm")
@@ -26,9 +27,11 @@ _BLOCKS: dict[str, dict[str, Any]] = {
     "mlstm": {**_LAYER_NORM, "mlp": "none"},
     "slstm": {**_LAYER_NORM, "mlp": "gated_gelu"},
     "mamba": {"norm_eps": 1e-5, "mlp": "none", "final_norm": False, "initializer_range": None},
+    "diagonal_rnn": {**_LAYER_NORM, "residual": False, "mlp": "none"},
+    # the layer ends in the decoder
     "full_matrix": {
         "embedding": "one_hot", "norm": "none", "residual": False, "mlp": "none",
-        "final_norm": False,
+        "final_norm": False, "head": "none",
     },
 }  # fmt: skip
 _MIXERS: dict[str, dict[str, Any]] = {"slstm": {"conv_size": 0}}

@@ -3,9 +3,12 @@
 import importlib
 import pkgutil
 
+from statetrack.layers.attention import Attention, AttentionConfig, AttentionState
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
 from statetrack.layers.delta_product import DeltaProduct, DeltaProductConfig
+from statetrack.layers.diagonal_rnn import DiagonalRNN, DiagonalRNNConfig, DiagonalRNNState
+from statetrack.layers.full_matrix import FullMatrix, FullMatrixConfig, FullMatrixState
 from statetrack.layers.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
 from statetrack.layers.gated_delta_product import GatedDeltaProduct, GatedDeltaProductConfig
 from statetrack.layers.gla import GLA, GLAConfig, GLAState
@@ -21,6 +24,9 @@ __all__ = [
     "GLA",
     "MIXERS",
     "MLSTM",
+    "Attention",
+    "AttentionConfig",
+    "AttentionState",
     "DeltaNet",
     "DeltaNetConfig",
     "DeltaNetState",
@@ -28,6 +34,12 @@ __all__ = [
     "DeltaProductConfig",
     "Dense",
     "Diagonal",
+    "DiagonalRNN",
+    "DiagonalRNNConfig",
+    "DiagonalRNNState",
+    "FullMatrix",
+    "FullMatrixConfig",
+    "FullMatrixState",
     "GLAConfig",
     "GLAState",
     "GatedDeltaNet",

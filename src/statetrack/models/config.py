@@ -12,7 +12,7 @@ from statetrack.layers import DeltaNetConfig, MixerConfig
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A stack of blocks between an embedding and a linear head.
+    """A stack of blocks between an embedding and a head.
 
     `mixer` is one layer's options, for all layers alike, or a tuple of them: a pattern that is
     repeated until there are `num_layers`.
@@ -24,11 +24,15 @@ class ModelConfig:
     mixer: MixerConfig | tuple[MixerConfig, ...] = option(DeltaNetConfig(), "the layers")  # noqa: RUF009
     embedding: Literal["learned", "one_hot"] = option("learned", "learned vectors, or unit vectors")
     norm: Literal["rms", "layer", "none"] = option("rms", "norm before each part of a block")
+    norm_after: tuple[str, ...] = option(
+        (), "mixers whose blocks have those norms after each part instead"
+    )
     norm_eps: float = option(1e-6, "epsilon of those norms and the final one")
     residual: bool = option(True, "add each part's input to its output")
     mlp: Literal["swiglu", "gated_gelu", "none"] = option("swiglu", "MLP after each mixer")
     mlp_size: int | None = option(None, "MLP width; None: 8/3 or 1.3 (gelu) of hidden size")
     final_norm: bool = option(True, "norm before the head")
+    head: Literal["linear", "none"] = option("linear", "linear, or none: the blocks end in logits")
     head_bias: bool = option(False, "bias in the head")
     tie_embeddings: bool = option(False, "the head is the embedding transposed")
     initializer_range: float | None = option(
@@ -50,6 +54,9 @@ class ModelConfig:
         one_of("embedding", self.embedding, ("learned", "one_hot"))
         one_of("norm", self.norm, ("rms", "layer", "none"))
         one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
+        for name in self.norm_after:
+            one_of("norm_after", name, dict.fromkeys(mixer.name for mixer in pattern))
+        one_of("head", self.head, ("linear", "none"))
         if isinstance(self.mixer, tuple) and (not self.mixer or self.num_layers % len(self.mixer)):
             raise UserError(
                 f"a pattern of mixers must fit num_layers a whole number of times; got "
@@ -62,6 +69,13 @@ class ModelConfig:
             )
         if self.embedding == "one_hot" and self.tie_embeddings:
             raise UserError("tie_embeddings needs embedding = learned; one_hot has no weights")
+        if self.head == "none" and self.vocab_size != self.hidden_size:
+            raise UserError(
+                f"without a head hidden_size must be vocab_size; got {self.hidden_size} and "
+                f"{self.vocab_size}"
+            )
+        if self.head == "none" and (self.head_bias or self.tie_embeddings):
+            raise UserError("head_bias and tie_embeddings need head = linear; none has no weights")
 
     @property
     def mixers(self) -> tuple[MixerConfig, ...]:

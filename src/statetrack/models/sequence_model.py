@@ -29,7 +29,9 @@ class SequenceModel(nn.Module):
             self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = _norm(config) if config.final_norm else nn.Identity()
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
+        self.head: nn.Module = nn.Identity()
+        if config.head == "linear":
+            self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.head_bias)
         self._init_weights()
         if config.tie_embeddings:
             self.head.weight = self.embedding.weight
@@ -39,9 +41,10 @@ class SequenceModel(nn.Module):
         std = self.config.initializer_range
         if std is None:
             return
-        nn.init.normal_(self.head.weight, std=std)
-        if self.head.bias is not None:
-            nn.init.zeros_(self.head.bias)
+        if isinstance(self.head, nn.Linear):
+            nn.init.normal_(self.head.weight, std=std)
+            if self.head.bias is not None:
+                nn.init.zeros_(self.head.bias)
         if self.config.embedding == "learned":
             nn.init.normal_(self.embedding.weight, std=std)
         for mlp in (m for m in self.modules() if isinstance(m, GatedMLP)):
@@ -94,7 +97,7 @@ class SequenceModel(nn.Module):
         x = self._embed(tokens)
         out = []
         for block in self._blocks():
-            out.append(block.mixer.transitions(block.mixer_norm(x)))
+            out.append(block.mixer.transitions(block.mixer_input(x)))
             x, _ = block(x, None)
         return out
 
@@ -110,7 +113,7 @@ class SequenceModel(nn.Module):
     def _embed(self, tokens: Tensor) -> Tensor:
         if self.config.embedding == "learned":
             return self.embedding(tokens)
-        unit = F.one_hot(tokens, self.config.vocab_size).to(self.head.weight.dtype)
+        unit = F.one_hot(tokens, self.config.vocab_size).to(next(self.parameters()).dtype)
         return F.pad(unit, (0, self.config.hidden_size - self.config.vocab_size))
 
     def _states(self, state: State | None) -> State:
@@ -121,12 +124,22 @@ class SequenceModel(nn.Module):
         return state
 
 
+def count_parameters(config: ModelConfig) -> int:
+    """How many numbers such a model trains, without making them."""
+    with torch.device("meta"):
+        return SequenceModel(config).num_parameters()
+
+
 class Block(nn.Module):
-    """x + mixer(norm(x)), then x + mlp(norm(x)) if there is an MLP."""
+    """x + mixer(norm(x)), then x + mlp(norm(x)) if there is an MLP.
+
+    Or, with `norm_after`, x + norm(mixer(x)) and x + norm(mlp(x)).
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.residual = config.residual
+        self.norm_after = config.mixers[layer].name in config.norm_after
         self.mixer_norm = _norm(config)
         self.mixer = config.mixers[layer].build(config.hidden_size)
         self.mixer.init_at_depth(layer, config.num_layers)
@@ -137,19 +150,28 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, state: Any = None, **layout: Any) -> tuple[Tensor, Any]:
         """[B, T, hidden_size] -> the same."""
-        y, state = self.mixer(self.mixer_norm(x), state, **layout)
+        y, state = self.mixer(self.mixer_input(x), state, **layout)
         return self._finish(x, y), state
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token [B, hidden_size]."""
-        y, state = self.mixer.step(self.mixer_norm(x_t), state)
+        y, state = self.mixer.step(self.mixer_input(x_t), state)
         return self._finish(x_t, y), state
 
+    def mixer_input(self, x: Tensor) -> Tensor:
+        """What the mixer sees of the residual stream x."""
+        return x if self.norm_after else self.mixer_norm(x)
+
     def _finish(self, x: Tensor, y: Tensor) -> Tensor:
-        x = x + y if self.residual else y
+        """x with the mixer's output y and the MLP added."""
+        x = self._add(x, self.mixer_norm(y) if self.norm_after else y)
         if self.mlp is None:
             return x
-        y = self.mlp(self.mlp_norm(x))
+        if self.norm_after:
+            return self._add(x, self.mlp_norm(self.mlp(x)))
+        return self._add(x, self.mlp(self.mlp_norm(x)))
+
+    def _add(self, x: Tensor, y: Tensor) -> Tensor:
         return x + y if self.residual else y
 
 

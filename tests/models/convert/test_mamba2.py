@@ -7,10 +7,10 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.layers import Mamba2Config
-from statetrack.models import SequenceModel
-from statetrack.models.convert.mamba2 import mamba2, mamba2_config
+from statetrack.models.convert import convert, translate
 
 CONFIG = {
+    "model_type": "mamba2",
     **{"vocab_size": 7, "hidden_size": 8, "num_hidden_layers": 2, "state_size": 3, "expand": 2},
     **{"num_heads": 4, "head_dim": 4, "n_groups": 2, "conv_kernel": 3, "use_bias": False},
     **{"use_conv_bias": True, "hidden_act": "silu", "layer_norm_epsilon": 1e-5},
@@ -37,10 +37,8 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 def test_config():
-    config = mamba2_config(CONFIG)
-    assert config.mixer == Mamba2Config(
-        d_state=3, head_dim=4, n_groups=2, conv_size=3, dt_min=0.01, dt_max=0.2
-    )
+    config, _ = translate(CONFIG, weights())
+    assert config.mixer == Mamba2Config(d_state=3, head_dim=4, n_groups=2, conv_size=3)
     assert (config.vocab_size, config.hidden_size, config.num_layers) == (7, 8, 2)
     assert (config.mlp, config.final_norm, config.tie_embeddings) == ("none", True, False)
     assert config.norm_eps == 1e-5
@@ -51,22 +49,23 @@ def test_config():
     [([0.1, 0.5], (0.1, 0.5)), ((0.0, {"__float__": "Infinity"}), (0.0, None))],
 )
 def test_limits_of_the_step_size(limit, expected):
-    mixer = mamba2_config({**CONFIG, "time_step_limit": limit}).mixers[0]
+    config, _ = translate({**CONFIG, "time_step_limit": limit}, weights())
+    mixer = config.mixers[0]
     assert (mixer.dt_limit_min, mixer.dt_limit_max) == expected
 
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("use_bias", True, "use_bias = False only; got True"),
-        ("use_conv_bias", False, "use_conv_bias = True only"),
-        ("hidden_act", "gelu", "hidden_act = silu only; got 'gelu'"),
+        ("use_bias", True, "use_bias must be False; got True"),
+        ("use_conv_bias", False, "use_conv_bias must be True"),
+        ("hidden_act", "gelu", "hidden_act must be 'silu' or 'swish'; got 'gelu'"),
         ("num_heads", 3, r"must be expand \* hidden_size; got 3 \* 4 and 2 \* 8"),
     ],
 )
 def test_what_there_is_no_such_model_for(key, value, message):
     with pytest.raises(UserError, match=message):
-        mamba2_config({**CONFIG, key: value})
+        convert({**CONFIG, key: value}, weights())
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -74,8 +73,7 @@ def test_every_weight_finds_its_place(tied):
     theirs = weights()
     if tied:
         del theirs["lm_head.weight"]  # as in a file
-    model = SequenceModel(mamba2_config({**CONFIG, "tie_word_embeddings": tied}))
-    model.load_state_dict(mamba2(theirs))  # strict: neither too many nor too few
+    model = convert({**CONFIG, "tie_word_embeddings": tied}, theirs)
     mixer = model.blocks[1].mixer
     assert torch.equal(mixer.dt_bias, theirs["backbone.layers.1.mixer.dt_bias"])
     assert torch.equal(mixer.conv.weight, theirs["backbone.layers.1.mixer.conv1d.weight"][:, 0])
@@ -84,5 +82,5 @@ def test_every_weight_finds_its_place(tied):
 
 @pytest.mark.parametrize("name", ["model.norm.weight", "backbone.layers.x.norm.weight"])
 def test_weights_of_something_else(name):
-    with pytest.raises(UserError, match=f"a Mamba2ForCausalLM has no '{name}'"):
-        mamba2({**weights(), name: torch.ones(1)})
+    with pytest.raises(UserError, match=f"tensors without a place here: {name}"):
+        convert(CONFIG, {**weights(), name: torch.ones(1)})

@@ -14,11 +14,11 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDel
 from statetrack.layers import GatedDeltaNet
 from statetrack.models.convert.gated_delta_net import olmo_hybrid_mixer, qwen3_next_mixer
 from tests.ops.common import Tensors, assert_all_close, assert_close, draw
+from tests.peers.common import SINGLE, assert_same_gradients
 
 transformers.logging.set_verbosity_error()  # that there are no GPU kernels
 
 WIDTH = 24
-SINGLE = 1e-4  # relative: float32 on both sides, and theirs subtracts sums of logarithms
 
 HEADS: dict[str, Any] = {
     "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -61,7 +61,7 @@ def compare(theirs: Any, layer: GatedDeltaNet, rename: Any) -> None:
     got = values_and_gradients(layer, x)
     for name in ("y", "x"):
         assert_close(got.pop(name), expected.pop(name), SINGLE, name)
-    assert_all_close(got, rename(expected), SINGLE)
+    assert_same_gradients(got, rename(expected))
 
 
 @SHARING

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from transformers import Mamba2Config, Mamba2ForCausalLM
 
-from statetrack.models import SequenceModel
-from statetrack.models.convert.mamba2 import mamba2, mamba2_config
+from statetrack.models.convert import convert, translate
 
 SMALL = {
     **{"vocab_size": 11, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 16},
@@ -35,8 +34,7 @@ def test_logits_and_gradients(variant: str, length: int) -> None:
     with torch.no_grad():  # no parameter stays at a special value
         for parameter in theirs.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    ours = SequenceModel(mamba2_config(config.to_dict()))
-    ours.load_state_dict(mamba2(theirs.state_dict()))
+    ours = convert(config.to_dict(), theirs.state_dict())
 
     tokens = torch.randint(11, (2, length))
     targets = torch.randint(11, (2, length)).flatten()
@@ -46,6 +44,7 @@ def test_logits_and_gradients(variant: str, length: int) -> None:
     for y in (expected, logits):
         F.cross_entropy(y.flatten(0, 1), targets).backward()
     # a state dictionary of gradients is renamed like one of weights
-    gradients = mamba2({name: p.grad for name, p in theirs.named_parameters()})
+    their_gradients = {name: p.grad for name, p in theirs.named_parameters()}
+    _, gradients = translate(config.to_dict(), their_gradients)
     for name, parameter in ours.named_parameters():
         assert relative(parameter.grad, gradients[name]) < 1e-4, name

@@ -1,1 +1,130 @@
-"""Other packages' models as ours: their configuration and their weights, by plain renaming."""
+"""Other packages' checkpoints as our models: Hugging Face transformers and flash-linear-attention.
+
+    model = load_pretrained("folder")                           # as the checkpoint says
+    model = load_pretrained("folder", allow_neg_eigval=True)    # the same weights in [-1, 1]
+
+Neither package is needed. One file here is one family: it reads the options and renames the
+tensors, and whatever it does not know is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from statetrack.config import unknown
+from statetrack.errors import UserError
+from statetrack.files import read_json
+from statetrack.layers import MixerConfig
+from statetrack.models.config import ModelConfig
+from statetrack.models.convert import fla
+from statetrack.models.convert.mamba import mamba
+from statetrack.models.convert.mamba2 import mamba2
+from statetrack.models.convert.olmo_hybrid import olmo_hybrid
+from statetrack.models.convert.source import Options, Tensors
+from statetrack.models.sequence_model import SequenceModel
+
+__all__ = ["FAMILIES", "convert", "load_pretrained", "translate"]
+
+Family = Callable[[Options, Tensors], tuple[ModelConfig, dict[str, Tensor]]]
+
+FAMILIES: dict[str, Family] = {
+    "delta_net": fla.delta_net,
+    "gated_deltanet": fla.gated_delta_net,
+    "gated_deltaproduct": fla.gated_delta_product,
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "olmo_hybrid": olmo_hybrid,
+}
+"""By the `model_type` of their config.json."""
+
+
+def convert(
+    config: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    *,
+    allow_neg_eigval: bool | None = None,
+) -> SequenceModel:
+    """A model with the weights of another package's, in float32 or wider.
+
+    Args:
+        config: the checkpoint's config.json, or `model.config.to_dict()`.
+        state: its tensors by name, or `model.state_dict()`.
+        allow_neg_eigval: the range of the eigenvalues; None leaves it as the checkpoint has it.
+    """
+    model_config, weights = translate(config, state, allow_neg_eigval=allow_neg_eigval)
+    model = SequenceModel(model_config)
+    model.to(reduce(torch.promote_types, (t.dtype for t in weights.values()), torch.float32))
+    wanted = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    found = {name: tuple(t.shape) for name, t in weights.items()}
+    for name in wanted:
+        assert name in found, f"{config['model_type']} leaves {name} as it was"
+        if found[name] != wanted[name]:
+            raise UserError(
+                f"the checkpoint's tensors do not fit its config.json: {name} would be "
+                f"{list(found[name])}, not {list(wanted[name])}"
+            )
+    model.load_state_dict(weights)
+    return model
+
+
+def translate(
+    config: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    *,
+    allow_neg_eigval: bool | None = None,
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """What `convert` builds: our configuration, and the tensors under our names."""
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        raise unknown("model_type", kind, FAMILIES)
+    options, tensors = Options(config), Tensors(state)
+    model_config, weights = FAMILIES[kind](options, tensors)
+    options.finish()
+    tensors.finish()
+    if allow_neg_eigval is not None:
+        mixers = tuple(_in_range(mixer, allow_neg_eigval) for mixer in model_config.mixers)
+        same = len(set(mixers)) == 1
+        model_config = replace(model_config, mixer=mixers[0] if same else mixers)
+    return model_config, weights
+
+
+def _in_range(mixer: MixerConfig, allow_neg_eigval: bool) -> MixerConfig:
+    return mixer if mixer.no_switch else replace(mixer, allow_neg_eigval=allow_neg_eigval)
+
+
+def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None) -> SequenceModel:
+    """`convert` for a folder with config.json and safetensors, whole or in shards."""
+    folder = Path(folder)
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.json'} must hold an object with keys")
+    state: dict[str, Tensor] = {}
+    for file in _tensor_files(folder):
+        try:
+            state.update(safetensors.torch.load_file(file))
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"cannot read {file}: {error}") from None
+    return convert(config, state, allow_neg_eigval=allow_neg_eigval)
+
+
+def _tensor_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = read_json(index)
+        names = shards.get("weight_map") if isinstance(shards, dict) else None
+        if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
+            raise UserError(f"{index} must say under weight_map which tensor is in which file")
+        return [folder / name for name in sorted(set(names.values()))]
+    whole = folder / "model.safetensors"
+    if not whole.is_file():
+        raise UserError(f"{folder} has no model.safetensors (pickled weights are not read)")
+    return [whole]

@@ -1,80 +1,70 @@
-"""Mamba2ForCausalLM of Hugging Face transformers."""
+"""Mamba2 of transformers (`Mamba2ForCausalLM`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.layers import Mamba2Config
 from statetrack.models.config import ModelConfig
+from statetrack.models.convert.parts import ends, prefixed
+from statetrack.models.convert.source import Options, Tensors
 
-_AROUND = {
-    "backbone.embeddings.weight": "embedding.weight",
-    "backbone.norm_f.weight": "norm.weight",
-    "lm_head.weight": "head.weight",
-}
-_FIXED = {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu"}
+SAME = ("A_log", "D", "dt_bias", "in_proj.weight", "norm.weight", "out_proj.weight")
 
 
-def mamba2_config(hf_config: Mapping[str, Any]) -> ModelConfig:
-    """The model that a Mamba2Config, as a dictionary or its config.json, describes."""
-    for key, value in _FIXED.items():
-        if hf_config[key] != value:
-            raise UserError(f"Mamba2 has {key} = {value} only; got {hf_config[key]!r}")
-    channels = hf_config["num_heads"] * hf_config["head_dim"]
-    if channels != hf_config["expand"] * hf_config["hidden_size"]:
+def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """The model around the layers has a final norm and no MLPs."""
+    options.expect("hidden_act", "silu", "swish")
+    options.expect("use_bias", False)
+    options.expect("use_conv_bias", True)
+    options.ignore("chunk_size", "residual_in_fp32", "rescale_prenorm_residual")
+    options.ignore("time_step_rank", "time_step_min", "time_step_max", "time_step_floor")
+    hidden_size, expand = options.get("hidden_size", 4096), options.get("expand", 2)
+    heads, head_dim = options.get("num_heads", 128), options.get("head_dim", 64)
+    if heads * head_dim != expand * hidden_size:
         raise UserError(
-            "num_heads * head_dim must be expand * hidden_size; got "
-            f"{hf_config['num_heads']} * {hf_config['head_dim']} and "
-            f"{hf_config['expand']} * {hf_config['hidden_size']}"
+            f"num_heads * head_dim must be expand * hidden_size; got {heads} * {head_dim} and "
+            f"{expand} * {hidden_size}"
         )
-    low, high = hf_config["time_step_limit"]
-    if not isinstance(high, float | int) or math.isinf(high):  # config.json has an object for inf
+    low, high = options.get("time_step_limit", (0.0, math.inf))
+    if not isinstance(high, float | int) or math.isinf(high):  # JSON has no number for infinity
         high = None
+    eps = options.get("layer_norm_epsilon", 1e-5)
     mixer = Mamba2Config(
-        d_state=hf_config["state_size"],
-        expand=hf_config["expand"],
-        head_dim=hf_config["head_dim"],
-        n_groups=hf_config["n_groups"],
-        conv_size=hf_config["conv_kernel"],
-        dt_min=hf_config["time_step_min"],
-        dt_max=hf_config["time_step_max"],
+        d_state=options.get("state_size", 128),
+        expand=expand,
+        head_dim=head_dim,
+        n_groups=options.get("n_groups", 8),
+        conv_size=options.get("conv_kernel", 4),
         dt_limit_min=low,
         dt_limit_max=high,
-        output_norm_eps=hf_config["layer_norm_epsilon"],
+        output_norm_eps=eps,
     )
-    return ModelConfig(
-        vocab_size=hf_config["vocab_size"],
-        hidden_size=hf_config["hidden_size"],
-        num_layers=hf_config["num_hidden_layers"],
+    tied = options.get("tie_word_embeddings", False)
+    config = ModelConfig(
+        vocab_size=options.get("vocab_size", 32768),
+        hidden_size=hidden_size,
+        num_layers=options.get("num_hidden_layers", 64),
         mixer=mixer,
-        norm_eps=hf_config["layer_norm_epsilon"],
+        norm_eps=eps,
         mlp="none",
-        tie_embeddings=hf_config["tie_word_embeddings"],
-        initializer_range=hf_config["initializer_range"],
+        tie_embeddings=tied,
     )
+    weights = ends(tensors, "backbone.embeddings.weight", "backbone.norm_f.weight", tied)
+    for layer in range(config.num_layers):
+        source, target = tensors.under(f"backbone.layers.{layer}."), f"blocks.{layer}."
+        weights[f"{target}mixer_norm.weight"] = source["norm.weight"]
+        weights |= prefixed(f"{target}mixer.", mamba2_mixer(source.under("mixer.")))
+    return config, weights
 
 
-def mamba2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a Mamba2ForCausalLM under our names."""
-    weights = {_name(name): tensor for name, tensor in state.items()}
-    for name, tensor in weights.items():
-        if name.endswith(".conv.weight"):
-            weights[name] = tensor.squeeze(1)  # [D, 1, W] -> [D, W]
-    weights.setdefault("head.weight", weights["embedding.weight"])  # a file has tied ones once
-    return weights
-
-
-def _name(name: str) -> str:
-    if name in _AROUND:
-        return _AROUND[name]
-    backbone, _, rest = name.partition(".layers.")
-    layer, _, part = rest.partition(".")
-    if backbone != "backbone" or not layer.isdigit():
-        raise UserError(f"a Mamba2ForCausalLM has no {name!r}")
-    part = "mixer_norm.weight" if part == "norm.weight" else part.replace("conv1d.", "conv.")
-    return f"blocks.{layer}.{part}"
+def mamba2_mixer(tensors: Tensors) -> dict[str, Tensor]:
+    """The weights of `Mamba2Mixer`."""
+    conv = {
+        "conv.weight": tensors["conv1d.weight"][:, 0],  # [D, 1, W]
+        "conv.bias": tensors["conv1d.bias"],
+    }
+    return conv | {name: tensors[name] for name in SAME}

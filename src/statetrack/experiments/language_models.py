@@ -1,0 +1,52 @@
+"""The paper's language models, by name; each in both ranges of eigenvalues.
+
+The paper does not print their sizes: these are the ones that its authors' scripts and libraries
+have for models called so, with the 32,000 tokens of the Mistral tokenizer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from statetrack.config import unknown
+from statetrack.layers import DeltaNetConfig, MambaConfig, MixerConfig
+from statetrack.models import ModelConfig
+
+LANGUAGE_MODELS = {
+    "delta_net-340M": ModelConfig(
+        vocab_size=32_000,
+        hidden_size=1024,
+        num_layers=24,
+        mixer=DeltaNetConfig(num_heads=8),
+        mlp_size=2816,
+        tie_embeddings=True,
+        initializer_range=0.006,
+    ),
+    "delta_net-1.3B": ModelConfig(
+        vocab_size=32_000,
+        hidden_size=2048,
+        num_layers=24,
+        mixer=DeltaNetConfig(num_heads=16),
+        mlp_size=5632,
+        initializer_range=0.006,
+    ),
+    "mamba-370M": ModelConfig(
+        vocab_size=32_000,
+        hidden_size=1024,
+        num_layers=48,
+        mixer=MambaConfig(),
+        norm_eps=1e-5,
+        mlp="none",
+        tie_embeddings=True,
+        initializer_range=0.006,
+    ),
+}
+
+
+def language_model(name: str, *, allow_neg_eigval: bool = False) -> ModelConfig:
+    """One of LANGUAGE_MODELS, with eigenvalues in [0, 1] or [-1, 1]."""
+    if name not in LANGUAGE_MODELS:
+        raise unknown("language model", name, LANGUAGE_MODELS)
+    model = LANGUAGE_MODELS[name]
+    assert isinstance(model.mixer, MixerConfig)
+    return replace(model, mixer=replace(model.mixer, allow_neg_eigval=allow_neg_eigval))

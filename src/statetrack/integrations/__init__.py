@@ -1,0 +1,1 @@
+"""Other people's models on our kernels; nothing here is a dependency."""

@@ -1,0 +1,122 @@
+"""Models of Hugging Face transformers, run by our kernels on a CPU.
+
+    from statetrack.integrations.hf import accelerate
+
+    handle = accelerate(model)     # the same numbers, sooner: training, evaluation, generation
+    handle.undo()                  # or: with accelerate(model): ...
+
+transformers' layers call their convolution and their recurrence as functions of their module. The
+`forward` of each layer of the given model is replaced by the same code that sees our functions
+under those names; classes, modules and other models stay as they are. A layer keeps its weights,
+its cache and its handling of masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import CellType, FunctionType, MethodType, TracebackType
+from typing import Any
+
+from torch import nn
+
+from statetrack.errors import UserError
+from statetrack.integrations import hf_functions as ours
+
+Functions = Mapping[str, Callable[..., Any]]
+
+_CONV: Functions = {
+    "causal_conv1d_fn": ours.causal_conv,
+    "causal_conv1d_update": ours.causal_conv_update,
+}
+_DELTA: Functions = {
+    **_CONV,
+    "torch_chunk_gated_delta_rule": ours.gated_delta_rule,
+    "torch_recurrent_gated_delta_rule": ours.gated_delta_rule_step,
+}
+LAYERS: dict[str, Functions] = {
+    "transformers.models.mamba.modeling_mamba.MambaMixer": {
+        **_CONV,
+        "mamba_selective_scan": ours.mamba_scan,
+        "mamba_selective_state_update": ours.mamba_step,
+    },
+    "transformers.models.mamba2.modeling_mamba2.Mamba2Mixer": {
+        **_CONV,
+        "mamba2_chunk_scan": ours.mamba2_scan,
+        "mamba2_selective_state_update": ours.mamba2_step,
+    },
+    "transformers.models.olmo_hybrid.modeling_olmo_hybrid.OlmoHybridGatedDeltaNet": _DELTA,
+    "transformers.models.qwen3_next.modeling_qwen3_next.Qwen3NextGatedDeltaNet": _DELTA,
+}
+"""What each layer's `forward` calls, and what it is to call instead."""
+
+
+class Acceleration:
+    """What `accelerate` has done; as a context manager it is undone at the end."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self.layers = layers
+
+    def undo(self) -> None:
+        """Give the layers their own functions back."""
+        for layer in self.layers:
+            del layer.forward
+        self.layers = []
+
+    def __enter__(self) -> Acceleration:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+def accelerate(model: nn.Module) -> Acceleration:
+    """Let the Mamba, Mamba2, Qwen3-Next and OLMo-Hybrid layers of a model run on our kernels.
+
+    In place; outputs, gradients and generated tokens stay the same up to rounding. The model must
+    be on the CPU.
+    """
+    layers = {m: LAYERS[_path(m)] for m in model.modules() if _path(m) in LAYERS}
+    name = type(model).__name__
+    if not layers:
+        known = ", ".join(path.rpartition(".")[2] for path in LAYERS)
+        raise UserError(f"{name} has no layer that can be accelerated; these can be: {known}")
+    if not all(p.is_cpu for layer in layers for p in layer.parameters()):
+        raise UserError(f"{name} is not on the CPU, and only there can it be accelerated")
+    for layer in layers:
+        if "forward" in vars(layer):
+            raise UserError(f"{name} has layers whose forward has been replaced; undo that first")
+        if getattr(layer, "activation", "silu") not in ours.ACTIVATIONS:
+            allowed = ", ".join(ours.ACTIVATIONS)
+            raise UserError(f"{name} has the activation {layer.activation!r}, not {allowed}")
+    forwards = [_with(type(m).forward, functions) for m, functions in layers.items()]
+    for layer, forward in zip(layers, forwards, strict=True):
+        layer.forward = MethodType(forward, layer)
+    return Acceleration(list(layers))
+
+
+def _path(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__name__}"
+
+
+def _with(forward: Any, functions: Functions) -> FunctionType:
+    """A copy of a function that finds `functions` among its globals; decorators are kept."""
+    if inner := getattr(forward, "__wrapped__", None):
+        copy = _with(inner, functions)
+        cells = forward.__closure__
+        closure = tuple(CellType(copy) if c.cell_contents is inner else c for c in cells)
+        return _copy(forward, forward.__globals__, closure)
+    if missing := set(functions) - set(forward.__code__.co_names):
+        names = ", ".join(sorted(missing))
+        raise UserError(f"this version of transformers is not known: {forward} calls no {names}")
+    return _copy(forward, {**forward.__globals__, **functions}, forward.__closure__)
+
+
+def _copy(function: Any, names: dict[str, Any], closure: Any) -> FunctionType:
+    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, closure)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

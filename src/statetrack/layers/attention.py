@@ -1,0 +1,174 @@
+"""Attention: the Transformer's softmax attention with rotary positions, the baseline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from statetrack.config import at_least, option
+from statetrack.errors import UserError
+from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.common import RMSNorm
+
+
+@dataclass(frozen=True)
+class AttentionConfig(MixerConfig):
+    """Options of attention."""
+
+    name: ClassVar[str] = "attention"
+    label: ClassVar[str] = "Attention"
+    no_switch: ClassVar[str] = "it keeps every token instead of a state that some A(x) changes"
+    about: ClassVar[str] = "no A(x): causal softmax attention with rotary positions"
+
+    num_heads: int = option(4, "heads of the queries")
+    num_kv_heads: int | None = option(None, "heads of keys and values; None: as many as of queries")
+    rope_base: float | None = option(
+        10_000.0, "base of the rotary positions' wavelengths; None for no positions"
+    )
+    qk_norm_eps: float | None = option(
+        None, "epsilon of a norm on all of q and all of k before the positions; None for no norm"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("num_heads", self.num_heads, 1)
+        if self.rope_base is not None:
+            at_least("rope_base", self.rope_base, 1)
+        if self.qk_norm_eps is not None:
+            at_least("qk_norm_eps", self.qk_norm_eps, 0)
+        if self.num_kv_heads is not None:
+            at_least("num_kv_heads", self.num_kv_heads, 1)
+            if self.num_heads % self.num_kv_heads:
+                got = f"{self.num_kv_heads} for {self.num_heads}"
+                raise UserError(f"num_kv_heads must divide num_heads; got {got}")
+
+
+class AttentionState(NamedTuple):
+    """The cache: what attention has seen. S grows; a row has tokens at 0 .. length - 1 of it."""
+
+    k: Tensor  # [B, S, H, D]: keys, rotated already, in the type of the weights
+    v: Tensor  # [B, S, H, D]
+    length: Tensor  # [B] int64
+
+
+@register
+class Attention(Mixer):
+    """o_t = sum over s <= t of softmax_s(q_t^T k_s / sqrt(D)) v_s,  y_t = W_o o_t.
+
+    q, k, v are projections of x without biases; q and k are turned by their positions (RoPE), if
+    wanted after a norm over all heads together. Its state is the cache of keys and values. Options:
+    see AttentionConfig.
+    """
+
+    config_class = AttentionConfig
+    config: AttentionConfig
+
+    def __init__(self, hidden_size: int, config: AttentionConfig | None = None, **options: Any):
+        super().__init__(hidden_size, config, **options)
+        c = self.config
+        if hidden_size % (2 * c.num_heads):
+            raise UserError(
+                f"num_heads must divide hidden_size into heads of even size; got {c.num_heads} "
+                f"heads for {hidden_size}"
+            )
+        self.head_size = hidden_size // c.num_heads
+        self.kv_heads = c.num_kv_heads or c.num_heads
+        heads = c.num_heads + 2 * self.kv_heads
+        self.qkv_proj = nn.Linear(hidden_size, heads * self.head_size, bias=False)
+        self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
+        if c.qk_norm_eps is not None:
+            self.q_norm = RMSNorm(hidden_size, c.qk_norm_eps)
+            self.k_norm = RMSNorm(self.kv_heads * self.head_size, c.qk_norm_eps)
+        for projection in (self.qkv_proj, self.o_proj):
+            nn.init.normal_(projection.weight, std=0.02)
+
+    def init_at_depth(self, layer: int, num_layers: int) -> None:
+        # keeps the variance of the residual stream the same at any depth
+        nn.init.normal_(self.o_proj.weight, std=0.02 / math.sqrt(2 * num_layers))
+
+    def init_state(self, batch: int) -> AttentionState:
+        empty = self.o_proj.weight.new_zeros(batch, 0, self.kv_heads, self.head_size)
+        length = torch.zeros(batch, dtype=torch.int64, device=self.device)
+        return AttentionState(empty, empty, length)
+
+    def _layout(self, state: AttentionState) -> list[list[int]]:
+        layout = super()._layout(state)
+        if state.k.shape[:2] == state.v.shape[:2]:
+            layout[0][:1] = layout[1][:1] = [-1]  # S is free, but one for both
+        return layout
+
+    def mix(
+        self, x: Tensor, state: AttentionState, valid: Tensor | None, backend: str = "auto"
+    ) -> tuple[Tensor, AttentionState]:
+        H, KV = self.config.num_heads, self.kv_heads
+        T, past = x.shape[1], state.k.shape[1]
+        steps = torch.arange(T, device=x.device)
+        # if every row's past fills the cache, the new tokens come right behind it
+        aligned = past == 0 or (valid is None and bool((state.length == past).all()))
+        positions = past + steps if aligned else state.length[:, None] + steps  # [T] or [B, T]
+
+        sizes = [heads * self.head_size for heads in (H, KV, KV)]
+        q, k, v = self.qkv_proj(x).split(sizes, -1)
+        q, k = self.q_norm(q), self.k_norm(k)
+        q, k, v = (part.unflatten(-1, (-1, self.head_size)) for part in (q, k, v))
+        if self.config.rope_base is not None:
+            q, k = (rotate(part, positions, self.config.rope_base) for part in (q, k))
+        dtype = self.o_proj.weight.dtype
+        q, k, v = (part.to(dtype) for part in (q, k, v))
+        count = T if valid is None else valid.sum(1)
+        length = state.length + count
+        k_past, v_past = state.k.to(dtype), state.v.to(dtype)
+        if aligned:
+            k, v = torch.cat([k_past, k], 1), torch.cat([v_past, v], 1)
+        else:
+            size = max(past, int(length.max()))
+            there = x.new_ones(x.shape[:2], dtype=torch.bool) if valid is None else valid
+            k, v = (
+                _put(cache, new, positions, there, size)
+                for cache, new in ((k_past, k), (v_past, v))
+            )
+        # padding lies at the right ends, where only padding sees it
+        mask = None
+        if past and not (aligned and T == 1):
+            mask = torch.arange(k.shape[1], device=x.device) <= positions[..., None]  # [.., T, S]
+            mask = mask if aligned else mask[:, None]
+        o = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=mask,
+            is_causal=past == 0,
+            enable_gqa=H != KV,
+        )
+        return self.o_proj(o.transpose(1, 2).flatten(-2)), AttentionState(k, v, length)
+
+    def transitions(self, x: Tensor) -> None:
+        return None
+
+
+def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Turn each pair (x_i, x_{i + D/2}) by position * base^(-2 i / D).
+
+    x: [B, T, H, D]; positions: [T] or [B, T]. In float32 or wider.
+    """
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    half = x.shape[-1] // 2
+    frequencies = base ** (-torch.arange(half, dtype=x.dtype, device=x.device) / half)
+    angles = (positions[..., None] * frequencies)[..., None, :]  # [.., T, 1, D / 2]
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def _put(cache: Tensor, new: Tensor, positions: Tensor, there: Tensor, size: int) -> Tensor:
+    """The cache [B, S, H, D], now of `size`, with the tokens that are there at their positions."""
+    cache = F.pad(cache, (0, 0, 0, 0, 0, size - cache.shape[1]))
+    rows, columns = there.nonzero(as_tuple=True)
+    return cache.index_put((rows, positions[rows, columns]), new[rows, columns])

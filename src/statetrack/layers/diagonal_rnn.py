@@ -1,0 +1,74 @@
+"""The diagonal RNN: the smallest linear RNN that shows what the range of eigenvalues decides."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.transitions import Diagonal
+from statetrack.ops.linear_scan import linear_scan
+
+SHARPNESS = 10.0  # of the gate, so that its ends are within reach of small weights
+
+
+@dataclass(frozen=True)
+class DiagonalRNNConfig(MixerConfig):
+    """Options of the diagonal RNN."""
+
+    name: ClassVar[str] = "diagonal_rnn"
+    label: ClassVar[str] = "Diagonal RNN"
+    about: ClassVar[str] = "A(x) diagonal: sigmoid(10 W x), or tanh(10 W x) with the switch"
+
+
+class DiagonalRNNState(NamedTuple):
+    """What the diagonal RNN remembers."""
+
+    h: Tensor  # [B, D]
+
+
+@register
+class DiagonalRNN(Mixer):
+    """h_t = a(x_t) h_{t-1} + (W_B x_t + b_B) x_t elementwise,  y_t = h_t.
+
+    a(x) = sigmoid(10 (W_A x + b_A)) in [0, 1], or the tanh of the same in [-1, 1] with
+    `allow_neg_eigval`.
+    """
+
+    config_class = DiagonalRNNConfig
+    config: DiagonalRNNConfig
+
+    def __init__(self, hidden_size: int, config: DiagonalRNNConfig | None = None, **options: Any):
+        super().__init__(hidden_size, config, **options)
+        self.W_A = nn.Linear(hidden_size, hidden_size)
+        self.W_B = nn.Linear(hidden_size, hidden_size)
+        with torch.no_grad():
+            for projection in (self.W_A, self.W_B):
+                projection.weight /= math.sqrt(hidden_size)
+
+    def init_state(self, batch: int) -> DiagonalRNNState:
+        return DiagonalRNNState(torch.zeros(batch, self.hidden_size, device=self.device))
+
+    def _gate(self, x: Tensor) -> Tensor:
+        """a(x) [B, T, D] in float32 or wider."""
+        a = SHARPNESS * self.W_A(x).to(torch.promote_types(x.dtype, torch.float32))
+        return torch.tanh(a) if self.config.allow_neg_eigval else torch.sigmoid(a)
+
+    def mix(
+        self, x: Tensor, state: DiagonalRNNState, valid: Tensor | None, backend: str = "auto"
+    ) -> tuple[Tensor, DiagonalRNNState]:
+        gate, factor = self._gate(x), self.W_B(x)
+        write = (factor * x).to(gate.dtype)
+        if valid is not None:
+            gate = gate.masked_fill(~valid[..., None], 1.0)
+            write = write.masked_fill(~valid[..., None], 0.0)
+        h = linear_scan(gate, write, state.h.to(gate.dtype), backend=backend)
+        return h.to(factor.dtype), DiagonalRNNState(h[:, -1])
+
+    def transitions(self, x: Tensor) -> Diagonal:
+        low = -1.0 if self.config.allow_neg_eigval else 0.0
+        return Diagonal(self._gate(x)[:, :, None], bounds=(low, 1.0))  # [B, T, 1, D]

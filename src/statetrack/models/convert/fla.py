@@ -1,0 +1,124 @@
+"""DeltaNet, Gated DeltaNet and Gated DeltaProduct of flash-linear-attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from statetrack.layers import (
+    DeltaNetConfig,
+    DeltaProductConfig,
+    GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
+    MixerConfig,
+)
+from statetrack.models.config import ModelConfig
+from statetrack.models.convert import gated_delta_net as layers
+from statetrack.models.convert.parts import ends, gated_mlp, prefixed
+from statetrack.models.convert.source import Options, Tensors
+
+
+def delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """`DeltaNetForCausalLM`; our q and k have a SiLU with a convolution, and none without."""
+    conv = options.get("use_short_conv", True)
+    options.expect("qk_activation", "silu" if conv else "identity", default="silu")
+    options.expect("qk_norm", "l2")
+    options.expect("use_beta", True)
+    options.ignore("use_output_norm")  # fla normalises in any case
+    mixer = DeltaNetConfig(
+        expand_k=options.get("expand_k", 1.0),
+        expand_v=options.get("expand_v", 1.0),
+        output_gate=options.get("use_gate", False),
+        **_common(options, num_heads=16),
+    )
+    return _model(options, tensors, mixer, layers.fla_delta_net, num_layers=24)
+
+
+def gated_delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """`GatedDeltaNetForCausalLM`."""
+    options.expect("output_gate_activation", "swish", "silu")
+    mixer = GatedDeltaNetConfig(
+        num_v_heads=options.get("num_v_heads", None),
+        output_gate=options.get("use_gate", True),
+        **_common(options, num_heads=6),
+        **_sizes(options),
+    )
+    return _model(options, tensors, mixer, layers.fla_gated_delta_net, num_layers=21)
+
+
+def gated_delta_product(
+    options: Options, tensors: Tensors
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """`GatedDeltaProductForCausalLM`; without `use_forget_gate` it is our DeltaProduct."""
+    gated = options.get("use_forget_gate", False)
+    mixer = (GatedDeltaProductConfig if gated else DeltaProductConfig)(
+        num_householder=options.get("num_householder", 1),
+        output_gate=options.get("use_output_gate", True),
+        **_common(options, num_heads=6),
+        **_sizes(options),
+    )
+    return _model(options, tensors, mixer, layers.fla_gated_delta_product, num_layers=21)
+
+
+def _common(options: Options, num_heads: int) -> dict[str, Any]:
+    """What all these layers have; `num_heads` is what fla takes by default."""
+    conv = options.get("conv_size", 4)
+    return {
+        "allow_neg_eigval": options.get("allow_neg_eigval", False),
+        "num_heads": options.get("num_heads", num_heads),
+        "conv_size": conv if options.get("use_short_conv", True) else 0,
+        "head_norm_eps": options.get("norm_eps", 1e-6),
+    }
+
+
+def _sizes(options: Options) -> dict[str, Any]:
+    """The sizes of heads, of which ours are shares of the hidden size."""
+    hidden_size, head_dim = options.get("hidden_size", 2048), options.get("head_dim", 256)
+    heads = options.get("num_heads", 6)
+    value_heads = options.get("num_v_heads", None) or heads
+    values = value_heads * int(head_dim * options.get("expand_v", 2.0))
+    return {"expand_k": heads * head_dim / hidden_size, "expand_v": values / hidden_size}
+
+
+def _model(
+    options: Options,
+    tensors: Tensors,
+    mixer: MixerConfig,
+    mixer_weights: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
+    num_layers: int,
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """What fla builds around a layer: pre-norm blocks with a SwiGLU.
+
+    `mixer_weights` renames the tensors of a layer; `num_layers` is what fla takes by default.
+    """
+    options.expect("hidden_act", "swish")
+    options.expect("attn", None)
+    options.expect("attnres_block_size", None)
+    options.ignore("attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy")
+    options.ignore("fuse_linear_cross_entropy", "use_l2warp")
+    hidden_size = options.get("hidden_size", 2048)
+    ratio = options.get("hidden_ratio", 4)
+    size = options.get("intermediate_size", None)
+    if size is None:
+        size = 256 * math.ceil(int(hidden_size * (4 if ratio is None else ratio) * 2 / 3) / 256)
+    tied = options.get("tie_word_embeddings", False)
+    config = ModelConfig(
+        vocab_size=options.get("vocab_size", 32000),
+        hidden_size=hidden_size,
+        num_layers=options.get("num_hidden_layers", num_layers),
+        mixer=mixer,
+        norm_eps=options.get("norm_eps", 1e-6),
+        mlp_size=size,
+        tie_embeddings=tied,
+    )
+    weights = ends(tensors, "model.embeddings.weight", "model.norm.weight", tied)
+    for layer in range(config.num_layers):
+        source, target = tensors.under(f"model.layers.{layer}."), f"blocks.{layer}."
+        weights[f"{target}mixer_norm.weight"] = source["attn_norm.weight"]
+        weights[f"{target}mlp_norm.weight"] = source["mlp_norm.weight"]
+        weights |= prefixed(f"{target}mixer.", mixer_weights(source.under("attn.")))
+        weights |= prefixed(f"{target}mlp.", gated_mlp(source.under("mlp.")))
+    return config, weights

@@ -1,0 +1,109 @@
+"""OLMo-Hybrid of transformers (`OlmoHybridForCausalLM`): Gated DeltaNet and attention in turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.config import one_of
+from statetrack.layers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
+from statetrack.models.config import ModelConfig
+from statetrack.models.convert.gated_delta_net import olmo_hybrid_mixer
+from statetrack.models.convert.parts import ends, gated_mlp, prefixed
+from statetrack.models.convert.source import Options, Tensors
+
+IN_FILES = {
+    "input_layernorm": "attention_layer_norm",
+    "post_attention_layernorm": "feedforward_layer_norm",
+}
+"""What transformers calls its modules, and these in the files that it writes and reads."""
+
+HEAD_NORM_EPS = 1e-5  # of the norm on each head, whatever rms_norm_eps is
+
+
+def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Norms come before the parts of a block with Gated DeltaNet, after those with attention."""
+    options.expect("hidden_act", "silu", "swish")
+    options.expect("attention_bias", False)
+    options.expect("attention_dropout", 0.0, None)
+    options.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max")
+    options.ignore("linear_dt_init_floor")
+    num_layers = options.get("num_hidden_layers", 32)
+    kinds = options.get("layer_types", None) or _default_kinds(num_layers)
+    mixers = {"linear_attention": _gated_delta_net(options), "full_attention": _attention(options)}
+    for kind in kinds:
+        one_of("the checkpoint's layer_types", kind, mixers)
+    tied = options.get("tie_word_embeddings", False)
+    config = ModelConfig(
+        vocab_size=options.get("vocab_size", 100352),
+        hidden_size=options.get("hidden_size", 3840),
+        num_layers=num_layers,
+        mixer=tuple(mixers[kind] for kind in kinds),
+        norm_after=("attention",) if "full_attention" in kinds else (),
+        norm_eps=options.get("rms_norm_eps", 1e-6),
+        mlp_size=options.get("intermediate_size", 11008),
+        tie_embeddings=tied,
+    )
+    weights = ends(tensors, "model.embed_tokens.weight", "model.norm.weight", tied)
+    for layer, kind in enumerate(kinds):
+        source, target = tensors.under(f"model.layers.{layer}."), f"blocks.{layer}."
+        if kind == "full_attention":
+            norms = "post_attention_layernorm", "post_feedforward_layernorm"
+            mixer = attention_mixer(source.under("self_attn."))
+        else:
+            norms = "input_layernorm", "post_attention_layernorm"
+            mixer = olmo_hybrid_mixer(source.under("linear_attn."))
+        for name, norm in zip(("mixer_norm", "mlp_norm"), norms, strict=True):
+            theirs = norm if f"{norm}.weight" in source else IN_FILES.get(norm, norm)
+            weights[f"{target}{name}.weight"] = source[f"{theirs}.weight"]
+        weights |= prefixed(f"{target}mixer.", mixer)
+        weights |= prefixed(f"{target}mlp.", gated_mlp(source.under("mlp.")))
+    return config, weights
+
+
+def attention_mixer(tensors: Tensors) -> dict[str, Tensor]:
+    """The weights of `OlmoHybridAttention`: q, k and v are one matrix here."""
+    same = ("q_norm.weight", "k_norm.weight", "o_proj.weight")
+    qkv = torch.cat([tensors[f"{part}_proj.weight"] for part in "qkv"])
+    return {"qkv_proj.weight": qkv} | {name: tensors[name] for name in same}
+
+
+def _gated_delta_net(options: Options) -> MixerConfig:
+    hidden_size, heads = options.get("hidden_size", 3840), options.get("num_attention_heads", 30)
+    key_heads = options.get("linear_num_key_heads", None) or heads
+    value_heads = options.get("linear_num_value_heads", None) or heads
+    key_size = options.get("linear_key_head_dim", None) or int(0.75 * hidden_size / key_heads)
+    value_size = options.get("linear_value_head_dim", None) or 2 * key_size
+    return GatedDeltaNetConfig(
+        allow_neg_eigval=options.get("linear_allow_neg_eigval", True),
+        num_heads=key_heads,
+        num_v_heads=value_heads,
+        expand_k=key_heads * key_size / hidden_size,
+        expand_v=value_heads * value_size / hidden_size,
+        conv_size=options.get("linear_conv_kernel_dim", 4),
+        head_norm_eps=HEAD_NORM_EPS,
+    )
+
+
+def _attention(options: Options) -> MixerConfig:
+    return AttentionConfig(
+        num_heads=options.get("num_attention_heads", 30),
+        num_kv_heads=options.get("num_key_value_heads", None),
+        rope_base=_rope_base(options.get("rope_parameters", None) or {}),
+        qk_norm_eps=options.get("rms_norm_eps", 1e-6),
+    )
+
+
+def _rope_base(rope: dict[str, Any]) -> float | None:
+    """A theta of None, as in the released checkpoints, is no positions at all."""
+    one_of("the checkpoint's rope_type", rope.get("rope_type", "default"), ["default"])
+    return rope.get("rope_theta", 10_000.0)
+
+
+def _default_kinds(num_layers: int) -> list[str]:
+    """Attention in every fourth layer, or at least in the last."""
+    kinds = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
+    kinds = (kinds * num_layers)[:num_layers]
+    return kinds if "full_attention" in kinds else [*kinds[:-1], "full_attention"]

@@ -1,0 +1,29 @@
+"""What the families have in common: embedding, head and MLP."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from statetrack.errors import UserError
+from statetrack.models.convert.source import Tensors
+
+
+def ends(tensors: Tensors, embedding: str, norm: str, tied: bool) -> dict[str, Tensor]:
+    """Embedding, final norm and head; a tied head may be left out of a checkpoint."""
+    weight = tensors[embedding]
+    head = tensors["lm_head.weight"] if not tied or "lm_head.weight" in tensors else weight
+    if tied and not torch.equal(head, weight):
+        raise UserError(f"the checkpoint ties lm_head.weight and {embedding}, but they differ")
+    return {"embedding.weight": weight, "norm.weight": tensors[norm], "head.weight": head}
+
+
+def gated_mlp(tensors: Tensors) -> dict[str, Tensor]:
+    """down(silu(gate(x)) * up(x)), gate and up in one matrix here."""
+    gate_up = torch.cat([tensors["gate_proj.weight"], tensors["up_proj.weight"]])
+    return {"gate_up.weight": gate_up, "down.weight": tensors["down_proj.weight"]}
+
+
+def prefixed(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a part under their names in the whole."""
+    return {prefix + name: weight for name, weight in weights.items()}

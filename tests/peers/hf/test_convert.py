@@ -1,0 +1,129 @@
+"""Whole models of transformers, converted: the same logits, from a folder as from a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from statetrack import UserError
+from statetrack.models.convert import convert, load_pretrained, translate
+from tests.ops.common import assert_close
+from tests.peers.common import SINGLE, assert_same_gradients, logits_and_gradients
+from tests.peers.hf import models
+
+CONVERTED = {
+    "mamba": models.mamba,
+    "mamba-untied": lambda: models.mamba(tie_word_embeddings=False, expand=3, conv_kernel=3),
+    "mamba2": models.mamba2,
+    "olmo_hybrid": models.olmo_hybrid,
+    "olmo_hybrid-[0,1]": lambda: models.olmo_hybrid(linear_allow_neg_eigval=False),
+    "olmo_hybrid-no-positions": lambda: models.olmo_hybrid(
+        rope_parameters={"rope_type": "default", "rope_theta": None}
+    ),
+    "olmo_hybrid-shared-heads": lambda: models.olmo_hybrid(
+        num_key_value_heads=2, linear_num_key_heads=2, linear_num_value_heads=4, rms_norm_eps=1e-3
+    ),
+}
+
+
+@pytest.fixture(params=list(CONVERTED))
+def theirs(request: Any) -> Any:
+    return CONVERTED[request.param]()
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    x = models.tokens(2, 40)
+    with torch.no_grad():
+        assert_close(ours(x)[0], theirs(x, use_cache=False).logits, SINGLE)
+
+
+def test_logits_and_gradients(theirs: Any) -> None:
+    config, x = theirs.config.to_dict(), models.tokens(2, 70)
+    ours = convert(config, theirs.state_dict())
+    expected, their_gradients = logits_and_gradients(
+        theirs, lambda: theirs(x, use_cache=False).logits
+    )
+    logits, gradients = logits_and_gradients(ours, lambda: ours(x)[0])
+    assert_close(logits, expected, SINGLE)
+    _, renamed = translate(config, their_gradients)
+    assert_same_gradients(gradients, {name: renamed[name] for name in gradients})
+
+
+@torch.no_grad()
+def test_single_steps(theirs: Any) -> None:
+    x = models.tokens(2, 20)
+    ours = convert(theirs.config.to_dict(), theirs.state_dict())
+    expected = theirs(x, use_cache=False).logits
+    logits, state = ours(x[:, :12])
+    assert_close(logits, expected[:, :12], SINGLE)
+    for t in range(12, 20):
+        y, state = ours.step(x[:, t], state)
+        assert_close(y, expected[:, t], SINGLE)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_from_a_folder(theirs: Any, tmp_path: Path, shards: int) -> None:
+    size = sum(p.numel() * p.element_size() for p in theirs.parameters())
+    theirs.save_pretrained(tmp_path, max_shard_size=size // shards + 1)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (shards > 1)
+    assert_same(load_pretrained(tmp_path), theirs)
+
+
+def test_half_precision(theirs: Any, tmp_path: Path) -> None:
+    theirs.bfloat16().save_pretrained(tmp_path)
+    ours = load_pretrained(tmp_path)
+    assert {p.dtype for p in ours.parameters()} == {torch.float32}
+    assert_same(ours, type(theirs).from_pretrained(tmp_path, dtype=torch.float32))
+
+
+def test_the_range_is_one_argument(theirs: Any) -> None:
+    config, state = theirs.config.to_dict(), theirs.state_dict()
+    x = models.tokens(1, 12)
+    lows = []
+    for allow in (False, True):
+        ours = convert(config, state, allow_neg_eigval=allow)
+        found = [t for t in ours.transitions(x) if t is not None]
+        assert all(t.bounds[0] == (-1.0 if allow else 0.0) for t in found)
+        lows.append(min(float(t.eigvals().real.min()) for t in found))
+    assert lows[0] >= 0 > lows[1]
+
+
+def test_what_is_not_known_is_refused(theirs: Any) -> None:
+    config, state = theirs.config.to_dict(), theirs.state_dict()
+    with pytest.raises(UserError, match="options without a meaning here: new_option"):
+        convert({**config, "new_option": 1}, state)
+    with pytest.raises(UserError, match="hidden_act must be 'silu' or 'swish'; got 'relu'"):
+        convert({**config, "hidden_act": "relu"}, state)
+    with pytest.raises(UserError, match=r"tensors without a place here: extra\.weight"):
+        convert(config, {**state, "extra.weight": torch.ones(1)})
+    name = next(name for name in state if "layers.1." in name)
+    with pytest.raises(UserError, match=f"no tensor {name}"):
+        convert(config, {k: v for k, v in state.items() if k != name})
+    with pytest.raises(UserError, match=r"do not fit its config[.]json"):
+        convert({**config, "vocab_size": 7}, state)
+    with pytest.raises(UserError, match=r"unknown model_type 'llama'; known: .*mamba"):
+        convert({"model_type": "llama"}, state)
+
+
+def test_folders_that_cannot_be_read(theirs: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*config\.json"):
+        load_pretrained(tmp_path)
+    theirs.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(UserError, match=r"cannot read .*model\.safetensors"):
+        load_pretrained(tmp_path)
+    file.unlink()
+    with pytest.raises(UserError, match=r"no model[.]safetensors"):
+        load_pretrained(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": [1]}))
+    with pytest.raises(UserError, match="weight_map"):
+        load_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UserError, match="must hold an object"):
+        load_pretrained(tmp_path)

@@ -1,0 +1,120 @@
+"""Mamba: whole models of transformers, and mamba.py's layers, against ours with their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from mambapy.mamba import Mamba as TheirMamba
+from mambapy.mamba import MambaConfig as TheirConfig
+from mambapy.mamba import ResidualBlock
+
+from statetrack import Mamba, SequenceModel
+from statetrack.layers.common import RMSNorm
+from statetrack.models.convert import convert, translate
+from statetrack.models.convert.mamba import mamba_mixer
+from statetrack.models.convert.source import Tensors
+from tests.ops.common import assert_all_close, assert_close
+from tests.peers.common import SINGLE, logits_and_gradients
+from tests.peers.hf import models
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def theirs(request: Any) -> Any:
+    return models.mamba(tie_word_embeddings=request.param)
+
+
+@pytest.fixture
+def ours(theirs: Any) -> SequenceModel:
+    return convert(theirs.config.to_dict(), theirs.state_dict())
+
+
+def test_logits_and_gradients(theirs: Any, ours: SequenceModel) -> None:
+    x = models.tokens(3, 37)
+    expected, their_gradients = logits_and_gradients(
+        theirs, lambda: theirs(x, use_cache=False).logits
+    )
+    logits, gradients = logits_and_gradients(ours, lambda: ours(x)[0])
+    assert_close(logits, expected, SINGLE)
+    _, renamed = translate(theirs.config.to_dict(), their_gradients)
+    if theirs.config.tie_word_embeddings:
+        del renamed["head.weight"]
+    assert_all_close(gradients, renamed, SINGLE)
+
+
+@torch.no_grad()
+def test_single_steps(theirs: Any, ours: SequenceModel) -> None:
+    x = models.tokens(2, 12)
+    seen = theirs(x[:, :7], use_cache=True)
+    _, state = ours(x[:, :7])
+    for t in range(7, 12):
+        seen = theirs(x[:, t : t + 1], cache_params=seen.cache_params, use_cache=True)
+        logits, state = ours.step(x[:, t], state)
+        assert_close(logits, seen.logits[:, 0], SINGLE)
+    for layer, mine in enumerate(state):
+        assert_close(mine.h, seen.cache_params.layers[layer].recurrent_states[0], SINGLE)
+
+
+# -- mamba.py ---------------------------------------------------------------------------------
+
+WIDTH, CHANNELS = 12, 24
+
+
+def pairs(pscan: bool) -> tuple[TheirMamba, list[tuple[RMSNorm, Mamba]]]:
+    """A model of mamba.py, which is layers only, and our norm and mixer for each of its layers."""
+    torch.manual_seed(0)
+    config = TheirConfig(d_model=WIDTH, n_layers=2, d_state=4, pscan=pscan)
+    theirs = TheirMamba(config)
+    layers = []
+    for block in theirs.layers:
+        assert isinstance(block, ResidualBlock)
+        torch.nn.init.normal_(block.norm.weight, 1.0, 0.3)
+        mixer = Mamba(WIDTH, d_state=4)
+        mixer.load_state_dict(mamba_mixer(Tensors(block.mixer.state_dict())))
+        norm = RMSNorm(WIDTH, config.rms_norm_eps)
+        norm.load_state_dict(block.norm.state_dict())
+        layers.append((norm, mixer))
+    return theirs, layers
+
+
+@pytest.mark.parametrize("pscan", [True, False], ids=["scan", "loop"])
+def test_layers_of_mamba_py(pscan: bool) -> None:
+    theirs, layers = pairs(pscan)
+    x = torch.randn(2, 33, WIDTH)
+    mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y = mine
+    for norm, mixer in layers:
+        y = y + mixer(norm(y))[0]
+    expected = theirs(other)
+    assert_close(y, expected, SINGLE)
+    weight = torch.randn(y.shape)
+    (y * weight).sum().backward()
+    (expected * weight).sum().backward()
+    assert mine.grad is not None
+    assert other.grad is not None
+    assert_close(mine.grad, other.grad, SINGLE)
+    for block, (norm, mixer) in zip(theirs.layers, layers, strict=True):
+        assert_close(norm.weight.grad, block.norm.weight.grad, SINGLE)  # type: ignore[arg-type]
+        grads = {name: p.grad for name, p in block.mixer.named_parameters()}
+        expected_grads = mamba_mixer(Tensors(grads))
+        found = {name: p.grad for name, p in mixer.named_parameters()}
+        assert_all_close(found, expected_grads, SINGLE)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_steps_of_mamba_py() -> None:
+    theirs, layers = pairs(True)
+    x = torch.randn(2, 9, WIDTH)
+    caches: list[Any] = [(None, torch.zeros(2, CHANNELS, 3)) for _ in layers]
+    states = [mixer.init_state(2) for _, mixer in layers]
+    for x_t in x.unbind(1):
+        expected, caches = theirs.step(x_t, caches)
+        y = x_t
+        for i, (norm, mixer) in enumerate(layers):
+            out, states[i] = mixer.step(norm(y), states[i])
+            y = y + out
+        assert_close(y, expected, SINGLE)
+    for state, (h, window) in zip(states, caches, strict=True):
+        assert_close(state.h, h, SINGLE)
+        assert_close(state.conv, window.mT, SINGLE)
