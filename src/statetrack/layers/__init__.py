@@ -6,7 +6,13 @@ import pkgutil
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
-from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
+from statetrack.layers.transitions import (
+    Dense,
+    Diagonal,
+    Guarantee,
+    HouseholderProduct,
+    Transition,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -18,6 +24,7 @@ __all__ = [
     "DeltaNetState",
     "Dense",
     "Diagonal",
+    "Guarantee",
     "HouseholderProduct",
     "Mamba",
     "MambaConfig",
