@@ -38,7 +38,7 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     rows = -(-count // columns)
     below_height = 0.12 + 0.1 * len(lanes)  # in widths
     figure = Figure(
-        figsize=(max(4.4, 3.3 * columns + 0.4), (3.3 * (1 + below_height) + 0.9) * rows + 0.9),
+        figsize=(max(4.4, 3.3 * columns + 0.4), (2.9 * (1 + below_height) + 0.9) * rows + 0.9),
         layout="constrained",
     )
     grid = figure.subplots(
