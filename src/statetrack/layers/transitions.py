@@ -18,8 +18,8 @@ from torch import Tensor
 class Guarantee(StrEnum):
     """What holds for every eigenvalue, whatever the weights and inputs are."""
 
-    NON_NEGATIVE = "real, not negative"
-    FADING = "1, or modulus below 1"
+    NON_NEGATIVE = "non-negative"  # and real
+    FADING = "fading"  # 1, or of modulus below 1
     REAL = "real"
     NONE = "none"
 

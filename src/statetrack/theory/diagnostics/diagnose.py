@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from statetrack.training import Run
 
 PROBED = 1024  # tokens, in sequences of at most LONGEST
 LONGEST = 64
+NUMBERS = 1 << 26  # eigenvalues of all layers and tokens together: 0.5 GB; fewer tokens, if more
 
 
 @torch.no_grad()
@@ -54,54 +55,91 @@ def diagnose(
     """
     within("tolerance", tolerance, 1e-12, 0.1)
     at_least("max_tokens", max_tokens, 16)
-    before: nn.Module | None = None
-    if isinstance(model, Run | Path | str):
-        run = model if isinstance(model, Run) else Run.open(Path(model))
-        names = run.config.task.vocab
-        ids = parse_word(word, names, max_tokens)
-        title = f"{run.config.model.title} on {run.config.task.name}"
-        trained: nn.Module = run.model(checkpoint)
-        before = _initial(run)
-        tokens, seen = _task_tokens(run)
-    elif not hasattr(model, "transitions"):
-        kinds = "a run, its folder or a module with transitions(tokens)"
-        raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
-    else:
-        if checkpoint is not None:
-            raise UserError("checkpoint is for runs; a model has only the weights that it has")
-        trained = model
-        names = tuple(vocab or map(str, range(_vocab_size(model))))
-        ids = parse_word(word, names, max_tokens)
-        config = getattr(model, "config", None)
-        title = config.title if config is not None else type(model).__name__
-        tokens = torch.randint(len(names), (PROBED // LONGEST, LONGEST), generator=_rng())
-        seen = torch.ones_like(tokens, dtype=torch.bool)
-    again = torch.tensor(ids).repeat(-(-tokens.shape[1] // len(ids)))[: tokens.shape[1]]
-    tokens = torch.cat([tokens, again[None]])
-    seen = torch.cat([seen, torch.ones(1, tokens.shape[1], dtype=torch.bool)])
+    subject = _subject(model, vocab, checkpoint)
+    names = subject.vocab
+    ids = parse_word(word, names, max_tokens)
+    wide = _wide(subject.model)
+    room = _room(wide, ids)
+    tokens, seen = _with_word(subject, ids, room)
 
-    wide = _wide(trained)
     on_progress("computing eigenvalues")
     transitions = wide.transitions(tokens)
     spectra = _spectra(transitions, tokens, seen, tolerance)
     earlier: list[Spectrum | None] = [None] * len(spectra)
-    if before is not None:
+    if subject.before is not None:
         on_progress("computing the eigenvalues before training")
-        earlier = _spectra(_wide(before).transitions(tokens), tokens, seen, tolerance)
+        earlier = _spectra(_wide(subject.before).transitions(tokens), tokens, seen, tolerance)
     on_progress(f"reading {' '.join(names[i] for i in ids[:8])} again and again")
-    periods = find_periods(wide, ids, tolerance=tolerance, max_tokens=max_tokens)
+    periods = find_periods(wide, ids, tolerance=tolerance, max_tokens=min(max_tokens, room))
     guarantees = [None if t is None else t.guarantee() for t in transitions]
     untold = [None] * (len(spectra) - len(periods))
     columns = zip(guarantees, spectra, earlier, [*periods, *untold], strict=True)
     return Diagnosis(
-        title=title,
+        title=subject.title,
         word=tuple(names[i] for i in ids),
-        vocab=tuple(names),
+        vocab=names,
         tolerance=tolerance,
         layers=tuple(Layer(*column) for column in columns),
         architectural=architectural(transitions, len(ids)),
         probed=probed(periods),
     )
+
+
+class _Subject(NamedTuple):
+    """What is diagnosed, and on which sequences."""
+
+    title: str
+    vocab: tuple[str, ...]
+    model: nn.Module
+    before: nn.Module | None  # training
+    tokens: Tensor  # [B, T]
+    seen: Tensor  # [B, T], False for padding
+
+
+def _subject(
+    model: nn.Module | Run | Path | str, vocab: Sequence[str] | None, checkpoint: int | None
+) -> _Subject:
+    if isinstance(model, Run | Path | str):
+        run = model if isinstance(model, Run) else Run.open(Path(model))
+        title = f"{run.config.model.title} on {run.config.task.name}"
+        trained = run.model(checkpoint)
+        return _Subject(title, run.config.task.vocab, trained, _initial(run), *_task_tokens(run))
+    if not hasattr(model, "transitions"):
+        kinds = "a run, its folder or a module with transitions(tokens)"
+        raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
+    if checkpoint is not None:
+        raise UserError("checkpoint is for runs; a model has only the weights that it has")
+    config: Any = getattr(model, "config", None)
+    if vocab is None and config is None:
+        raise UserError(f"{type(model).__name__} has no config.vocab_size: give the vocab")
+    names = tuple(vocab or map(str, range(config.vocab_size)))
+    title = type(model).__name__ if config is None else config.title
+    rng = torch.Generator().manual_seed(0)
+    tokens = torch.randint(len(names), (PROBED // LONGEST, LONGEST), generator=rng)
+    return _Subject(title, names, model, None, tokens, torch.ones_like(tokens, dtype=torch.bool))
+
+
+def _room(model: Recurrence, word: list[int]) -> int:
+    """How many tokens may be looked at together."""
+    first = model.transitions(torch.tensor([word[:1]]))
+    each = sum(t.eigvals().numel() for t in first if t is not None)
+    room = NUMBERS // max(1, each)
+    if room < 8 * len(word):
+        raise UserError(
+            f"a token has {each:,} eigenvalues, so that only {room:,} tokens fit the limit of "
+            f"{NUMBERS:,}; a word of {len(word)} takes {8 * len(word)}"
+        )
+    return room
+
+
+def _with_word(subject: _Subject, word: list[int], room: int) -> tuple[Tensor, Tensor]:
+    """The sequences to look at, as many as there is room for, and one of the word again."""
+    size = min(room, subject.tokens.shape[1])
+    rows = room // size - 1
+    again = torch.tensor(word).repeat(-(-size // len(word)))[None, :size]
+    tokens = torch.cat([subject.tokens[:rows, :size], again])
+    seen = torch.cat([subject.seen[:rows, :size], torch.ones_like(again, dtype=torch.bool)])
+    return tokens, seen
 
 
 def parse_word(word: str | Sequence[int], vocab: Sequence[str], max_tokens: int) -> list[int]:
@@ -151,14 +189,3 @@ def _task_tokens(run: Run) -> tuple[Tensor, Tensor]:
     batch = task.sample(generator(training.data_seed, "test", 0), lengths)
     tokens = torch.from_numpy(batch.tokens)
     return tokens, tokens != task.pad
-
-
-def _vocab_size(model: nn.Module) -> int:
-    config = getattr(model, "config", None)
-    if config is None:
-        raise UserError(f"{type(model).__name__} has no config.vocab_size: give the vocab")
-    return int(config.vocab_size)
-
-
-def _rng() -> torch.Generator:
-    return torch.Generator().manual_seed(0)

@@ -97,8 +97,8 @@ class Diagnosis:
     def table(self) -> tuple[str, list[str], list[list[str]]]:
         """Title, columns and rows: one row a layer."""
         columns = [
-            "layer", "heads", "min Re", "max |Im|", "max |λ|",
-            *(f"lasts, {precision}" for precision in PRECISIONS), "guaranteed", "period",
+            "layer", "min Re", "max |Im|", "max |λ|",
+            f"horizon, {' / '.join(PRECISIONS)}", "guarantee", "period",
         ]  # fmt: skip
         rows = [[str(i), *_cells(layer)] for i, layer in enumerate(self.layers)]
         return f"{self.title}: eigenvalues of the transitions", columns, rows
@@ -188,14 +188,13 @@ def _cells(layer: Layer) -> list[str]:
     if layer.period is not None:
         period = "?" if layer.period.factor is None else f"x {layer.period.factor}"
     if layer.spectrum is None:
-        return ["-"] * (4 + len(PRECISIONS)) + ["no linear RNN", period]
+        return ["-"] * 4 + ["no linear RNN", period]
     total = layer.spectrum.total
     ends = [f"{v:.4f}" for v in (total.min_real, total.max_imag, total.max_modulus)]
     lasts = [_tokens(total.horizon(precision)) for precision in PRECISIONS]
-    return [str(layer.spectrum.heads), *ends, *lasts, str(layer.guarantee), period]
+    horizons = "-" if total.turning_modulus is None else " / ".join(lasts)
+    return [*ends, horizons, str(layer.guarantee), period]
 
 
 def _tokens(count: float | None) -> str:
-    if count is None:
-        return "-"
-    return "no end" if math.isinf(count) else f"{count:,.0f}"
+    return "no end" if count is None or math.isinf(count) else f"{count:,.0f}"
