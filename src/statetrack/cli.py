@@ -11,6 +11,7 @@ from typing import Any, Literal
 import tyro
 
 from statetrack.allocator import tune_allocator
+from statetrack.diagnose_command import diagnose
 from statetrack.errors import UserError
 from statetrack.terminal import (
     Json,
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "demo": demo,
         "train": train,
         "eval": evaluate,
+        "diagnose": diagnose,
         "tasks": tasks,
         "models": models,
         "bench": bench,
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args == ["--version"]:
             sys.stdout.write(f"statetrack {version('statetrack')}\n")
             return 0
-        if args[:1] and args[0] in ("demo", "train", "eval", "bench"):
+        if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "bench"):
             tune_allocator()
         if args[:2] == ["bench", "ops"]:
             tyro.cli(bench_ops, prog="statetrack bench ops", args=args[2:])
@@ -153,8 +155,9 @@ def evaluate(
         figure: a PNG, SVG or PDF of the results against length, training lengths marked.
         json: see above.
     """
-    from statetrack.experiments.figures import check_figure, write_figure
+    from statetrack.experiments.figures import write_figure
     from statetrack.experiments.tables import evaluation_tables, lengths_text
+    from statetrack.files import check_figure
     from statetrack.training import Run, finite_training_set
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from statetrack.errors import UserError
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 PREFIX = ".statetrack-"  # of files that are being written
+FIGURES = (".png", ".svg", ".pdf")
 
 
 def leftovers(folder: Path) -> list[Path]:
@@ -58,6 +63,23 @@ def read_json(path: Path) -> Any:
         return parse_json(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a figure that could not be written, before any work is done."""
+    if path.suffix not in FIGURES:
+        allowed = ", ".join(FIGURES)
+        raise UserError(f"the ending of a figure's file must be one of {allowed}; got {path.name}")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"cannot write {path}: its folder does not exist")
+
+
+def save_figure(path: Path, figure: Figure) -> None:
+    """Write a figure in the format that the file's ending says."""
+    check_figure(path)
+    data = io.BytesIO()
+    figure.savefig(data, format=path.suffix[1:], dpi=150)
+    write_atomic(path, data.getvalue())
 
 
 def new_folder(path: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.config import one_of
-from statetrack.errors import UserError
-from statetrack.files import write_atomic
+from statetrack.files import save_figure
 from statetrack.training import Curve, Evaluation
 
 Floats = NDArray[np.float64]
 Lengths = NDArray[np.integer[Any]] | Floats
 
-SUFFIXES = (".png", ".svg", ".pdf")
 MAJORITY = "always the most frequent answer"
-
-
-def check_figure(path: Path) -> None:
-    """Refuse a figure that could not be written, before any work is done."""
-    one_of("the ending of a figure's file", path.suffix, SUFFIXES)
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"cannot write {path}: its folder does not exist")
 
 
 def smooth(lengths: Lengths, values: Floats) -> tuple[Floats, Floats]:
@@ -49,7 +38,6 @@ def write_figure(
     """
     from matplotlib.figure import Figure  # slow to load, and most evaluations draw nothing
 
-    check_figure(path)
     figure = Figure(figsize=(6.5, 4), layout="constrained")
     axes = figure.subplots()
     if curve is not None:
@@ -84,6 +72,4 @@ def write_figure(
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.2)
     axes.legend(fontsize=8)
-    data = io.BytesIO()
-    figure.savefig(data, format=path.suffix[1:], dpi=150)
-    write_atomic(path, data.getvalue())
+    save_figure(path, figure)

@@ -15,7 +15,13 @@ from statetrack.layers.gla import GLA, GLAConfig, GLAState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
 from statetrack.layers.mamba2 import Mamba2, Mamba2Config, Mamba2State
 from statetrack.layers.mlstm import MLSTM, MLSTMConfig, MLSTMState
-from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
+from statetrack.layers.transitions import (
+    Dense,
+    Diagonal,
+    Guarantee,
+    HouseholderProduct,
+    Transition,
+)
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -46,6 +52,7 @@ __all__ = [
     "GatedDeltaNetConfig",
     "GatedDeltaProduct",
     "GatedDeltaProductConfig",
+    "Guarantee",
     "HouseholderProduct",
     "MLSTMConfig",
     "MLSTMState",

@@ -1,16 +1,27 @@
 """The transition A(x_t) of a linear RNN in its structured form.
 
 Diagnostics, plots and tests read only this: each form gives the dense matrices, the eigenvalues
-and the range in which its parametrisation keeps them.
+and what its parametrisation promises of them.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+
+
+class Guarantee(StrEnum):
+    """What holds for every eigenvalue, whatever the weights and inputs are."""
+
+    NON_NEGATIVE = "non-negative"  # and real
+    FADING = "fading"  # 1, or of modulus below 1
+    REAL = "real"
+    NONE = "none"
 
 
 class Transition(ABC):
@@ -27,6 +38,14 @@ class Transition(ABC):
     def eigvals(self) -> Tensor:
         """[..., n], complex."""
 
+    @abstractmethod
+    def guarantee(self, length: int = 1) -> Guarantee:
+        """What the parametrisation promises of the products of any `length` transitions."""
+
+    @abstractmethod
+    def __getitem__(self, index: Any) -> Self:
+        """The transitions of some of the batch and the tokens."""
+
 
 @dataclass(frozen=True)
 class Diagonal(Transition):
@@ -40,6 +59,13 @@ class Diagonal(Transition):
 
     def eigvals(self) -> Tensor:
         return _complex(self.values)
+
+    def guarantee(self, length: int = 1) -> Guarantee:
+        # products stay diagonal
+        return Guarantee.NON_NEGATIVE if self.bounds[0] >= 0 else Guarantee.REAL
+
+    def __getitem__(self, index: Any) -> Self:
+        return replace(self, values=self.values[index])
 
 
 @dataclass(frozen=True)
@@ -63,14 +89,38 @@ class HouseholderProduct(Transition):
         return A if self.decay is None else self.decay[..., None, None] * A
 
     def eigvals(self) -> Tensor:
-        if self.k.shape[-2] != 1:
+        factors, size = self.k.shape[-2:]
+        if factors > size:
             return torch.linalg.eigvals(_wide(self.dense()))
-        k, beta = self.k[..., 0, :], self.beta[..., 0]
-        values = torch.ones_like(k)
-        values[..., 0] = 1 - beta * (k * k).sum(-1)  # along k; 1 on everything orthogonal to it
-        if self.decay is not None:
-            values = self.decay[..., None] * values
-        return _complex(values)
+        # A = I - K^T U with (I + diag(beta) L) U = diag(beta) K, L the strictly lower part of
+        # K K^T: its eigenvalues are those of I - U K^T, which is small, and 1 for all the rest
+        k, beta = _wide(self.k), _wide(self.beta)[..., None]
+        gram, eye = k @ k.mT, torch.eye(factors, dtype=k.dtype, device=k.device)
+        core = eye - torch.linalg.solve_triangular(
+            eye + beta * gram.tril(-1), beta * gram, upper=False, unitriangular=True
+        )
+        values = _complex(torch.ones_like(k[..., 0, :]))
+        values[..., :factors] = torch.linalg.eigvals(core)
+        return values if self.decay is None else self.decay[..., None] * values
+
+    def guarantee(self, length: int = 1) -> Guarantee:
+        """Grazzi et al., Proposition 1.3; a bound above -1 says that no factor can be a reflection.
+
+        Without reflections a product has the eigenvalue 1 or moduli below 1. Up to two factors
+        with beta in [0, 1] are a product of two positive matrices; three may turn, though never
+        for ever. One factor is symmetric.
+        """
+        low, high = self.bounds
+        factors = length * self.k.shape[-2]
+        if low >= 0 and factors <= 2:
+            return Guarantee.NON_NEGATIVE
+        if low > -1 and high <= 1:
+            return Guarantee.FADING
+        return Guarantee.REAL if factors == 1 else Guarantee.NONE
+
+    def __getitem__(self, index: Any) -> Self:
+        decay = None if self.decay is None else self.decay[index]
+        return replace(self, decay=decay, k=self.k[index], beta=self.beta[index])
 
 
 @dataclass(frozen=True)
@@ -85,6 +135,12 @@ class Dense(Transition):
 
     def eigvals(self) -> Tensor:
         return torch.linalg.eigvals(_wide(self.matrices))
+
+    def guarantee(self, length: int = 1) -> Guarantee:
+        return Guarantee.NONE
+
+    def __getitem__(self, index: Any) -> Self:
+        return replace(self, matrices=self.matrices[index])
 
 
 def _wide(x: Tensor) -> Tensor:

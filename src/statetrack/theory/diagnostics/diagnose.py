@@ -1,0 +1,191 @@
+"""From a model or a run to its diagnosis."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from statetrack.config import at_least, unknown, within
+from statetrack.errors import UserError
+from statetrack.layers import Transition
+from statetrack.models import SequenceModel
+from statetrack.tasks import generator
+from statetrack.theory.diagnostics.period import Recurrence, find_periods
+from statetrack.theory.diagnostics.report import Diagnosis, Layer
+from statetrack.theory.diagnostics.spectrum import Spectrum
+from statetrack.theory.diagnostics.verdicts import architectural, probed
+from statetrack.training import Run
+
+PROBED = 1024  # tokens, in sequences of at most LONGEST
+LONGEST = 64
+NUMBERS = 1 << 26  # eigenvalues of all layers and tokens together: 0.5 GB; fewer tokens, if more
+
+
+@torch.no_grad()
+def diagnose(
+    model: nn.Module | Run | Path | str,
+    word: str | Sequence[int] = "1",
+    *,
+    checkpoint: int | None = None,
+    vocab: Sequence[str] | None = None,
+    tolerance: float = 1e-4,
+    max_tokens: int = 4096,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> Diagnosis:
+    """Tell which languages (word^m)* the eigenvalues of a model's transitions exclude.
+
+    Everything is computed on a copy of the model in float64.
+
+    Args:
+        model: a run (or its folder), which is compared with its own initialisation, or a module
+            with `transitions(tokens)`, such as a SequenceModel.
+        word: what is read again and again: names of tokens, separated by spaces unless each is a
+            single letter; of a module without `vocab` the names are the ids.
+        checkpoint: the step of a run's checkpoint; the last one if absent.
+        vocab: the names of a module's tokens, by id.
+        tolerance: eigenvalues closer than this count as equal; 1e-6 suits constructed models.
+        max_tokens: how many are read at most to see the layers settle.
+        on_progress: told what is being done.
+    """
+    within("tolerance", tolerance, 1e-12, 0.1)
+    at_least("max_tokens", max_tokens, 16)
+    subject = _subject(model, vocab, checkpoint)
+    names = subject.vocab
+    ids = parse_word(word, names, max_tokens)
+    wide = _wide(subject.model)
+    room = _room(wide, ids)
+    tokens, seen = _with_word(subject, ids, room)
+
+    on_progress("computing eigenvalues")
+    transitions = wide.transitions(tokens)
+    spectra = _spectra(transitions, tokens, seen, tolerance)
+    earlier: list[Spectrum | None] = [None] * len(spectra)
+    if subject.before is not None:
+        on_progress("computing the eigenvalues before training")
+        earlier = _spectra(_wide(subject.before).transitions(tokens), tokens, seen, tolerance)
+    on_progress(f"reading {' '.join(names[i] for i in ids[:8])} again and again")
+    periods = find_periods(wide, ids, tolerance=tolerance, max_tokens=min(max_tokens, room))
+    guarantees = [None if t is None else t.guarantee() for t in transitions]
+    untold = [None] * (len(spectra) - len(periods))
+    columns = zip(guarantees, spectra, earlier, [*periods, *untold], strict=True)
+    return Diagnosis(
+        title=subject.title,
+        word=tuple(names[i] for i in ids),
+        vocab=names,
+        tolerance=tolerance,
+        layers=tuple(Layer(*column) for column in columns),
+        architectural=architectural(transitions, len(ids)),
+        probed=probed(periods),
+    )
+
+
+class _Subject(NamedTuple):
+    """What is diagnosed, and on which sequences."""
+
+    title: str
+    vocab: tuple[str, ...]
+    model: nn.Module
+    before: nn.Module | None  # training
+    tokens: Tensor  # [B, T]
+    seen: Tensor  # [B, T], False for padding
+
+
+def _subject(
+    model: nn.Module | Run | Path | str, vocab: Sequence[str] | None, checkpoint: int | None
+) -> _Subject:
+    if isinstance(model, Run | Path | str):
+        run = model if isinstance(model, Run) else Run.open(Path(model))
+        title = f"{run.config.model.title} on {run.config.task.name}"
+        trained = run.model(checkpoint)
+        return _Subject(title, run.config.task.vocab, trained, _initial(run), *_task_tokens(run))
+    if not hasattr(model, "transitions"):
+        kinds = "a run, its folder or a module with transitions(tokens)"
+        raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
+    if checkpoint is not None:
+        raise UserError("checkpoint is for runs; a model has only the weights that it has")
+    config: Any = getattr(model, "config", None)
+    if vocab is None and config is None:
+        raise UserError(f"{type(model).__name__} has no config.vocab_size: give the vocab")
+    names = tuple(vocab or map(str, range(config.vocab_size)))
+    title = type(model).__name__ if config is None else config.title
+    rng = torch.Generator().manual_seed(0)
+    tokens = torch.randint(len(names), (PROBED // LONGEST, LONGEST), generator=rng)
+    return _Subject(title, names, model, None, tokens, torch.ones_like(tokens, dtype=torch.bool))
+
+
+def _room(model: Recurrence, word: list[int]) -> int:
+    """How many tokens may be looked at together."""
+    first = model.transitions(torch.tensor([word[:1]]))
+    each = sum(t.eigvals().numel() for t in first if t is not None)
+    room = NUMBERS // max(1, each)
+    if room < 8 * len(word):
+        raise UserError(
+            f"a token has {each:,} eigenvalues, so that only {room:,} tokens fit the limit of "
+            f"{NUMBERS:,}; a word of {len(word)} takes {8 * len(word)}"
+        )
+    return room
+
+
+def _with_word(subject: _Subject, word: list[int], room: int) -> tuple[Tensor, Tensor]:
+    """The sequences to look at, as many as there is room for, and one of the word again."""
+    size = min(room, subject.tokens.shape[1])
+    rows = room // size - 1
+    again = torch.tensor(word).repeat(-(-size // len(word)))[None, :size]
+    tokens = torch.cat([subject.tokens[:rows, :size], again])
+    seen = torch.cat([subject.seen[:rows, :size], torch.ones_like(again, dtype=torch.bool)])
+    return tokens, seen
+
+
+def parse_word(word: str | Sequence[int], vocab: Sequence[str], max_tokens: int) -> list[int]:
+    """The ids of a word's tokens."""
+    if isinstance(word, str):
+        parts = word.split()
+        if len(parts) == 1 and parts[0] not in vocab and set(parts[0]) <= set(vocab):
+            parts = list(parts[0])  # single letters need no spaces
+        for part in parts:
+            if part not in vocab:
+                raise unknown("token", part, vocab)
+        ids = [vocab.index(part) for part in parts]
+    else:
+        ids = [int(i) for i in word]
+        for i in ids:
+            within("a token's id", i, 0, len(vocab) - 1)
+    if not 1 <= len(ids) <= max_tokens // 8:
+        raise UserError(f"the word must have 1..{max_tokens // 8} tokens; got {len(ids)}")
+    return ids
+
+
+def _spectra(
+    transitions: Sequence[Transition | None], tokens: Tensor, seen: Tensor, tolerance: float
+) -> list[Spectrum | None]:
+    return [None if t is None else Spectrum.of(t, tokens, seen, tolerance) for t in transitions]
+
+
+def _wide(model: nn.Module) -> Recurrence:
+    """A copy in float64; the model itself stays as it is."""
+    wide: Any = copy.deepcopy(model).double().eval()
+    return wide
+
+
+def _initial(run: Run) -> SequenceModel:
+    """The run's model before training, as `train` makes it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(run.config.training.seed)
+        return SequenceModel(run.config.model)
+
+
+def _task_tokens(run: Run) -> tuple[Tensor, Tensor]:
+    """Inputs [B, T] of the run's task, and which of them are no padding."""
+    task, training = run.config.task, run.config.training
+    length = min(training.max_length, max(training.min_length, LONGEST))
+    rows = max(1, PROBED // task.input_size(length))
+    lengths = np.full(rows, length)
+    batch = task.sample(generator(training.data_seed, "test", 0), lengths)
+    tokens = torch.from_numpy(batch.tokens)
+    return tokens, tokens != task.pad

@@ -1,0 +1,293 @@
+"""What a diagnosis says and draws, and what the command makes of it."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module as module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from statetrack.errors import UserError
+from statetrack.experiments.presets import demo_parity
+from statetrack.layers import DeltaNetConfig, Transition
+from statetrack.models import ModelConfig, SequenceModel
+from statetrack.tasks import make_task
+from statetrack.theory import diagnose
+from statetrack.theory.diagnostics import Kind
+from statetrack.theory.diagnostics.diagnose import parse_word
+from statetrack.training import Run, train
+from tests.conftest import Command
+from tests.theory.constructed import Constructed, ReflectionAdder, scalar
+from tests.training.refusal import Refused
+from tests.training.small import small_config
+
+BITS = ("0", "1")
+
+
+@pytest.fixture(scope="module")
+def parity(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """The demo's DeltaNet on parity with both ranges, trained: seconds each."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        name: train(demo_parity("delta_net", allow_neg_eigval=name == "[-1,1]"), folder / name)
+        for name in ("[0,1]", "[-1,1]")
+    }
+
+
+# -- trained models -------------------------------------------------------------------------------
+
+
+def test_trained_on_parity_without_negative_eigenvalues(parity: dict[str, Run]) -> None:
+    found = diagnose(parity["[0,1]"])
+    assert found.verdict(2).kind is Kind.ARCHITECTURAL
+    assert "(11)*" in found.verdict(2).text
+    (layer,) = found.layers
+    assert layer.spectrum is not None
+    assert layer.spectrum.total.min_real >= 0
+    assert layer.spectrum.total.horizon("bf16") is None
+
+
+def test_trained_on_parity_with_negative_eigenvalues(parity: dict[str, Run]) -> None:
+    found = diagnose(parity["[-1,1]"])
+    assert found.verdict(2).kind is Kind.NOT_EXCLUDED
+    assert found.verdict(3).kind is Kind.ARCHITECTURAL  # one symmetric transition
+    (layer,) = found.layers
+    assert layer.period is not None
+    assert layer.period.factor == 2
+    assert layer.spectrum is not None
+    assert layer.before is not None
+    one = layer.spectrum.by_token[found.vocab.index("1")]
+    assert one.min_real == pytest.approx(-1, abs=1e-4)  # in one head at least a reflection
+    assert one.min_real < layer.before.total.min_real
+    assert (one.horizon("fp32") or 0) > 1e6
+
+
+def test_before_training_is_the_run_s_own_initialisation(parity: dict[str, Run]) -> None:
+    run = parity["[-1,1]"]
+    torch.manual_seed(run.config.training.seed)
+    initial = SequenceModel(run.config.model).double()
+    found = diagnose(run)
+    before = found.layers[0].before
+    assert before is not None
+    beta = initial.transitions(torch.tensor([[2]]))[0].beta  # type: ignore[union-attr]
+    assert before.by_token[2].min_real == pytest.approx(1 - float(beta.max()), abs=1e-5)
+
+
+def test_an_earlier_checkpoint(parity: dict[str, Run]) -> None:
+    run = parity["[-1,1]"]
+    with pytest.raises(UserError, match="no checkpoint of step 7; it has"):
+        diagnose(run, checkpoint=7)
+    last = run.checkpoint_steps()[-1]
+    assert diagnose(run, checkpoint=last).to_dict() == diagnose(run.folder).to_dict()
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def test_words() -> None:
+    vocab = ("PAD", "a", "b", "ab", "10", "1", "0")
+    assert parse_word("a", vocab, 64) == [1]
+    assert parse_word("ab", vocab, 64) == [3]  # a token of its own comes first
+    assert parse_word("a b", vocab, 64) == [1, 2]
+    assert parse_word("ba", vocab, 64) == [2, 1]
+    assert parse_word("10 10", vocab, 64) == [4, 4]
+    assert parse_word("PAD", vocab, 64) == [0]
+    assert parse_word([5, 0], vocab, 64) == [5, 0]
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("", "must have 1..8 tokens; got 0"),
+        ("  ", "must have 1..8 tokens; got 0"),
+        ([], "must have 1..8 tokens; got 0"),
+        ("1" * 9, "must have 1..8 tokens; got 9"),
+        ("12", "unknown token '12'; known: 0, 1"),
+        ("1 x", "unknown token 'x'; known: 0, 1"),
+        ([2], "a token's id must lie in 0..1; got 2"),
+        ([-1], "a token's id must lie in 0..1; got -1"),
+    ],
+)
+def test_bad_words(word: Any, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        diagnose(Constructed(scalar(0.5)), word, vocab=BITS, max_tokens=64)
+    assert says in str(error.value)
+
+
+def test_what_cannot_be_diagnosed() -> None:
+    with pytest.raises(UserError, match=r"a module with transitions\(tokens\); got a Linear"):
+        diagnose(torch.nn.Linear(1, 1))
+    with pytest.raises(UserError, match=r"Constructed has no config.vocab_size: give the vocab"):
+        diagnose(Constructed(scalar(0.5)))
+    with pytest.raises(UserError, match="checkpoint is for runs"):
+        diagnose(Constructed(scalar(0.5)), vocab=BITS, checkpoint=3)
+    for options in ({"tolerance": 0.0}, {"tolerance": float("nan")}, {"max_tokens": 2}):
+        with pytest.raises(UserError, match=r"tolerance|max_tokens"):
+            diagnose(Constructed(scalar(0.5)), vocab=BITS, **options)  # type: ignore[arg-type]
+
+
+def test_a_model_s_word_is_of_ids() -> None:
+    config = ModelConfig(vocab_size=12, hidden_size=8, mixer=DeltaNetConfig(num_heads=2))
+    assert diagnose(SequenceModel(config), "11 0").word == ("11", "0")
+
+
+def test_large_models_are_probed_at_fewer_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def watched(tokens: Tensor) -> Transition | None:
+        read.append(tokens.numel())
+        return scalar(-1.0)(tokens)
+
+    monkeypatch.setattr(module("statetrack.theory.diagnostics.diagnose"), "NUMBERS", 200)
+    found = diagnose(Constructed(watched), vocab=BITS)
+    assert max(read) <= 200
+    assert found.verdict(2).kind is Kind.NOT_EXCLUDED
+    with pytest.raises(UserError, match=r"only 200 tokens fit .* a word of 26 takes 208"):
+        diagnose(Constructed(watched), "1" * 26, vocab=BITS)
+
+
+# -- the report -----------------------------------------------------------------------------------
+
+
+def test_text_and_values() -> None:
+    found = diagnose(Constructed(scalar(0.5, (0.0, 1.0)), scalar(-0.98)), vocab=BITS)
+    text = str(found)
+    assert "non-negative" in text
+    assert "309 / 823" in text
+    for sentence in found.sentences():
+        assert " ".join(sentence.split()[:6]) in text
+    kinds = [verdict.kind for verdict in found.verdicts()]
+    assert kinds == [Kind.ARCHITECTURAL, Kind.PROBED, Kind.NOT_EXCLUDED]
+    assert "unless m divides 2" in found.verdicts()[0].text
+    assert "cannot recognise (11)*, nor (1^m)* for any m >= 2" in found.verdicts()[1].text
+    assert found.verdicts()[2].text == "(1^m)* for no m (of 2..12)"
+    assert not any(" can " in verdict.text for verdict in found.verdicts())
+
+
+def test_values_are_plain() -> None:
+    found = diagnose(ReflectionAdder(5), vocab=[str(i) for i in range(5)])
+    result = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert [layer["period"]["factor"] for layer in result["layers"]] == [2, 5]
+    assert result["probed"]["factor"] == 10
+    assert [row["m"] for row in result["languages"] if row["kind"] == "not excluded"] == [2, 5, 10]
+    after = result["layers"][1]["after"]
+    assert after["min_real"] == pytest.approx(-1)
+    assert set(after["by_token"]) == set("01234")
+    assert len(after["by_head"]) == after["heads"] == 1
+    assert after["horizon"] == {"bf16": None, "fp32": None}  # no end
+    assert result["layers"][1]["before"] is None
+
+
+def test_layers_that_are_no_linear_rnns_have_a_row() -> None:
+    found = diagnose(Constructed(lambda tokens: None, scalar(-1.0)), vocab=BITS)
+    _, columns, rows = found.table()
+    assert [len(row) for row in rows] == [len(columns)] * 2
+    assert "no linear RNN" in rows[0]
+    assert found.to_dict()["layers"][0]["after"] is None
+    assert "no claim: layer 0 is no linear RNN" in str(found)
+
+
+# -- the figure -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    figures: list[Figure] = []
+    save = Figure.savefig
+
+    def watched(self: Figure, *args: Any, **options: Any) -> None:
+        figures.append(self)
+        save(self, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", watched)
+    return figures
+
+
+def test_figure(parity: dict[str, Run], drawn: list[Figure], tmp_path: Path) -> None:
+    found = diagnose(parity["[-1,1]"])
+    found.plot(tmp_path / "disk.png")
+    assert (tmp_path / "disk.png").read_bytes().startswith(b"\x89PNG")
+    disk, lanes = drawn[0].axes
+    before, after = (np.asarray(c.get_offsets()) for c in disk.collections)
+    spectra = (found.layers[0].before, found.layers[0].spectrum)
+    for points, spectrum in zip((before, after), spectra, strict=True):
+        assert spectrum is not None
+        assert points[:, 0].min() == pytest.approx(spectrum.total.min_real, abs=0.006)
+    assert [text.get_text() for text in lanes.get_yticklabels()] == ["0", "1"]
+    labels = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert labels == ["after training", "before"]
+
+
+def test_figure_of_many_layers_and_tokens(drawn: list[Figure], tmp_path: Path) -> None:
+    rules = [scalar(0.5), lambda tokens: None, *[scalar(1.5)] * 3]
+    found = diagnose(Constructed(*rules), "7", vocab=[str(i) for i in range(20)])
+    found.plot(tmp_path / "disk.svg")
+    assert b"<svg" in (tmp_path / "disk.svg").read_bytes()
+    assert drawn[0].axes[0].get_xlim()[1] > 1.5
+    lanes = drawn[0].axes[4 + 0]  # disks of the first four layers, then their lanes
+    assert [text.get_text() for text in lanes.get_yticklabels()][-1] == "13 others"
+    assert drawn[0].legends == []  # nothing is known of before
+    with pytest.raises(UserError, match="ending of a figure"):
+        found.plot(tmp_path / "disk.jpg")
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_command(command: Command, parity: dict[str, Run], tmp_path: Path) -> None:
+    figure, file = tmp_path / "disk.png", tmp_path / "found.json"
+    run = parity["[0,1]"].folder
+    code, out, err = command("diagnose", run, "--figure", figure, "--json", file)
+    assert (code, err) == (0, "")
+    assert "DeltaNet [0,1] on parity: eigenvalues of the transitions" in out
+    assert "architectural: cannot recognise (11)*" in out
+    assert figure.is_file()
+    assert json.loads(file.read_text()) == {"run": str(run), **diagnose(run).to_dict()}
+
+
+def test_command_tells_a_program(command: Command, run_folder: Path) -> None:
+    code, out, err = command("diagnose", run_folder, "--word", "0 1", "--checkpoint", "2",
+                             "--tolerance", "1e-3", "--json", "-")  # fmt: skip
+    assert code == 0
+    result = json.loads(out)
+    assert (result["word"], result["tolerance"]) == (["0", "1"], 1e-3)
+    assert "architectural: cannot" in err
+    assert result["languages"][0]["language"] == "((01)^2)*"
+
+
+def test_every_task_can_be_diagnosed(tmp_path: Path) -> None:
+    """Padding inside, long vocabularies, lengths of their own."""
+    for name, word in (("modular_arithmetic", "1 +"), ("S3", "1"), ("regex:(ab)*", "ab")):
+        config = small_config(name, "delta_net,mamba", min_length=5, max_length=9)
+        run = train(config, tmp_path / name.replace("*", ""))
+        found = diagnose(run, word)
+        assert found.verdict(2).kind is Kind.ARCHITECTURAL
+        spectrum = found.layers[0].spectrum
+        assert spectrum is not None
+        assert make_task(name).pad not in spectrum.by_token
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["nowhere"], ["nowhere is not a run folder: it has no config.json"]),
+        (["run", "--word", ""], ["the word must have 1..512 tokens; got 0"]),
+        (["run", "--word", "x"], ["unknown token 'x'; known: 0, 1, PAD"]),
+        (["run", "--word", "1x"], ["unknown token '1x'"]),
+        (["run", "--checkpoint", "3"], ["no checkpoint of step 3; it has [2, 4]"]),
+        (["run", "--tolerance", "0"], ["tolerance must lie in"]),
+        (["run", "--figure", "x.jpg"], ["ending of a figure", ".png, .svg, .pdf"]),
+        (["run", "--figure", "no/x.png"], ["no/x.png", "folder does not exist"]),
+        (["run", "--json", "no/x.json"], ["cannot write JSON"]),
+    ],
+)
+def test_careless_users(
+    args: list[str], says: list[str], refused: Refused, run_folder: Path
+) -> None:
+    refused("diagnose", *args, says=says)
