@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
@@ -69,6 +70,39 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, eps=self.eps, backend=backend)
 
 
+class HeadNorm(nn.Module):
+    """Layer norm of each head by itself, with a gain and no bias, in float32 or wider."""
+
+    def __init__(self, num_heads: int, size: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(num_heads, size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., num_heads, size] -> the same."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return (F.layer_norm(wide, wide.shape[-1:], eps=self.eps) * self.weight).to(x.dtype)
+
+
+class HeadwiseLinear(nn.Module):
+    """A block-diagonal linear map: the features lie in `blocks`, each with a matrix of its own."""
+
+    def __init__(self, features: int, blocks: int, bias: bool) -> None:
+        super().__init__()
+        if blocks < 1 or features % blocks:
+            raise UserError(f"{blocks} blocks do not divide {features} features")
+        size = features // blocks
+        self.weight = nn.Parameter(torch.empty(blocks, size, size))  # [block, out, in]
+        self.bias = nn.Parameter(torch.zeros(features)) if bias else None
+        small_init_(self.weight, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., features] -> the same."""
+        x = x.unflatten(-1, self.weight.shape[::2])
+        y = torch.einsum("...bi,boi->...bo", x, self.weight).flatten(-2)
+        return y if self.bias is None else y + self.bias
+
+
 class BetaGate(nn.Module):
     """beta = top * sigmoid(W x), one per head: how far a generalised Householder reaches.
 
@@ -105,3 +139,9 @@ def xavier_(weight: Tensor, gain: float) -> None:
     bound = gain * math.sqrt(6 / sum(weight.shape))
     with torch.no_grad():
         weight.uniform_(-bound, bound)
+
+
+def small_init_(weight: Tensor, size: int) -> None:
+    """xLSTM's "small" initialisation in place: N(0, 2 / (5 size))."""
+    with torch.no_grad():
+        weight.normal_(std=math.sqrt(2 / (5 * size)))
