@@ -43,10 +43,10 @@ def test_small_init():
 def test_head_norm_is_group_norm():
     normal = draw(1)
     norm = HeadNorm(3, 4).double()
-    assert torch.equal(norm.weight, torch.ones(3, 4))
-    norm.weight.data = normal(3, 4)
+    assert torch.equal(norm.weight, torch.ones(12))
+    norm.weight.data = normal(12)
     x = normal(2, 5, 3, 4)
-    expected = F.group_norm(x.reshape(10, 12), 3, norm.weight.flatten(), eps=1e-5)
+    expected = F.group_norm(x.reshape(10, 12), 3, norm.weight, eps=1e-5)
     assert_close(norm(x), expected.view_as(x), 1e-12)
 
 

@@ -76,12 +76,13 @@ class HeadNorm(nn.Module):
     def __init__(self, num_heads: int, size: int, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(num_heads, size))
+        self.weight = nn.Parameter(torch.ones(num_heads * size))  # a vector: no weight decay
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., num_heads, size] -> the same."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return (F.layer_norm(wide, wide.shape[-1:], eps=self.eps) * self.weight).to(x.dtype)
+        y = F.layer_norm(wide, wide.shape[-1:], eps=self.eps)
+        return (y * self.weight.view(x.shape[-2:])).to(x.dtype)
 
 
 class HeadwiseLinear(nn.Module):
