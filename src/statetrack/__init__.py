@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from statetrack.allocator import tune_allocator as tune_allocator
     from statetrack.errors import UserError as UserError
+    from statetrack.layers import SLSTM as SLSTM
     from statetrack.layers import DeltaNet as DeltaNet
     from statetrack.layers import DeltaNetConfig as DeltaNetConfig
     from statetrack.layers import Mamba as Mamba
     from statetrack.layers import MambaConfig as MambaConfig
+    from statetrack.layers import SLSTMConfig as SLSTMConfig
     from statetrack.models import ModelConfig as ModelConfig
     from statetrack.models import SequenceModel as SequenceModel
     from statetrack.ops import delta_product as delta_product
@@ -34,7 +36,7 @@ __version__ = version("statetrack")
 _HOMES = {
     "allocator": ["tune_allocator"],
     "errors": ["UserError"],
-    "layers": ["DeltaNet", "DeltaNetConfig", "Mamba", "MambaConfig"],
+    "layers": ["DeltaNet", "DeltaNetConfig", "Mamba", "MambaConfig", "SLSTM", "SLSTMConfig"],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],

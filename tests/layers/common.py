@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from statetrack.layers import DeltaNetConfig, MambaConfig, Mixer, MixerConfig
+from statetrack.layers import DeltaNetConfig, MambaConfig, Mixer, MixerConfig, SLSTMConfig
 from tests.ops.common import assert_close, draw
 
 HIDDEN = 12
@@ -24,8 +24,12 @@ LAYERS = [
         "mamba-[-1,1]": MambaConfig(allow_neg_eigval=True, d_state=16, dt_rank=2),
         "mamba-[-1,1]-conv0": MambaConfig(allow_neg_eigval=True, d_state=5, conv_size=0, expand=1),
         "mamba-[0,1]-conv2": MambaConfig(d_state=1, conv_size=2),
+        "slstm": SLSTMConfig(num_heads=3),
+        "slstm-conv0": SLSTMConfig(num_heads=2, conv_size=0, gate_init="standard"),
+        "slstm-conv1": SLSTMConfig(num_heads=1, conv_size=1),
     }.items()
 ]
+LINEAR = [layer for layer in LAYERS if layer.values[0].name != "slstm"]
 
 
 def make_layer(config: MixerConfig, hidden_size: int = HIDDEN, seed: int = 0) -> Mixer:
@@ -40,10 +44,12 @@ def make_layer(config: MixerConfig, hidden_size: int = HIDDEN, seed: int = 0) ->
 
 
 def make_state(layer: Mixer, batch: int, seed: int = 7):
-    """A state full of numbers."""
+    """A state full of numbers; normalisers are positive, as every token leaves them."""
     normal = draw(seed)
-    empty = layer.init_state(batch)
-    return type(empty)(*(normal(*part.shape) for part in empty))
+    parts = {name: normal(*part.shape) for name, part in layer.init_state(batch)._asdict().items()}
+    if "n" in parts:
+        parts["n"] = 0.5 + parts["n"].abs()
+    return type(layer.init_state(1))(**parts)
 
 
 def inputs(batch: int, length: int, hidden_size: int = HIDDEN, seed: int = 3) -> Tensor:

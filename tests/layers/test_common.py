@@ -36,8 +36,8 @@ def test_small_init():
     torch.manual_seed(0)
     weight = torch.empty(200, 200)
     small_init_(weight, 10)
-    assert float(weight.std()) == pytest.approx(math.sqrt(2 / 50), rel=0.02)
-    assert float(HeadwiseLinear(400, 10, bias=False).weight.std()) == pytest.approx(0.1, rel=0.05)
+    assert weight.std().item() == pytest.approx(math.sqrt(2 / 50), rel=0.02)
+    assert HeadwiseLinear(400, 10, bias=False).weight.std().item() == pytest.approx(0.1, rel=0.05)
 
 
 def test_head_norm_is_group_norm():

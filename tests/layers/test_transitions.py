@@ -14,7 +14,7 @@ from statetrack.layers import (
     MambaConfig,
     Transition,
 )
-from tests.layers.common import LAYERS, inputs, make_layer, make_state
+from tests.layers.common import LAYERS, LINEAR, inputs, make_layer, make_state
 from tests.layers.references import delta_net_parts, mamba_parts
 from tests.ops.common import assert_close, draw, spread, unit
 
@@ -46,8 +46,8 @@ def assert_within_bounds(transition: Transition) -> None:
     assert real.max() <= high + 1e-6
 
 
-@pytest.mark.parametrize("config", LAYERS)
-def test_spectrum_and_bounds_of_every_layer(config):
+@pytest.mark.parametrize("config", LINEAR)
+def test_spectrum_and_bounds_of_every_linear_layer(config):
     layer = make_layer(config)
     transition = layer.transitions(inputs(2, T))
     assert transition.bounds == ((-1.0 if config.allow_neg_eigval else 0.0), 1.0)
@@ -56,6 +56,13 @@ def test_spectrum_and_bounds_of_every_layer(config):
 
 
 @pytest.mark.parametrize("config", LAYERS)
+def test_every_layer_has_transitions_or_none(config):
+    """None stands for a recurrence that is not linear, and for nothing else."""
+    linear = config in [layer.values[0] for layer in LINEAR]
+    assert (make_layer(config).transitions(inputs(1, T)) is not None) == linear
+
+
+@pytest.mark.parametrize("config", LINEAR)
 def test_products_of_transitions_carry_the_state(config):
     """The state is affine in the first one; its linear part must be A_t ... A_1."""
     layer = make_layer(config)
@@ -173,7 +180,7 @@ def test_dense():
     assert_within_bounds(dense)
 
 
-@pytest.mark.parametrize("config", LAYERS)
+@pytest.mark.parametrize("config", LINEAR)
 def test_transitions_in_bfloat16(config):
     layer = make_layer(config)
     exact = layer.transitions(inputs(1, T))

@@ -19,7 +19,6 @@ LABELS = {
     "full_matrix": "the full matrix",
 }
 XLSTM = ("mlstm", "slstm")
-BOTH_RANGES = ("mamba", "delta_net")
 
 # what surrounds a mixer, where it is not ModelConfig's default: pre-RMSNorm blocks with SwiGLU
 _LAYER_NORM = {"norm": "layer", "norm_eps": 1e-5}
@@ -88,6 +87,6 @@ def word_problem_model(
 
 
 def _mixer(name: str, allow_neg_eigval: bool, options: dict[str, Any]) -> MixerConfig:
-    switch = {"allow_neg_eigval": allow_neg_eigval} if name in BOTH_RANGES else {}
-    mixer: MixerConfig = from_dict(MixerConfig, {"name": name, **switch, **options}, name)
+    fields = {"name": name, "allow_neg_eigval": allow_neg_eigval, **options}
+    mixer: MixerConfig = from_dict(MixerConfig, fields, name)
     return mixer

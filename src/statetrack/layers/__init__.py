@@ -6,6 +6,7 @@ import pkgutil
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
+from statetrack.layers.slstm import SLSTM, SLSTMConfig, SLSTMState
 from statetrack.layers.transitions import Dense, Diagonal, HouseholderProduct, Transition
 
 for _module in pkgutil.iter_modules(__path__):
@@ -13,6 +14,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "MIXERS",
+    "SLSTM",
     "DeltaNet",
     "DeltaNetConfig",
     "DeltaNetState",
@@ -24,5 +26,7 @@ __all__ = [
     "MambaState",
     "Mixer",
     "MixerConfig",
+    "SLSTMConfig",
+    "SLSTMState",
     "Transition",
 ]

@@ -1,0 +1,1 @@
+"""Other packages' weights under our names."""
