@@ -124,10 +124,10 @@ struct SLSTM {
   const int64_t* lengths;  // [B] how many tokens of a row exist; null: all T
   float* out;              // [B, T, H, D]
   float* final;            // [4, B, H, D]
-  float* kept;             // [B, T, H, 7, D]: i, f, z, o, c, n, sigmoid(-f); null: not kept
+  float* kept;             // B T H times [7, D], in an order of its own; null: not kept
   const float* d_out;      // [B, T, H, D]; from here on for the backward pass alone
   const float* d_final;    // [4, B, H, D] or null
-  float* dx;               // [B, T, H, 4, D]
+  float* dx;               // [H, B, T, 4, D]
   float* dR;               // like R
   float* d_initial;        // [4, B, H, D]
   int64_t B, T, H, D, threads;

@@ -65,6 +65,13 @@ struct Rows {
   const float* gates(int64_t row, int64_t t) const {
     return x.x.data + token(row, t) * x.x.token + head * x.x.head;
   }
+  float* d_gates(int64_t row, int64_t t) const {
+    return x.dx + (head * x.B * x.T + token(row, t)) * 4 * x.D;
+  }
+  // In the order in which it is written, so that memory comes and goes in one stream.
+  float* kept(int64_t row, int64_t t) const {
+    return x.kept + ((head * x.B + first) * x.T + t * rows + row) * KEPT * x.D;
+  }
   int64_t lanes(int64_t vector) const { return at_most(x.D - vector * LANES, LANES); }
 };
 
@@ -147,12 +154,12 @@ struct SLSTMForward {
     }
   }
 
-  void prefetch_token(int64_t row, int64_t t) const {
+  INLINE void prefetch_token(int64_t row, int64_t t) const {
     const SLSTM& x = rows.x;
     if (t >= x.T) return;
     prefetch(rows.gates(row, t), 4 * x.D);
     prefetch_write(x.out + rows.at(row, t), x.D);
-    if (x.kept) prefetch_write(x.kept + rows.at(row, t) * KEPT, x.D * KEPT);
+    if (x.kept) prefetch_write(rows.kept(row, t), x.D * KEPT);
   }
 
   INLINE void cell(const vf* gates, int64_t t, int64_t v, int64_t row) const {
@@ -180,7 +187,7 @@ struct SLSTMForward {
     store(next + place, h_now);
     store_first(out, h_now, lanes);
     if (!x.kept) return;
-    float* keep = x.kept + rows.at(row, t) * KEPT + v * LANES;
+    float* keep = rows.kept(row, t) + v * LANES;
     const vf all[] = {i, f, z, o, c_now, n_now, forget.complement};
     for (int64_t part = 0; part < KEPT; ++part) store_first(keep + part * x.D, all[part], lanes);
   }

@@ -100,12 +100,12 @@ struct SLSTMBackward {
       store_first(x.d_initial + rows.state(part, row) + v * LANES, d[part], rows.lanes(v));
   }
 
-  void prefetch_token(int64_t row, int64_t t) const {
+  INLINE void prefetch_token(int64_t row, int64_t t) const {
     const SLSTM& x = rows.x;
     prefetch(x.d_out + rows.at(row, t), x.D);
-    prefetch_write(x.dx + rows.at(row, t) * 4, 4 * x.D);
+    prefetch_write(rows.d_gates(row, t), 4 * x.D);
     if (t == 0) return;
-    prefetch(x.kept + rows.at(row, t - 1) * KEPT, x.D * KEPT);
+    prefetch(rows.kept(row, t - 1), KEPT * x.D);
     prefetch(x.out + rows.at(row, t - 1), x.D);
   }
 
@@ -117,11 +117,11 @@ struct SLSTMBackward {
     const int64_t place = row * rows.width + v * LANES;
     vf d[4] = {};
     if (rows.exists(row, t)) {
-      const float* kept = x.kept + rows.at(row, t) * KEPT + v * LANES;
+      const float* kept = rows.kept(row, t) + v * LANES;
       auto part = [&](int64_t p) { return load_first(kept + p * D, lanes); };
       const vf i = part(0), f = part(1), z = part(2), o = part(3), c = part(4);
       const vf n = load_filled(kept + 5 * D, lanes, 1.0f);
-      const float* before = kept - x.H * D * KEPT;  // what token t - 1 kept
+      const float* before = kept - rows.rows * D * KEPT;  // what token t - 1 kept
       const vf c_before = t ? load_first(before + 4 * D, lanes) : load_state(x.initial, 1, row, v);
       const vf n_before = t ? load_first(before + 5 * D, lanes) : load_state(x.initial, 2, row, v);
       store(h_before + place, t ? load_first(x.out + at - x.H * D, lanes)
@@ -147,7 +147,7 @@ struct SLSTMBackward {
     }
     for (int g = 0; g < 4; ++g) {
       store(dgates + row * 4 * rows.width + g * rows.width + v * LANES, d[g]);
-      store_first(x.dx + rows.at(row, t) * 4 + g * D + v * LANES, d[g], lanes);
+      store_first(rows.d_gates(row, t) + g * D + v * LANES, d[g], lanes);
     }
   }
 };

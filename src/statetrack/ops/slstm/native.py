@@ -67,7 +67,7 @@ def _fake_forward(
     batch, length, heads, _, size = x.shape
     out = x.new_empty(batch, length, heads, size)
     final = initial.new_empty(initial.shape)
-    kept = x.new_empty((batch, length, heads, KEPT, size) if keep else (0,))
+    kept = x.new_empty((batch * length * heads, KEPT, size) if keep else (0,))
     return out, final, kept
 
 
@@ -112,7 +112,9 @@ def _fake_backward(
     initial: Tensor,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), R.new_empty(R.shape), initial.new_empty(initial.shape)
+    batch, length, heads, gates, size = x.shape
+    dx = x.new_empty(heads, batch, length, gates, size).permute(1, 2, 0, 3, 4)
+    return dx, R.new_empty(R.shape), initial.new_empty(initial.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
