@@ -8,6 +8,7 @@
 #include "selective_scan_backward.h"
 #include "selective_scan_step.h"
 #include "short_conv.h"
+#include "slstm_backward.h"
 
 #define NAME_(level) kernels_##level
 #define NAME(level) NAME_(level)

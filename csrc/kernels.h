@@ -116,6 +116,23 @@ struct ShortConv {
   int64_t threads;
 };
 
+// The recurrence of sLSTM (csrc/slstm.h), whose state is h, c, n and m.
+struct SLSTM {
+  View x;                  // [tokens, H, 4 D]: what i, f, z and o get from outside
+  const float* R;          // [H, 4, D, D]: what they get from h
+  const float* initial;    // [4, B, H, D]
+  const int64_t* lengths;  // [B] how many tokens of a row exist; null: all T
+  float* out;              // [B, T, H, D]
+  float* final;            // [4, B, H, D]
+  float* kept;             // B T H times [7, D], in an order of its own; null: not kept
+  const float* d_out;      // [B, T, H, D]; from here on for the backward pass alone
+  const float* d_final;    // [4, B, H, D] or null
+  float* dx;               // [H, B, T, 4, D]
+  float* dR;               // like R
+  float* d_initial;        // [4, B, H, D]
+  int64_t B, T, H, D, threads;
+};
+
 // y = x / sqrt(mean(x^2) + eps) * weight
 struct RMSNorm {
   const float *x, *weight;  // [rows, size], [size]
@@ -156,6 +173,8 @@ struct CrossEntropy {
   X(selective_scan_step, SelectiveScanStep) \
   X(short_conv_forward, ShortConv)          \
   X(short_conv_backward, ShortConv)         \
+  X(slstm_forward, SLSTM)                   \
+  X(slstm_backward, SLSTM)                  \
   X(rms_norm_forward, RMSNorm)              \
   X(rms_norm_backward, RMSNorm)             \
   X(swiglu_forward, SwiGLU)                 \

@@ -133,35 +133,54 @@ inline vi as_int(vf x) {
   return y;
 }
 
+// 2^(x + MORE) = scale (1 + r) with |r| < 1/2, as two numbers.
+template <int MORE = 0>
+struct PowerOf2 {
+  vf scale, f, slope;  // r = slope f
+
+  explicit PowerOf2(vf x) {
+    const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
+    const vf magic = splat(shift + 127 + MORE);
+    const vf rounded = x + magic;
+    f = x - (rounded - magic);  // in [-1/2, 1/2]
+    slope = splat(0.0013264727f);
+    slope = fma(slope, f, splat(0.009671513f));
+    slope = fma(slope, f, splat(0.055507336f));
+    slope = fma(slope, f, splat(0.24022242f));
+    slope = fma(slope, f, splat(0.693147f));
+    // those bits are the exponent of a power of 2; exponent 0 is the number 0 and 255 infinity
+    const vi low = as_int(splat(shift)), high = as_int(splat(shift + 255));
+    vi exponent = as_int(rounded);
+    exponent = exponent < low ? low : exponent;
+    exponent = exponent > high ? high : exponent;
+    scale = as_float(exponent << 23);
+  }
+};
+
 // 2^(x + MORE) with a relative error below 2e-7, exact for whole x. What is below 2^-126.5 is 0,
 // and what is above 2^127.5 infinite.
 template <int MORE = 0>
 inline vf exp2(vf x) {
-  const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer, in the low bits
-  const vf magic = splat(shift + 127 + MORE);
-  const vf rounded = x + magic;
-  const vf f = x - (rounded - magic);  // in [-1/2, 1/2]
-  vf p = splat(0.0013264727f);
-  p = fma(p, f, splat(0.009671513f));
-  p = fma(p, f, splat(0.055507336f));
-  p = fma(p, f, splat(0.24022242f));
-  p = fma(p, f, splat(0.693147f));
-  p = fma(p, f, splat(1.0f));
-  // those bits are the exponent of a power of 2; exponent 0 is the number 0 and 255 infinity
-  const vi low = as_int(splat(shift)), high = as_int(splat(shift + 255));
-  vi exponent = as_int(rounded);
-  exponent = exponent < low ? low : exponent;
-  exponent = exponent > high ? high : exponent;
-  return p * as_float(exponent << 23);
+  const PowerOf2<MORE> power(x);
+  return fma(power.slope, power.f, splat(1.0f)) * power.scale;
 }
 
 constexpr float LOG2_E = 1.44269504f;
 
-// 0 and 1 far out, where exp2 would have to cope with its own argument's rounding error.
-inline vf sigmoid(vf x) {
-  const vf low = splat(-200.0f), high = splat(200.0f);
-  const vf inside = x < low ? low : x > high ? high : x;
-  return 1.0f / (1.0f + exp2(inside * -LOG2_E));
+// Numbers no further from 0 than `limit`: past it a function below has reached its end, and exp2
+// would have to cope with its own argument's rounding error.
+inline vf within(vf x, float limit) {
+  const vf low = splat(-limit), high = splat(limit);
+  return x < low ? low : x > high ? high : x;
+}
+
+inline vf sigmoid(vf x) { return 1.0f / (1.0f + exp2(within(x, 200.0f) * -LOG2_E)); }
+
+// Through e^2x - 1 with all its digits, so that small x keep theirs.
+inline vf tanh(vf x) {
+  const PowerOf2<> power(within(x, 20.0f) * (2 * LOG2_E));
+  const vf expm1 = fma(power.scale, power.slope * power.f, power.scale - 1.0f);
+  return expm1 / (expm1 + 2.0f);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from statetrack.errors import UserError as UserError
     from statetrack.layers import GLA as GLA
     from statetrack.layers import MLSTM as MLSTM
+    from statetrack.layers import SLSTM as SLSTM
     from statetrack.layers import Attention as Attention
     from statetrack.layers import AttentionConfig as AttentionConfig
     from statetrack.layers import DeltaNet as DeltaNet
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from statetrack.layers import Mamba2Config as Mamba2Config
     from statetrack.layers import MambaConfig as MambaConfig
     from statetrack.layers import MLSTMConfig as MLSTMConfig
+    from statetrack.layers import SLSTMConfig as SLSTMConfig
     from statetrack.models import ModelConfig as ModelConfig
     from statetrack.models import SequenceModel as SequenceModel
     from statetrack.ops import delta_product as delta_product
@@ -58,6 +60,7 @@ _HOMES = {
         *("FullMatrix", "FullMatrixConfig", "GatedDeltaNet", "GatedDeltaNetConfig"),
         *("GatedDeltaProduct", "GatedDeltaProductConfig", "GLA", "GLAConfig"),
         *("Mamba", "MambaConfig", "Mamba2", "Mamba2Config", "MLSTM", "MLSTMConfig"),
+        *("SLSTM", "SLSTMConfig"),
     ],
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],

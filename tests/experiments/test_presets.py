@@ -149,6 +149,7 @@ class AnyLayerConfig(MixerConfig):
 
     num_heads: int = option(4, "heads")
     conv_size: int = option(4, "width of the convolution")
+    gate_init: str = option("xlstm", "how gates are initialised")
 
 
 @pytest.fixture
@@ -195,6 +196,23 @@ def test_the_tables_mlstm(task: str, gate_init: str, parameters: int) -> None:
         assert layer.gate_init == gate_init  # type: ignore[attr-defined]
         assert layer.allow_neg_eigval is switch
         assert SequenceModel(model).num_parameters() == parameters
+
+
+@pytest.mark.parametrize(
+    ("task", "gate_init", "parameters"),
+    [
+        ("parity", "xlstm", 215_680),  # as the package xlstm has them
+        ("modular_arithmetic", "standard", 174_720),
+        ("modular_arithmetic_brackets", "standard", 174_976),
+    ],
+)
+def test_the_tables_slstm(task: str, gate_init: str, parameters: int) -> None:
+    model = presets.paper("slstm", task).model
+    (layer,) = set(model.mixers)
+    assert (layer.gate_init, layer.conv_size) == (gate_init, 0)  # type: ignore[attr-defined]
+    assert SequenceModel(model).num_parameters() == parameters
+    with pytest.raises(UserError, match="sLSTM has no allow_neg_eigval"):
+        presets.paper("slstm", task, allow_neg_eigval=True)
 
 
 def test_figure_4s_full_matrix(later: None) -> None:

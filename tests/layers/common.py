@@ -22,6 +22,8 @@ from statetrack.layers import (
     Mixer,
     MixerConfig,
     MLSTMConfig,
+    SLSTMConfig,
+    SLSTMState,
 )
 from tests.ops.common import assert_close, draw
 
@@ -83,6 +85,9 @@ LAYERS = [
             dt_limit_min=0.05,
             dt_limit_max=0.5,
         ),
+        "slstm": SLSTMConfig(num_heads=3),
+        "slstm-conv0": SLSTMConfig(num_heads=2, conv_size=0, gate_init="standard"),
+        "slstm-conv1": SLSTMConfig(num_heads=1, conv_size=1),
     }.items()
 ]
 
@@ -105,14 +110,18 @@ LINEAR = [
 
 
 def make_state(layer: Mixer, batch: int, seed: int = 7):
-    """A state full of numbers; a cache has rows of different lengths, from 0 on."""
+    """A state full of numbers, as tokens leave it.
+
+    A cache has rows of different lengths, from 0 on, and sLSTM's normaliser is positive.
+    """
     normal = draw(seed)
     empty = layer.init_state(batch)
     if isinstance(empty, AttentionState):
         size, (_, _, *rest) = 4, empty.k.shape
         length = (torch.arange(batch) + size - 1) % (size + 1)
         return tidy(AttentionState(*(normal(batch, size, *rest) for _ in range(2)), length))
-    return type(empty)(*(normal(*part.shape) for part in empty))
+    state = type(empty)(*(normal(*part.shape) for part in empty))
+    return state._replace(n=0.5 + state.n.abs()) if isinstance(state, SLSTMState) else state
 
 
 def linear_state(state) -> Tensor:

@@ -55,9 +55,9 @@ def expected_bounds(config: MixerConfig) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("config", LAYERS)
-def test_only_attention_has_no_transition(config):
+def test_only_what_is_no_linear_rnn_has_no_transition(config):
     transition = make_layer(config).transitions(inputs(2, T))
-    assert (transition is None) == (config.name == "attention")
+    assert (transition is None) == (config.name in ("attention", "slstm"))
 
 
 @pytest.mark.parametrize("config", LINEAR)

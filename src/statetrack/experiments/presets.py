@@ -70,9 +70,9 @@ def paper(
 
 def _paper_formal(mixer: str, task: Task, allow_neg_eigval: bool, seed: int) -> RunConfig:
     arithmetic, xlstm = task.name in ARITHMETIC, mixer in XLSTM
-    narrow: dict[str, Any] = {"hidden_size": 64, "num_heads": 1} if arithmetic and xlstm else {}
-    if narrow and mixer == "mlstm":
-        narrow["gate_init"] = "standard"
+    narrow: dict[str, Any] = {}
+    if arithmetic and xlstm:
+        narrow = {"hidden_size": 64, "num_heads": 1, "gate_init": "standard"}
     model = formal_model(
         mixer,
         len(task.vocab),

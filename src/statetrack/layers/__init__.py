@@ -15,6 +15,7 @@ from statetrack.layers.gla import GLA, GLAConfig, GLAState
 from statetrack.layers.mamba import Mamba, MambaConfig, MambaState
 from statetrack.layers.mamba2 import Mamba2, Mamba2Config, Mamba2State
 from statetrack.layers.mlstm import MLSTM, MLSTMConfig, MLSTMState
+from statetrack.layers.slstm import SLSTM, SLSTMConfig, SLSTMState
 from statetrack.layers.transitions import (
     Dense,
     Diagonal,
@@ -30,6 +31,7 @@ __all__ = [
     "GLA",
     "MIXERS",
     "MLSTM",
+    "SLSTM",
     "Attention",
     "AttentionConfig",
     "AttentionState",
@@ -64,5 +66,7 @@ __all__ = [
     "MambaState",
     "Mixer",
     "MixerConfig",
+    "SLSTMConfig",
+    "SLSTMState",
     "Transition",
 ]

@@ -11,9 +11,11 @@ from statetrack.ops.gated_linear_attention import gated_linear_attention
 from statetrack.ops.rms_norm import rms_norm
 from statetrack.ops.selective_scan import selective_scan, selective_scan_step
 from statetrack.ops.short_conv import short_conv
+from statetrack.ops.slstm import SLSTMMemory, slstm
 from statetrack.ops.swiglu import swiglu
 
 __all__ = [
+    "SLSTMMemory",
     "cross_entropy",
     "delta_product",
     "delta_product_step",
@@ -25,5 +27,6 @@ __all__ = [
     "selective_scan",
     "selective_scan_step",
     "short_conv",
+    "slstm",
     "swiglu",
 ]

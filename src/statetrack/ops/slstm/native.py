@@ -1,0 +1,153 @@
+"""sLSTM's recurrence on the native kernels, as torch operators."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.ops.native import View, call, pointer, viewable
+from statetrack.ops.operators import differentiable, operator
+
+KEPT = 7  # numbers per feature and token that the backward pass reads
+
+
+class SLSTM(ctypes.Structure):
+    """The arguments of the kernels, field by field as in csrc/kernels.h."""
+
+    _fields_ = [
+        ("x", View),
+        *((name, ctypes.c_void_p) for name in ("R", "initial", "lengths", "out", "final", "kept")),
+        *((name, ctypes.c_void_p) for name in ("d_out", "d_final", "dx", "dR", "d_initial")),
+        *((name, ctypes.c_int64) for name in ("B", "T", "H", "D", "threads")),
+    ]
+
+
+def _run(
+    name: str,
+    x: Tensor,
+    R: Tensor,
+    initial: Tensor,
+    lengths: Tensor | None,
+    **others: Tensor | None,
+) -> None:
+    """Call a kernel; x is taken as it is where its rows have one stride."""
+    batch, length, heads, _, size = x.shape
+    rows = viewable(x.flatten(3))
+    R, initial = R.contiguous(), initial.contiguous()
+    arguments = SLSTM(
+        x=View.of(rows),
+        R=R.data_ptr(),
+        initial=initial.data_ptr(),
+        lengths=pointer(lengths),
+        **{field: pointer(tensor) for field, tensor in others.items()},
+        B=batch,
+        T=length,
+        H=heads,
+        D=size,
+        threads=torch.get_num_threads(),
+    )
+    call(name, arguments)
+
+
+def _forward(
+    x: Tensor, R: Tensor, initial: Tensor, lengths: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    out, final, kept = _fake_forward(x, R, initial, lengths, keep)
+    others = {"out": out, "final": final, "kept": kept if keep else None}
+    _run("slstm_forward", x, R, initial, lengths, **others)
+    return out, final, kept
+
+
+def _fake_forward(
+    x: Tensor, R: Tensor, initial: Tensor, lengths: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, heads, _, size = x.shape
+    out = x.new_empty(batch, length, heads, size)
+    final = initial.new_empty(initial.shape)
+    kept = x.new_empty((batch * length * heads, KEPT, size) if keep else (0,))
+    return out, final, kept
+
+
+def _backward(
+    d_out: Tensor,
+    d_final: Tensor | None,
+    out: Tensor,
+    final: Tensor,
+    kept: Tensor,
+    x: Tensor,
+    R: Tensor,
+    initial: Tensor,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx, dR, d_initial = _fake_backward(d_out, d_final, out, final, kept, x, R, initial, lengths)
+    _run(
+        "slstm_backward",
+        x,
+        R,
+        initial,
+        lengths,
+        out=out,
+        final=final,
+        kept=kept,
+        d_out=d_out.contiguous(),
+        d_final=None if d_final is None else d_final.contiguous(),
+        dx=dx,
+        dR=dR,
+        d_initial=d_initial,
+    )
+    return dx, dR, d_initial
+
+
+def _fake_backward(
+    d_out: Tensor,
+    d_final: Tensor | None,
+    out: Tensor,
+    final: Tensor,
+    kept: Tensor,
+    x: Tensor,
+    R: Tensor,
+    initial: Tensor,
+    lengths: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, length, heads, gates, size = x.shape
+    dx = x.new_empty(heads, batch, length, gates, size).permute(1, 2, 0, 3, 4)
+    return dx, R.new_empty(R.shape), initial.new_empty(initial.shape)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.keep = inputs
+    ctx.save_for_backward(*output, *tensors)
+    ctx.mark_non_differentiable(output[2])
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx: Any, d_out: Tensor | None, d_final: Tensor | None, _: Any) -> tuple[Any, ...]:
+    if not ctx.keep:
+        raise RuntimeError("the native sLSTM was told not to keep what its gradients need")
+    if d_out is None:
+        d_out = torch.zeros_like(ctx.saved_tensors[0])
+    grads = torch.ops.statetrack.slstm_backward(d_out, d_final, *ctx.saved_tensors)
+    return *grads, None, None
+
+
+_INPUTS = "Tensor x, Tensor R, Tensor initial, Tensor? lengths"
+operator(f"slstm({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward)
+operator(
+    "slstm_backward(Tensor d_out, Tensor? d_final, Tensor out, Tensor final, Tensor kept, "
+    f"{_INPUTS}) -> (Tensor, Tensor, Tensor)",
+    _backward,
+    _fake_backward,
+)
+differentiable("slstm", _setup, _gradients)
+
+
+def slstm_native(
+    x: Tensor, R: Tensor, state: Tensor, lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See slstm_naive; everything in float32 but the int64 lengths."""
+    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, R, state))
+    out, final, _ = torch.ops.statetrack.slstm(x, R, state, lengths, keep)
+    return out, final
