@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"errors", "config", "layers", "ops"},
     "tasks": {"errors", "config", "files", "automata"},
     "training": {"errors", "config", "files", "layers", "models", "ops", "tasks"},
+    "theory": {"errors", "config", "automata", "ops"},
     "experiments": {
         "errors", "allocator", "config", "files", "terminal", "layers", "models", "tasks",
         "training",

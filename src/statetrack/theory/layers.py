@@ -1,0 +1,296 @@
+"""The layers of compiled networks: look-up tables by context, and the op that runs on them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from statetrack.ops import delta_product, gated_linear_attention
+from statetrack.theory.factor import partial_injection
+from statetrack.theory.induction import Ints
+from statetrack.theory.scan import affine_scan
+from statetrack.theory.stages import Stage
+
+Array = NDArray[Any]
+
+
+class Layer(nn.Module):
+    """H_t = A(context_t) H_{t-1} + B(context_t), where H_0 is the codeword of the start.
+
+    The states of a layer are matrices [n, V]; what is read of one tells its number.
+    """
+
+    target: ClassVar[str]
+    remembers = False
+    moves: Tensor  # [contexts, S]: the state that each context takes each state to
+    out: Tensor  # [contexts, S]: what the next layer is told, by the old state; the last layer
+    # tells the state of the DFA, by its new one
+    codewords: Tensor  # [S, n, V]
+    expected: Tensor  # [S, R]: what is read of each state
+    H0: Tensor  # [n, V]
+
+    def __init__(self, moves: Ints, out: Ints, start: int, codewords: Array) -> None:
+        super().__init__()
+        self.start = start
+        self.register_buffer("moves", torch.tensor(np.ascontiguousarray(moves)))
+        self.register_buffer("out", torch.tensor(np.ascontiguousarray(out)))
+        self.register_buffer("codewords", torch.tensor(codewords, dtype=torch.float32))
+        self.register_buffer("H0", self.codewords[start].clone())
+
+    @property
+    def contexts(self) -> int:
+        """The number of contexts."""
+        return len(self.moves)
+
+    @property
+    def size(self) -> int:
+        """The number of rows of the state."""
+        return self.H0.shape[0]
+
+    @property
+    def cells(self) -> int:
+        """How many numbers a token takes."""
+        return sum(table[0].numel() for table in self.tables().values())
+
+    def tables(self) -> dict[str, Tensor]:
+        """What the op looks up, by context."""
+        raise NotImplementedError
+
+    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+        """contexts [B, T], state [B, n, V] -> readings [B, T, R] and the last state."""
+        raise NotImplementedError
+
+    def seen(self, readings: Tensor) -> Tensor:
+        """[..., R] -> [...]: the states that were read."""
+        raise NotImplementedError
+
+
+class StageLayer(Layer):
+    """A layer of zeros and ones, read with whole numbers.
+
+    A query of 1 .. n makes of a column with a single 1 the number of its axis, exactly. A layer
+    that remembers is read for its old state: in its second half after a reset, else in its first.
+    """
+
+    queries: Tensor  # [contexts, n], or [1, n] if they are the same in every context
+    undo: Tensor | None  # [contexts, S]: if it remembers, the old state by the one that was read
+    numbers: Tensor  # [readings]: the state, by the readings of all columns
+
+    def __init__(self, stage: Stage, remembers: bool) -> None:
+        super().__init__(stage.moves, stage.out, stage.start, stage.codewords)
+        self.remembers = remembers
+        n = stage.points.shape[1]
+        undo, vectors = None, stage.codewords
+        queries = np.arange(1, n + 1)[None]
+        if remembers:
+            S = stage.out.shape[1]
+            half = np.arange(1, n // 2 + 1)
+            reset = (stage.writes >= 0)[:, None]
+            queries = np.concatenate([np.where(reset, 0, half), np.where(reset, half, 0)], axis=1)
+            current = stage.moves[:, :: S + 1] // (S + 1)
+            undo = torch.tensor(np.where(reset, np.arange(S), np.argsort(current, axis=1)))
+            vectors = stage.codewords[:: S + 1, : n // 2]
+        self.register_buffer("queries", torch.tensor(queries, dtype=torch.float32))
+        self.register_buffer("undo", undo)
+        readings = np.einsum("snv,n->sv", vectors, np.arange(1, vectors.shape[1] + 1))
+        self.register_buffer("expected", torch.tensor(readings, dtype=torch.float32))
+        self.low = readings.min(axis=0).tolist()
+        self.high = readings.max(axis=0).tolist()
+        spans = readings.max(axis=0) - readings.min(axis=0) + 1
+        self.strides = [1, *np.cumprod(spans)[:-1].tolist()]
+        numbers = np.zeros(int(np.prod(spans)), dtype=np.int64)
+        numbers[(readings - self.low) @ self.strides] = np.arange(len(readings))
+        self.register_buffer("numbers", torch.tensor(numbers))
+
+    def seen(self, readings: Tensor) -> Tensor:
+        columns = zip(readings.unbind(-1), self.low, self.high, self.strides, strict=True)
+        index = torch.zeros(readings.shape[:-1], dtype=torch.long)
+        for column, low, high, stride in columns:
+            index += (column.float().round().clamp(low, high).long() - low) * stride
+        return self.numbers[index]
+
+    def _queries(self, contexts: Tensor) -> Tensor:
+        """[B, T, n]."""
+        if len(self.queries) > 1:
+            return self.queries[contexts]
+        return self.queries.expand(*contexts.shape, -1)
+
+
+class DenseLayer(StageLayer):
+    """Any matrices, through a blocked scan."""
+
+    target = "dense"
+    A: Tensor  # [contexts, n, n]
+    B: Tensor  # [contexts, n, V]
+
+    def __init__(self, stage: Stage, remembers: bool) -> None:
+        super().__init__(stage, remembers)
+        contexts, n = stage.points.shape
+        A = torch.zeros(contexts, n, n)
+        context, axis = np.nonzero(stage.points >= 0)
+        A[context, stage.points[context, axis], axis] = 1
+        B = torch.zeros(contexts, n, stage.codewords.shape[2])
+        written = np.flatnonzero(stage.writes >= 0)
+        B[written, stage.writes[written]] = 1
+        self.register_buffer("A", A)
+        self.register_buffer("B", B)
+
+    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+        states, last = affine_scan(self.A[contexts], self.B[contexts], state)
+        return (self._queries(contexts)[..., None, :] @ states)[..., 0, :], last
+
+    def tables(self) -> dict[str, Tensor]:
+        return {"A": self.A, "B": self.B}
+
+
+class HouseholderLayer(StageLayer):
+    """Products of swaps and projectors, after a gate that is 0 for what forgets everything."""
+
+    target = "householder"
+    keys: Tensor  # [contexts, factors, n], the first acting first
+    betas: Tensor  # [contexts, factors]
+    gates: Tensor  # [contexts]
+    values: Tensor  # [contexts, factors, V]
+
+    def __init__(self, stage: Stage, remembers: bool) -> None:
+        super().__init__(stage, remembers)
+        contexts, n = stage.points.shape
+        lists = []
+        gates = torch.ones(contexts)
+        for c, (points, axis) in enumerate(
+            zip(stage.points.tolist(), stage.writes.tolist(), strict=True)
+        ):
+            factors = []
+            if max(points) < 0:
+                gates[c] = 0
+            else:
+                factors = [(factor.v, 0) for factor in reversed(partial_injection(points))]
+            if axis >= 0:
+                factors.append((np.eye(n)[axis], 1))
+            lists.append(factors)
+        most = max(1, *map(len, lists))
+        self.register_buffer("keys", torch.zeros(contexts, most, n))
+        self.register_buffer("betas", torch.zeros(contexts, most))
+        self.register_buffer("values", torch.zeros(contexts, most, stage.codewords.shape[2]))
+        self.register_buffer("gates", gates)
+        for c, factors in enumerate(lists):
+            for j, (key, value) in enumerate(factors):
+                self.keys[c, j] = torch.tensor(key, dtype=torch.float32)
+                self.betas[c, j] = 1
+                self.values[c, j] = value
+
+    @property
+    def A(self) -> Tensor:  # noqa: N802
+        """[contexts, n, n]."""
+        A = self.gates[:, None, None] * torch.eye(self.size, dtype=self.keys.dtype)
+        for k, beta in zip(self.keys.unbind(1), self.betas.unbind(1), strict=True):
+            A = A - beta[:, None, None] * k[:, :, None] * (k[:, None, :] @ A)
+        return A
+
+    @property
+    def B(self) -> Tensor:  # noqa: N802
+        """[contexts, n, V]."""
+        B = torch.zeros(self.contexts, *self.H0.shape, dtype=self.keys.dtype)
+        steps = zip(self.keys.unbind(1), self.betas.unbind(1), self.values.unbind(1), strict=True)
+        for k, beta, v in steps:
+            B = B + k[:, :, None] * (beta[:, None, None] * (v[:, None] - k[:, None] @ B))
+        return B
+
+    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+        o, last = delta_product(
+            self._queries(contexts)[:, :, None],
+            self.keys[contexts].flatten(1, 2)[:, :, None],
+            self.values[contexts].flatten(1, 2)[:, :, None],
+            self.betas[contexts].flatten(1, 2)[:, :, None],
+            num_householder=self.keys.shape[1],
+            decay=self.gates[contexts][:, :, None],
+            scale=1.0,
+            initial_state=state[:, None],
+            output_final_state=True,
+            backend=backend,
+        )
+        assert last is not None
+        return o[:, :, 0], last[:, 0]
+
+    def tables(self) -> dict[str, Tensor]:
+        names = ("keys", "betas", "gates", "values")
+        return {name: self.get_buffer(name) for name in names}
+
+
+class DiagonalLayer(StageLayer):
+    """A gate of 0 or 1 for the whole state, and a write: enough for resets, but not to permute."""
+
+    target = "diagonal"
+    keys: Tensor  # [contexts, n]
+    gates: Tensor  # [contexts]
+    values: Tensor  # [contexts, V]
+
+    def __init__(self, stage: Stage, remembers: bool) -> None:
+        super().__init__(stage, remembers)
+        contexts, n = stage.points.shape
+        writes = torch.tensor(stage.writes)
+        self.register_buffer("gates", torch.tensor((stage.points[:, 0] >= 0), dtype=torch.float32))
+        written = (writes >= 0).float()[:, None]
+        self.register_buffer("keys", torch.eye(n)[writes.clamp(min=0)] * written)
+        self.register_buffer("values", written.expand(contexts, stage.codewords.shape[2]).clone())
+
+    @property
+    def A(self) -> Tensor:  # noqa: N802
+        """[contexts, n, n]."""
+        return self.gates[:, None, None] * torch.eye(self.size, dtype=self.gates.dtype)
+
+    @property
+    def B(self) -> Tensor:  # noqa: N802
+        """[contexts, n, V]."""
+        return self.keys[:, :, None] * self.values[:, None, :]
+
+    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+        o, last = gated_linear_attention(
+            self._queries(contexts)[:, :, None],
+            self.keys[contexts][:, :, None],
+            self.values[contexts][:, :, None],
+            decay=self.gates[contexts][:, :, None],
+            scale=1.0,
+            initial_state=state[:, None],
+            output_final_state=True,
+            backend=backend,
+        )
+        assert last is not None
+        return o[:, :, 0], last[:, 0]
+
+    def tables(self) -> dict[str, Tensor]:
+        return {name: self.get_buffer(name) for name in ("keys", "gates", "values")}
+
+
+LAYERS = {layer.target: layer for layer in (DenseLayer, HouseholderLayer, DiagonalLayer)}
+
+
+class MatrixLayer(Layer):
+    """Matrices as they are given, without writes; the state is the nearest codeword."""
+
+    target = "dense"
+    A: Tensor  # [contexts, n, n]
+
+    def __init__(self, moves: Ints, out: Ints, start: int, codewords: Array, A: Array) -> None:
+        super().__init__(moves, out, start, codewords)
+        self.register_buffer("A", torch.tensor(A, dtype=torch.float32))
+        self.register_buffer("expected", self.codewords.flatten(1))
+
+    @property
+    def B(self) -> Tensor:  # noqa: N802
+        """[contexts, n, V]."""
+        return self.A.new_zeros(self.contexts, *self.H0.shape)
+
+    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+        states, last = affine_scan(self.A[contexts], self.B[contexts], state)
+        return states.flatten(2), last
+
+    def seen(self, readings: Tensor) -> Tensor:
+        return (readings @ self.expected.mT).argmax(-1)  # codewords are all of one length
+
+    def tables(self) -> dict[str, Tensor]:
+        return {"A": self.A}
