@@ -112,18 +112,15 @@ class _Builder:
             rows.append((moves, out))
             width = max(width, len(before), len(after))
         self._count(level, len(contexts))
-        # what is written behind a row's entries is never read, but resets must be constant and
+        # what stands behind a row's own entries is never read, but resets must be constant and
         # permutations one to one
-        moves_table = np.tile(np.arange(width), (len(rows), 1))
-        out_table = np.empty((len(rows), width), dtype=np.int64)
-        for i, (moves, out) in enumerate(rows):
-            if moves and moves.count(moves[0]) == len(moves):
-                moves_table[i] = moves[0]
-            else:
-                moves_table[i, : len(moves)] = moves
-            out_table[i] = out[0]
-            out_table[i, : len(out)] = out
-        return moves_table, out_table, list(numbers)
+        identity = list(range(width))
+        moves_table = [
+            moves + (moves[:1] * width if _is_constant(moves) else identity)[len(moves) : width]
+            for moves, _ in rows
+        ]
+        out_table = [(out + out[:1] * width)[:width] for _, out in rows]
+        return np.array(moves_table), np.array(out_table), list(numbers)
 
     def _descend(self, level: int, nodes: list[int], width: int) -> tuple[Ints, list[int]]:
         """[nodes, width]: the set that each coordinate leaves open, or its only state."""
@@ -150,6 +147,10 @@ class _Builder:
                 f"has more than {MAX_CONTEXTS:,} contexts, the most supported, {level - 1} levels "
                 f"before its end; method {other!r} may have fewer"
             )
+
+
+def _is_constant(moves: list[int]) -> bool:
+    return bool(moves) and moves.count(moves[0]) == len(moves)
 
 
 def _merge(symbols: int, levels: list[Level]) -> tuple[Ints, tuple[Level, ...]]:

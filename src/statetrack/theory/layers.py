@@ -18,6 +18,11 @@ from statetrack.theory.stages import Stage
 Array = NDArray[Any]
 
 
+def rows(table: Tensor, index: Tensor) -> Tensor:
+    """table[index], for whole rows."""
+    return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
+
+
 class Layer(nn.Module):
     """H_t = A(context_t) H_{t-1} + B(context_t), where H_0 is the codeword of the start.
 
@@ -111,12 +116,12 @@ class StageLayer(Layer):
         index = torch.zeros(readings.shape[:-1], dtype=torch.long)
         for column, low, high, stride in columns:
             index += (column.float().round().clamp(low, high).long() - low) * stride
-        return self.numbers[index]
+        return rows(self.numbers, index)
 
     def _queries(self, contexts: Tensor) -> Tensor:
         """[B, T, n]."""
         if len(self.queries) > 1:
-            return self.queries[contexts]
+            return rows(self.queries, contexts)
         return self.queries.expand(*contexts.shape, -1)
 
 
@@ -140,7 +145,7 @@ class DenseLayer(StageLayer):
         self.register_buffer("B", B)
 
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
-        states, last = affine_scan(self.A[contexts], self.B[contexts], state)
+        states, last = affine_scan(rows(self.A, contexts), rows(self.B, contexts), state)
         return (self._queries(contexts)[..., None, :] @ states)[..., 0, :], last
 
     def tables(self) -> dict[str, Tensor]:
@@ -203,11 +208,11 @@ class HouseholderLayer(StageLayer):
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         o, last = delta_product(
             self._queries(contexts)[:, :, None],
-            self.keys[contexts].flatten(1, 2)[:, :, None],
-            self.values[contexts].flatten(1, 2)[:, :, None],
-            self.betas[contexts].flatten(1, 2)[:, :, None],
+            rows(self.keys, contexts).flatten(1, 2)[:, :, None],
+            rows(self.values, contexts).flatten(1, 2)[:, :, None],
+            rows(self.betas, contexts).flatten(1, 2)[:, :, None],
             num_householder=self.keys.shape[1],
-            decay=self.gates[contexts][:, :, None],
+            decay=rows(self.gates, contexts)[:, :, None],
             scale=1.0,
             initial_state=state[:, None],
             output_final_state=True,
@@ -251,9 +256,9 @@ class DiagonalLayer(StageLayer):
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         o, last = gated_linear_attention(
             self._queries(contexts)[:, :, None],
-            self.keys[contexts][:, :, None],
-            self.values[contexts][:, :, None],
-            decay=self.gates[contexts][:, :, None],
+            rows(self.keys, contexts)[:, :, None],
+            rows(self.values, contexts)[:, :, None],
+            decay=rows(self.gates, contexts)[:, :, None],
             scale=1.0,
             initial_state=state[:, None],
             output_final_state=True,
@@ -286,7 +291,7 @@ class MatrixLayer(Layer):
         return self.A.new_zeros(self.contexts, *self.H0.shape)
 
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
-        states, last = affine_scan(self.A[contexts], self.B[contexts], state)
+        states, last = affine_scan(rows(self.A, contexts), rows(self.B, contexts), state)
         return states.flatten(2), last
 
     def seen(self, readings: Tensor) -> Tensor:

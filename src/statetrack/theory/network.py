@@ -12,7 +12,7 @@ from statetrack.automata import DFA
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.induction import MAX_STATES, Proof
-from statetrack.theory.layers import Layer, StageLayer
+from statetrack.theory.layers import Layer, StageLayer, rows
 
 CELLS = 1 << 22  # numbers that a layer lays out over tokens at once
 
@@ -97,7 +97,7 @@ class CompiledRNN(nn.Module):
         length = max(1, CELLS // (cells * len(tokens)))
         states, deviation = [], 0.0
         for part in tokens.split(length, dim=1):
-            contexts, left = self.first[part], []
+            contexts, left = rows(self.first, part), []
             for layer, before in zip(self.stack, carry, strict=True):
                 readings, state = layer.run(contexts, before.state, backend)
                 seen = layer.seen(readings)
@@ -143,10 +143,10 @@ def _tell(layer: Layer, contexts: Tensor, seen: Tensor, before: Tensor, last: bo
     """[B, T]: the next layer's contexts, or the states of the DFA."""
     width = layer.out.shape[1]
     if isinstance(layer, StageLayer) and layer.undo is not None:
-        seen = layer.undo.view(-1)[contexts * width + seen]
+        seen = rows(layer.undo.view(-1), contexts * width + seen)
     elif not last:
         seen = torch.cat([before[:, None], seen[:, :-1]], 1)
-    return layer.out.view(-1)[contexts * width + seen]
+    return rows(layer.out.view(-1), contexts * width + seen)
 
 
 def _deviation(layer: Layer, readings: Tensor, seen: Tensor, state: Tensor) -> float:
