@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from statetrack.automata import DFA, Group, from_regex, group
 from statetrack.tasks import make_task
@@ -47,16 +48,17 @@ def random_dfa(rng: np.random.Generator, states: int, symbols: int = 2) -> DFA:
     return DFA(tuple("abcd"[:symbols]), delta, 0, rng.random(states) < 0.5)
 
 
-def lively_word(dfa: DFA, length: int, seed: int = 0) -> np.ndarray:
-    """[1, length]: random symbols, but none that leads to where nothing changes any more."""
+def lively_word(dfa: DFA, length: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """[1, length] random symbols, none of which leads to where nothing changes; and the states."""
     sinks = (dfa.delta == np.arange(dfa.states)[:, None]).all(axis=1)
-    choices = [np.flatnonzero(~sinks[row]) for row in dfa.delta]
-    choices = [c if len(c) else np.arange(len(dfa.alphabet)) for c in choices]
+    choices = [np.flatnonzero(~sinks[row]).tolist() for row in dfa.delta]
     draws = np.random.default_rng(seed).integers(2**31, size=length).tolist()
-    lists, table = [c.tolist() for c in choices], dfa.delta.tolist()
-    word, state = [], dfa.start
+    table = dfa.delta.tolist()
+    word, states, state = [], [], dfa.start
     for draw in draws:
-        symbol = lists[state][draw % len(lists[state])]
+        allowed = choices[state] or range(len(dfa.alphabet))
+        symbol = allowed[draw % len(allowed)]
         word.append(symbol)
         state = table[state][symbol]
-    return np.array([word])
+        states.append(state)
+    return torch.tensor([word]), torch.tensor([states])

@@ -113,7 +113,8 @@ def test_one_state_has_no_levels() -> None:
     dfa = DFA(("a",), np.zeros((1, 1), dtype=np.int64), 0, np.array([True]))
     for method in ("auto", *METHODS):
         cascade = decompose(dfa, method)
-        assert cascade.levels == () and cascade.verify().holds
+        assert cascade.levels == ()
+        assert cascade.verify().holds
 
 
 def test_a_wrong_move_is_refuted_by_a_word() -> None:
@@ -172,13 +173,13 @@ def test_unknown_method() -> None:
 def test_limits_name_numbers_and_another_method(monkeypatch: pytest.MonkeyPatch) -> None:
     dfa = random_dfa(np.random.default_rng(0), 10)
     monkeypatch.setattr(frames, "MAX_IMAGES", 5)
-    with pytest.raises(UserError, match="more than 5 different sets.*'banned'"):
+    with pytest.raises(UserError, match=r"more than 5 different sets.*'banned'"):
         decompose(dfa, "strict")
     assert decompose(dfa).method == "banned"
     monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 7)
-    with pytest.raises(UserError, match="more than 7 contexts.*'holonomy'"):
+    with pytest.raises(UserError, match=r"more than 7 contexts.*'holonomy'"):
         decompose(dfa, "banned")
-    with pytest.raises(UserError, match="5 different sets.*7 contexts"):
+    with pytest.raises(UserError, match=r"5 different sets.*7 contexts"):
         decompose(dfa)
 
 

@@ -33,7 +33,8 @@ def test_all_permutations_of_five_points_bit_for_bit() -> None:
         np.testing.assert_array_equal(back, permutation_matrix(list(points)))
         assert len(factors) <= 4
         for b, v in factors:
-            assert b == 1 and sorted(v) == [-1, 0, 0, 0, 1]
+            assert b == 1
+            assert sorted(v) == [-1, 0, 0, 0, 1]
         single = product([Factor(f.b, f.v.astype(np.float32)) for f in factors], 5)
         np.testing.assert_array_equal(single, permutation_matrix(list(points)))
 
@@ -63,7 +64,8 @@ def test_orthogonal(n: int) -> None:
         assert len(factors) <= n
         np.testing.assert_allclose(product(factors, n), Q, atol=1e-13)
         for b, v in factors:
-            assert b == 2 and np.isclose(np.linalg.norm(v), 1)
+            assert b == 2
+            assert np.isclose(np.linalg.norm(v), 1)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 64])

@@ -14,9 +14,10 @@ from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.decomposition import METHODS, decompose
 from statetrack.theory.induction import Ints
-from statetrack.theory.layers import LAYERS, Layer
+from statetrack.theory.layers import Layer
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.stages import Stage, group_stage, one_hot, one_stage, remembering
+from statetrack.theory.targets import LAYERS
 
 TARGETS = ("auto", *LAYERS)
 DELAYS = ("shift", "state")
@@ -85,22 +86,25 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
     if isinstance(language, str):
         is_group = re.fullmatch(GROUP_NAME, language)
         language = group(language) if is_group else from_regex(language)
+    if isinstance(language, Cascade) and not language.levels:  # one state: nothing to keep
+        language = language.dfa
     if isinstance(language, Group):
         dfa, stage = group_stage(language)
-        if method == "auto":
+        if method == "auto" and target != "diagonal":
             origin = f"one layer for {language.name}"
             return _Plan(dfa, np.arange(len(dfa.alphabet)), [stage], origin, None)
         language = dfa
-    if isinstance(language, Cascade):
-        cascade = language
-    elif isinstance(language, DFA):
+    if isinstance(language, DFA):
         dfa = language.minimal()
         single = one_stage(dfa) if method == "auto" or dfa.states == 1 else None
         if single is not None and (target != "diagonal" or _is_diagonal(single)):
             return _Plan(dfa, np.arange(len(dfa.alphabet)), [single], "one layer", None)
         cascade = decompose(dfa, method)
-        if target == "diagonal" and any(level.permutations for level in cascade.levels):
-            cascade = decompose(dfa, "strict") if method == "auto" else cascade
+        permutes = any(level.permutations for level in cascade.levels)
+        if target == "diagonal" and method == "auto" and permutes:
+            cascade = decompose(dfa, "strict")
+    elif isinstance(language, Cascade):
+        cascade = language
     else:
         raise UserError(
             "a language is a regular expression, a DFA, a group or its name, or a cascade; got "

@@ -1,4 +1,4 @@
-"""The layers of compiled networks: look-up tables by context, and the op that runs on them."""
+"""What the layers of compiled networks have in common: states, contexts and how they are read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from statetrack.ops import delta_product, gated_linear_attention
-from statetrack.theory.factor import partial_injection
 from statetrack.theory.induction import Ints
 from statetrack.theory.scan import affine_scan
 from statetrack.theory.stages import Stage
@@ -30,13 +28,13 @@ class Layer(nn.Module):
     """
 
     target: ClassVar[str]
-    remembers = False
     moves: Tensor  # [contexts, S]: the state that each context takes each state to
     out: Tensor  # [contexts, S]: what the next layer is told, by the old state; the last layer
     # tells the state of the DFA, by its new one
     codewords: Tensor  # [S, n, V]
     expected: Tensor  # [S, R]: what is read of each state
     H0: Tensor  # [n, V]
+    undo: Tensor | None  # [contexts, S]: if it remembers, the old state by the one that was read
 
     def __init__(self, moves: Ints, out: Ints, start: int, codewords: Array) -> None:
         super().__init__()
@@ -45,6 +43,16 @@ class Layer(nn.Module):
         self.register_buffer("out", torch.tensor(np.ascontiguousarray(out)))
         self.register_buffer("codewords", torch.tensor(codewords, dtype=torch.float32))
         self.register_buffer("H0", self.codewords[start].clone())
+        self.register_buffer("undo", None)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a state is a pair of the current one and, after a reset, the one before."""
+        return self.undo is not None
+
+    def current(self, pairs: Ints) -> Ints:
+        """The current states of pairs, as `remembering` counts these; else all is current."""
+        return pairs // (self.out.shape[1] + 1) if self.remembers else pairs
 
     @property
     def contexts(self) -> int:
@@ -82,12 +90,10 @@ class StageLayer(Layer):
     """
 
     queries: Tensor  # [contexts, n], or [1, n] if they are the same in every context
-    undo: Tensor | None  # [contexts, S]: if it remembers, the old state by the one that was read
     numbers: Tensor  # [readings]: the state, by the readings of all columns
 
     def __init__(self, stage: Stage, remembers: bool) -> None:
         super().__init__(stage.moves, stage.out, stage.start, stage.codewords)
-        self.remembers = remembers
         n = stage.points.shape[1]
         undo, vectors = None, stage.codewords
         queries = np.arange(1, n + 1)[None]
@@ -100,7 +106,7 @@ class StageLayer(Layer):
             undo = torch.tensor(np.where(reset, np.arange(S), np.argsort(current, axis=1)))
             vectors = stage.codewords[:: S + 1, : n // 2]
         self.register_buffer("queries", torch.tensor(queries, dtype=torch.float32))
-        self.register_buffer("undo", undo)
+        self.undo = undo
         readings = np.einsum("snv,n->sv", vectors, np.arange(1, vectors.shape[1] + 1))
         self.register_buffer("expected", torch.tensor(readings, dtype=torch.float32))
         self.low = readings.min(axis=0).tolist()
@@ -123,155 +129,6 @@ class StageLayer(Layer):
         if len(self.queries) > 1:
             return rows(self.queries, contexts)
         return self.queries.expand(*contexts.shape, -1)
-
-
-class DenseLayer(StageLayer):
-    """Any matrices, through a blocked scan."""
-
-    target = "dense"
-    A: Tensor  # [contexts, n, n]
-    B: Tensor  # [contexts, n, V]
-
-    def __init__(self, stage: Stage, remembers: bool) -> None:
-        super().__init__(stage, remembers)
-        contexts, n = stage.points.shape
-        A = torch.zeros(contexts, n, n)
-        context, axis = np.nonzero(stage.points >= 0)
-        A[context, stage.points[context, axis], axis] = 1
-        B = torch.zeros(contexts, n, stage.codewords.shape[2])
-        written = np.flatnonzero(stage.writes >= 0)
-        B[written, stage.writes[written]] = 1
-        self.register_buffer("A", A)
-        self.register_buffer("B", B)
-
-    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
-        states, last = affine_scan(rows(self.A, contexts), rows(self.B, contexts), state)
-        return (self._queries(contexts)[..., None, :] @ states)[..., 0, :], last
-
-    def tables(self) -> dict[str, Tensor]:
-        return {"A": self.A, "B": self.B}
-
-
-class HouseholderLayer(StageLayer):
-    """Products of swaps and projectors, after a gate that is 0 for what forgets everything."""
-
-    target = "householder"
-    keys: Tensor  # [contexts, factors, n], the first acting first
-    betas: Tensor  # [contexts, factors]
-    gates: Tensor  # [contexts]
-    values: Tensor  # [contexts, factors, V]
-
-    def __init__(self, stage: Stage, remembers: bool) -> None:
-        super().__init__(stage, remembers)
-        contexts, n = stage.points.shape
-        lists = []
-        gates = torch.ones(contexts)
-        for c, (points, axis) in enumerate(
-            zip(stage.points.tolist(), stage.writes.tolist(), strict=True)
-        ):
-            factors = []
-            if max(points) < 0:
-                gates[c] = 0
-            else:
-                factors = [(factor.v, 0) for factor in reversed(partial_injection(points))]
-            if axis >= 0:
-                factors.append((np.eye(n)[axis], 1))
-            lists.append(factors)
-        most = max(1, *map(len, lists))
-        self.register_buffer("keys", torch.zeros(contexts, most, n))
-        self.register_buffer("betas", torch.zeros(contexts, most))
-        self.register_buffer("values", torch.zeros(contexts, most, stage.codewords.shape[2]))
-        self.register_buffer("gates", gates)
-        for c, factors in enumerate(lists):
-            for j, (key, value) in enumerate(factors):
-                self.keys[c, j] = torch.tensor(key, dtype=torch.float32)
-                self.betas[c, j] = 1
-                self.values[c, j] = value
-
-    @property
-    def A(self) -> Tensor:  # noqa: N802
-        """[contexts, n, n]."""
-        A = self.gates[:, None, None] * torch.eye(self.size, dtype=self.keys.dtype)
-        for k, beta in zip(self.keys.unbind(1), self.betas.unbind(1), strict=True):
-            A = A - beta[:, None, None] * k[:, :, None] * (k[:, None, :] @ A)
-        return A
-
-    @property
-    def B(self) -> Tensor:  # noqa: N802
-        """[contexts, n, V]."""
-        B = torch.zeros(self.contexts, *self.H0.shape, dtype=self.keys.dtype)
-        steps = zip(self.keys.unbind(1), self.betas.unbind(1), self.values.unbind(1), strict=True)
-        for k, beta, v in steps:
-            B = B + k[:, :, None] * (beta[:, None, None] * (v[:, None] - k[:, None] @ B))
-        return B
-
-    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
-        o, last = delta_product(
-            self._queries(contexts)[:, :, None],
-            rows(self.keys, contexts).flatten(1, 2)[:, :, None],
-            rows(self.values, contexts).flatten(1, 2)[:, :, None],
-            rows(self.betas, contexts).flatten(1, 2)[:, :, None],
-            num_householder=self.keys.shape[1],
-            decay=rows(self.gates, contexts)[:, :, None],
-            scale=1.0,
-            initial_state=state[:, None],
-            output_final_state=True,
-            backend=backend,
-        )
-        assert last is not None
-        return o[:, :, 0], last[:, 0]
-
-    def tables(self) -> dict[str, Tensor]:
-        names = ("keys", "betas", "gates", "values")
-        return {name: self.get_buffer(name) for name in names}
-
-
-class DiagonalLayer(StageLayer):
-    """A gate of 0 or 1 for the whole state, and a write: enough for resets, but not to permute."""
-
-    target = "diagonal"
-    keys: Tensor  # [contexts, n]
-    gates: Tensor  # [contexts]
-    values: Tensor  # [contexts, V]
-
-    def __init__(self, stage: Stage, remembers: bool) -> None:
-        super().__init__(stage, remembers)
-        contexts, n = stage.points.shape
-        writes = torch.tensor(stage.writes)
-        self.register_buffer("gates", torch.tensor((stage.points[:, 0] >= 0), dtype=torch.float32))
-        written = (writes >= 0).float()[:, None]
-        self.register_buffer("keys", torch.eye(n)[writes.clamp(min=0)] * written)
-        self.register_buffer("values", written.expand(contexts, stage.codewords.shape[2]).clone())
-
-    @property
-    def A(self) -> Tensor:  # noqa: N802
-        """[contexts, n, n]."""
-        return self.gates[:, None, None] * torch.eye(self.size, dtype=self.gates.dtype)
-
-    @property
-    def B(self) -> Tensor:  # noqa: N802
-        """[contexts, n, V]."""
-        return self.keys[:, :, None] * self.values[:, None, :]
-
-    def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
-        o, last = gated_linear_attention(
-            self._queries(contexts)[:, :, None],
-            rows(self.keys, contexts)[:, :, None],
-            rows(self.values, contexts)[:, :, None],
-            decay=rows(self.gates, contexts)[:, :, None],
-            scale=1.0,
-            initial_state=state[:, None],
-            output_final_state=True,
-            backend=backend,
-        )
-        assert last is not None
-        return o[:, :, 0], last[:, 0]
-
-    def tables(self) -> dict[str, Tensor]:
-        return {name: self.get_buffer(name) for name in ("keys", "gates", "values")}
-
-
-LAYERS = {layer.target: layer for layer in (DenseLayer, HouseholderLayer, DiagonalLayer)}
 
 
 class MatrixLayer(Layer):

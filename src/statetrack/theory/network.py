@@ -12,7 +12,7 @@ from statetrack.automata import DFA
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.induction import MAX_STATES, Proof
-from statetrack.theory.layers import Layer, StageLayer, rows
+from statetrack.theory.layers import Layer, rows
 
 CELLS = 1 << 22  # numbers that a layer lays out over tokens at once
 
@@ -142,7 +142,7 @@ class CompiledRNN(nn.Module):
 def _tell(layer: Layer, contexts: Tensor, seen: Tensor, before: Tensor, last: bool) -> Tensor:
     """[B, T]: the next layer's contexts, or the states of the DFA."""
     width = layer.out.shape[1]
-    if isinstance(layer, StageLayer) and layer.undo is not None:
+    if layer.undo is not None:
         seen = rows(layer.undo.view(-1), contexts * width + seen)
     elif not last:
         seen = torch.cat([before[:, None], seen[:, :-1]], 1)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.ops import native
 from statetrack.theory.induction import Bools, Ints, Proof, by_levels, induct
-from statetrack.theory.layers import HouseholderLayer, Layer
+from statetrack.theory.layers import Layer
 from statetrack.theory.network import CompiledRNN
+from statetrack.theory.targets import HouseholderLayer
 
 SLAB = 1 << 22  # numbers of tables at once
 MAX_INTEGER = {torch.float32: 1 << 24, torch.bfloat16: 1 << 8}  # up to which all are exact
@@ -34,67 +34,57 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
             f"{net.origin} rounds, so there is nothing to prove for words of any length; "
             "theorems.horizon measures how far it holds"
         )
-    formats = [d for d, most in MAX_INTEGER.items() if _largest(net) <= most]
-    backends = ["torch"] + (["native"] if native.serves(*net.buffers()) else [])
-    names = " and ".join(str(d).removeprefix("torch.") for d in formats)
+    formats = _formats(net)
+    names = " and ".join(map(_name, formats))
     claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, in {names}"
-    good = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
+    right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
     for number_type in formats:
-        cast = copy.deepcopy(net).to(number_type)
-        for i, layer in enumerate(cast.stack):
+        for i, layer in enumerate(copy.deepcopy(net).to(number_type).stack):
             if not torch.equal(layer.H0, layer.codewords[layer.start]):
-                return Proof(claim, "", (), f"layer {i + 1} does not start as it should")
-            for backend in backends[: 1 if layer.target == "dense" else None]:
-                good[i] &= _steps(layer, backend)
-
-    first = net.first.numpy()
-    tables = [(layer.moves.numpy(), layer.out.numpy()) for layer in net.stack]
-    steps = _by_levels(net, good)
+                return Proof(claim, "the start", (), f"layer {i + 1} does not start as it should")
+            native_too = layer.target != "dense" and native.serves(*layer.buffers())
+            for backend in ["torch"] + ["native"] * native_too:
+                right[i] &= _steps(layer, backend)
+    steps = _by_levels(net, right)
     if steps is not None:
         return Proof(claim, f"all {steps:,} steps of its layers")
 
-    def walk(coordinates: Ints, symbols: Ints) -> tuple[Ints, Ints, Bools, list[Ints]]:
-        contexts, wrong = first[symbols], np.zeros(len(symbols), dtype=np.bool_)
-        new, passed = np.empty_like(coordinates), []
-        for i, (layer, (moves, out)) in enumerate(zip(net.stack, tables, strict=True)):
+    def step(coordinates: Ints, symbols: Ints) -> tuple[Ints, Ints, Bools]:
+        contexts = net.first.numpy()[symbols]
+        wrong = np.zeros(len(symbols), dtype=np.bool_)
+        new = np.empty_like(coordinates)
+        for i, layer in enumerate(net.stack):
             old = coordinates[:, i]
-            passed.append(contexts)
-            wrong |= ~good[i][contexts, old]
-            new[:, i] = moves[contexts, old]
-            if layer.remembers:
-                old = old // (out.shape[1] + 1)
-            told = new[:, i] if i == len(tables) - 1 else old
-            contexts = out[contexts, told]
-        return new, contexts, wrong, passed
+            wrong |= ~right[i][contexts, old]
+            new[:, i] = layer.moves.numpy()[contexts, old]
+            told = new[:, i] if i == len(net.stack) - 1 else layer.current(old)
+            contexts = layer.out.numpy()[contexts, told]
+        return new, contexts, wrong
 
     def explain(coordinates: Ints, symbol: int) -> str:
-        passed = walk(coordinates[None], np.array([symbol]))[3]
-        for i, contexts in enumerate(passed):
-            context, state = int(contexts[0]), int(coordinates[i])
-            if not good[i][context, state]:
-                target = tables[i][0][context, state]
-                return (
-                    f"layer {i + 1} does not take state {state} to {target} in context {context}; "
-                )
+        context = int(net.first[symbol])
+        for i, (layer, state) in enumerate(zip(net.stack, coordinates, strict=True)):
+            if not right[i][context, state]:
+                target = int(layer.moves[context, state])
+                return f"layer {i + 1} in context {context} does not take {state} to {target}; "
+            context = int(layer.out[context, layer.current(state)])
         return ""
 
     start = np.array([layer.start for layer in net.stack], dtype=np.int64)
-    step = lambda coordinates, symbols: walk(coordinates, symbols)[:3]  # noqa: E731
     return induct(net.dfa, claim, start, step, explain, max_states)
 
 
-def _by_levels(net: CompiledRNN, good: list[Bools]) -> int | None:
+def _by_levels(net: CompiledRNN, right: list[Bools]) -> int | None:
     """The steps of layers that prove the whole, None without a cascade or if they do not."""
     if net.cascade is None:
         return None
     levels = []
-    for layer, right in zip(net.stack, good, strict=True):
+    for layer, steps in zip(net.stack, right, strict=True):
         moves, out = layer.moves.numpy(), layer.out.numpy()
-        if layer.remembers:  # whatever it remembers
-            S = out.shape[1]
-            moves = moves[:, :: S + 1] // (S + 1)
-            right = np.asarray(right.reshape(len(moves), S, S + 1).all(axis=2))
-        levels.append((moves, out, right))
+        # whatever a layer remembers
+        pairs = steps.reshape(*out.shape, -1)
+        moves = layer.current(moves[:, :: pairs.shape[2]])
+        levels.append((moves, out, np.asarray(pairs.all(axis=2))))
     start = net.cascade.start.tolist()
     return by_levels(net.dfa, net.first.numpy(), start, levels, net.cascade.tree)
 
@@ -103,23 +93,29 @@ def _by_levels(net: CompiledRNN, good: list[Bools]) -> int | None:
 def _steps(layer: Layer, backend: str) -> Bools:
     """[contexts, S]: whether one token makes of each state exactly what it should."""
     contexts, S = layer.moves.shape
-    good = []
-    pairs = torch.arange(contexts * S)
-    for part in pairs.split(max(1, SLAB // layer.cells)):
+    right = []
+    for part in torch.arange(contexts * S).split(max(1, SLAB // layer.cells)):
         context, state = part // S, part % S
         readings, last = layer.run(context[:, None], layer.codewords[state], backend)
         moved = layer.moves.view(-1)[part]
         seen = layer.seen(readings[:, 0])
-        told = seen
-        if layer.remembers:
-            width = layer.out.shape[1]
-            assert isinstance(layer.undo, Tensor)
-            told, moved_to = layer.undo[context, seen], state // (width + 1)
-        else:
-            moved_to = moved
-        right = (last == layer.codewords[moved]).flatten(1).all(1) & (told == moved_to)
-        good.append(right & (readings[:, 0] == layer.expected[seen]).all(1))
-    return torch.cat(good).view(contexts, S).numpy()
+        exact = (readings[:, 0] == layer.expected[seen]).all(1)
+        exact &= (last == layer.codewords[moved]).flatten(1).all(1)
+        if layer.undo is None:
+            right.append(exact & (seen == moved))
+        else:  # the old state is what is read
+            current = torch.from_numpy(layer.current(state.numpy()))
+            right.append(exact & (layer.undo[context, seen] == current))
+    return torch.cat(right).view(contexts, S).numpy()
+
+
+def _formats(net: CompiledRNN) -> list[torch.dtype]:
+    """The number types that hold all readings."""
+    return [dtype for dtype, most in MAX_INTEGER.items() if _largest(net) <= most]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _largest(net: CompiledRNN) -> float:
@@ -136,14 +132,12 @@ def certificate(net: CompiledRNN) -> dict[str, Any]:
     tables = [table for layer in net.stack for table in (*layer.tables().values(), layer.H0)]
     integers = all(bool((table == table.round()).all()) for table in tables)
     norms = [float(torch.linalg.matrix_norm(layer.A.double(), 2).max()) for layer in net.stack]
-    largest = _largest(net)
-    formats = [d for d, most in MAX_INTEGER.items() if largest <= most]
     return {
         "integer_entries": integers,
         "largest_norm": max(norms),
-        "largest_reading": largest,
+        "largest_reading": _largest(net),
         "exact": integers and max(norms) <= 1 + NORM_SLACK,
-        "formats": [str(d).removeprefix("torch.") for d in formats],
+        "formats": [*map(_name, _formats(net))],
     }
 
 
