@@ -57,7 +57,7 @@ def compile(
         )
     for stage in stages:
         if target == "diagonal" and not _is_diagonal(stage):
-            _refuse_diagonal(dfa, method)
+            _refuse_diagonal(dfa, plan.cascade.method if plan.cascade else method)
         _check_size(stage)
     layers: list[Layer] = []
     for i, stage in enumerate(stages, 1):

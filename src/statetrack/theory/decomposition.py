@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 
 from statetrack.automata import DFA
@@ -63,7 +65,7 @@ class _Builder:
 
     def __init__(self, dfa: DFA, method: str, frame: Frame) -> None:
         self.dfa, self.method, self.frame = dfa, method, frame
-        self.total = 0
+        self.total = 0  # contexts so far
 
     def cascade(self) -> Cascade:
         frame = self.frame
@@ -111,7 +113,9 @@ class _Builder:
                 out = [numbers.setdefault(key, len(numbers)) for key in keys]
             rows.append((moves, out))
             width = max(width, len(before), len(after))
-        self._count(level, len(contexts))
+            if self.total + len(numbers) > MAX_CONTEXTS:
+                self._refuse(level)
+        self.total += len(numbers)
         # what stands behind a row's own entries is never read, but resets must be constant and
         # permutations one to one
         identity = list(range(width))
@@ -138,15 +142,13 @@ class _Builder:
             table[i, : len(row)] = row
         return table, list(numbers)
 
-    def _count(self, level: int, contexts: int) -> None:
-        self.total += contexts
-        if self.total > MAX_CONTEXTS:
-            other = "holonomy" if self.method == "banned" else "banned"
-            raise UserError(
-                f"method {self.method!r}: the cascade of this DFA with {self.dfa.states} states "
-                f"has more than {MAX_CONTEXTS:,} contexts, the most supported, {level - 1} levels "
-                f"before its end; method {other!r} may have fewer"
-            )
+    def _refuse(self, level: int) -> NoReturn:
+        other = "holonomy" if self.method == "banned" else "banned"
+        raise UserError(
+            f"method {self.method!r}: the cascade of this DFA with {self.dfa.states} states has "
+            f"more than {MAX_CONTEXTS:,} contexts, the most supported, {level - 1} levels before "
+            f"its end; method {other!r} may have fewer"
+        )
 
 
 def _is_constant(moves: list[int]) -> bool:

@@ -119,7 +119,7 @@ class StageLayer(Layer):
 
     def seen(self, readings: Tensor) -> Tensor:
         columns = zip(readings.unbind(-1), self.low, self.high, self.strides, strict=True)
-        index = torch.zeros(readings.shape[:-1], dtype=torch.long)
+        index = self.numbers.new_zeros(readings.shape[:-1])
         for column, low, high, stride in columns:
             index += (column.float().round().clamp(low, high).long() - low) * stride
         return rows(self.numbers, index)

@@ -83,7 +83,7 @@ class CompiledRNN(nn.Module):
     def begin(self, batch: int) -> tuple[Carry, ...]:
         """Before the first token."""
         return tuple(
-            Carry(layer.H0.expand(batch, -1, -1), torch.full((batch,), layer.start))
+            Carry(layer.H0.expand(batch, -1, -1), layer.moves.new_full((batch,), layer.start))
             for layer in self.stack
         )
 

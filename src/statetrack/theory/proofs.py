@@ -34,6 +34,7 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
             f"{net.origin} rounds, so there is nothing to prove for words of any length; "
             "theorems.horizon measures how far it holds"
         )
+    net = copy.deepcopy(net).cpu()
     formats = _formats(net)
     names = " and ".join(map(_name, formats))
     claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, in {names}"

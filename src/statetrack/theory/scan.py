@@ -19,12 +19,12 @@ def affine_scan(A: Tensor, b: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
     size = max(1, math.isqrt(length))
     blocks = math.ceil(length / size)
     padding = blocks * size - length
+    eye = torch.eye(n, dtype=A.dtype, device=A.device)
     if padding:
-        A = torch.cat([A, torch.eye(n, dtype=A.dtype).expand(batch, padding, n, n)], 1)
+        A = torch.cat([A, eye.expand(batch, padding, n, n)], 1)
         b = torch.cat([b, b.new_zeros(batch, padding, n, columns)], 1)
     A, b = A.view(batch, blocks, size, n, n), b.view(batch, blocks, size, n, columns)
-    product = torch.eye(n, dtype=A.dtype).expand(batch, blocks, n, n)
-    both = torch.cat([product, b.new_zeros(batch, blocks, n, columns)], -1)
+    both = torch.cat([eye.expand(batch, blocks, n, n), b.new_zeros(batch, blocks, n, columns)], -1)
     maps = []  # [n, n + V] from the beginning of a block: h -> P h + c
     zeros = A.new_zeros(batch, blocks, n, n)
     for A_t, b_t in zip(A.unbind(2), b.unbind(2), strict=True):

@@ -79,7 +79,7 @@ class HouseholderLayer(StageLayer):
     @property
     def A(self) -> Tensor:  # noqa: N802
         """[contexts, n, n]."""
-        A = self.gates[:, None, None] * torch.eye(self.size, dtype=self.keys.dtype)
+        A = self.gates[:, None, None] * torch.eye(self.size).to(self.keys)
         for k, beta in zip(self.keys.unbind(1), self.betas.unbind(1), strict=True):
             A = A - beta[:, None, None] * k[:, :, None] * (k[:, None, :] @ A)
         return A
@@ -87,7 +87,7 @@ class HouseholderLayer(StageLayer):
     @property
     def B(self) -> Tensor:  # noqa: N802
         """[contexts, n, V]."""
-        B = torch.zeros(self.contexts, *self.H0.shape, dtype=self.keys.dtype)
+        B = self.keys.new_zeros(self.contexts, *self.H0.shape)
         steps = zip(self.keys.unbind(1), self.betas.unbind(1), self.values.unbind(1), strict=True)
         for k, beta, v in steps:
             B = B + k[:, :, None] * (beta[:, None, None] * (v[:, None] - k[:, None] @ B))
@@ -134,7 +134,7 @@ class DiagonalLayer(StageLayer):
     @property
     def A(self) -> Tensor:  # noqa: N802
         """[contexts, n, n]."""
-        return self.gates[:, None, None] * torch.eye(self.size, dtype=self.gates.dtype)
+        return self.gates[:, None, None] * torch.eye(self.size).to(self.gates)
 
     @property
     def B(self) -> Tensor:  # noqa: N802
