@@ -13,6 +13,7 @@ from statetrack.theory.frames import members
 from statetrack.theory.induction import MAX_STATES, Bools, Ints, Proof, by_levels, induct
 
 SHOWN = 8  # contexts of a level that print
+LISTED = 8  # states of a set that do
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,4 +175,7 @@ class Cascade:
 
 
 def _set(states: int) -> str:
-    return "{" + ",".join(map(str, members(states))) + "}"
+    shown = [*map(str, members(states))]
+    if len(shown) > LISTED:
+        shown[LISTED:] = [f"... {len(shown)} states"]
+    return "{" + ",".join(shown) + "}"

@@ -93,8 +93,8 @@ def induct(
 ) -> Proof:
     """Breadth first over pairs of coordinates [L] and the DFA's state that can be reached.
 
-    `explain` says what went wrong in a step from given coordinates on a symbol. More than
-    `max_states` pairs are a UserError.
+    `explain` says what went wrong in a step from given coordinates on a symbol, if that was not
+    just the state after it. More than `max_states` pairs are a UserError.
     """
     symbols = len(dfa.alphabet)
     first = np.append(start, dfa.start)
@@ -114,8 +114,7 @@ def induct(
                 i = int(wrong.argmax())
                 word = (*_word(dfa, parents, done + i // symbols), dfa.alphabet[letters[i]])
                 reason = explain(old[i, :-1], int(letters[i]))
-                if states[i] != right[i]:
-                    reason = f"{reason}state {states[i]} instead of {right[i]}"
+                reason = reason or f"state {states[i]} instead of {right[i]}"
                 return Proof(claim, f"{done * symbols + i + 1:,} steps", word, reason)
             rows, places = np.unique(np.column_stack([new, right]), axis=0, return_index=True)
             fresh = [i for i, row in enumerate(rows) if row.tobytes() not in seen]

@@ -67,7 +67,9 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
         for i, (layer, state) in enumerate(zip(net.stack, coordinates, strict=True)):
             if not right[i][context, state]:
                 target = int(layer.moves[context, state])
-                return f"layer {i + 1} in context {context} does not take {state} to {target}; "
+                return (
+                    f"layer {i + 1} in context {context} does not take {state} to {target} exactly"
+                )
             context = int(layer.out[context, layer.current(state)])
         return ""
 
