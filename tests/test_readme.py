@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 def test_python_runs_in_order() -> None:
     names: dict[str, object] = {}
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
     for code in blocks("python"):
         exec(code, names)
 

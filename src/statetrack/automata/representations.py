@@ -28,10 +28,12 @@ def minimal_permutation_representation(group: Group) -> NDArray[np.integer]:
     on no more points than the elements' orders demand, else it is a UserError. A natural action
     that is no larger is kept.
     """
+    natural = group.permutations
+    if natural is not None and natural.shape[1] <= _demanded_points(group):
+        return natural
     subgroups, all_found = _subgroups(group)
     orbits = _cheapest(subgroups, group.order)
     points = max(1, sum(group.order // int(members.sum()) for members in orbits))
-    natural = group.permutations
     if natural is not None and natural.shape[1] > points:
         natural = None
     if natural is not None:

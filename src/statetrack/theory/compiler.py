@@ -1,0 +1,143 @@
+"""Regular languages and groups, compiled into linear RNNs whose every number is known."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from statetrack.automata import DFA, Group, from_regex, group
+from statetrack.config import one_of
+from statetrack.errors import UserError
+from statetrack.theory.cascade import Cascade
+from statetrack.theory.decomposition import METHODS, decompose
+from statetrack.theory.induction import Ints
+from statetrack.theory.layers import Layer
+from statetrack.theory.network import CompiledRNN
+from statetrack.theory.stages import Stage, group_stage, one_hot, one_stage, remembering
+from statetrack.theory.targets import LAYERS
+
+TARGETS = ("auto", *LAYERS)
+DELAYS = ("shift", "state")
+MAX_CELLS = 100_000_000  # numbers in the tables of a layer
+GROUP_NAME = r"([SADZ][0-9]+|Q8)(_x_([SADZ][0-9]+|Q8))*"
+
+
+def compile(
+    language: str | DFA | Group | Cascade,
+    target: str = "auto",
+    method: str = "auto",
+    delay: str = "shift",
+    dtype: torch.dtype = torch.float32,
+) -> CompiledRNN:
+    """A linear RNN that computes, exactly and at any length, the state of a DFA after each symbol.
+
+    Args:
+        language: a regular expression; a DFA, of which the minimal one is taken; a group or its
+            name, such as "S5", for its word problem with all elements as symbols; or a cascade.
+        target: "householder" runs on `delta_product`, "dense" on a blocked scan, "diagonal" on
+            `gated_linear_attention` with gates of 0 and 1, which star-free languages can do with;
+            "auto" is diagonal if no layer permutes, else householder.
+        method: of `decompose`. "auto" tries first whether one layer is enough.
+        delay: how a layer gets to know the old state of the one before: from that layer's output
+            one token late, "shift", or from a state twice as large that remembers it, "state", as
+            in Theorem 4.
+        dtype: the number type of the tables.
+    """
+    one_of("target", target, TARGETS)
+    one_of("method", method, METHODS)
+    one_of("delay", delay, DELAYS)
+    plan = _plan(language, target, method)
+    dfa, stages = plan.dfa, plan.stages
+    if target == "auto":
+        target = (
+            "diagonal" if all(map(_is_diagonal, stages)) and delay == "shift" else "householder"
+        )
+    for stage in stages:
+        if target == "diagonal" and not _is_diagonal(stage):
+            _refuse_diagonal(dfa, plan.cascade.method if plan.cascade else method)
+        _check_size(stage)
+    layers: list[Layer] = []
+    for i, stage in enumerate(stages, 1):
+        remembers = delay == "state" and i < len(stages)
+        if remembers and target == "diagonal":
+            raise UserError(
+                "delay 'state' moves a layer's state from one half to the other, which target "
+                "'diagonal' cannot; delay 'shift' can do without"
+            )
+        layers.append(LAYERS[target](remembering(stage) if remembers else stage, remembers))
+    origin = f"{plan.origin}, target {target}"
+    return CompiledRNN(dfa, plan.first, layers, origin, cascade=plan.cascade).to(dtype)
+
+
+class _Plan(NamedTuple):
+    """What is to be compiled."""
+
+    dfa: DFA
+    first: Ints  # [symbols]: the first layer's contexts
+    stages: list[Stage]
+    origin: str  # in words
+    cascade: Cascade | None  # that the stages are the levels of
+
+
+def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _Plan:
+    if isinstance(language, str):
+        is_group = re.fullmatch(GROUP_NAME, language)
+        language = group(language) if is_group else from_regex(language)
+    if isinstance(language, Cascade) and not language.levels:  # one state: nothing to keep
+        language = language.dfa
+    if isinstance(language, Group):
+        dfa, stage = group_stage(language)
+        if method == "auto" and target != "diagonal":
+            origin = f"one layer for {language.name}"
+            return _Plan(dfa, np.arange(len(dfa.alphabet)), [stage], origin, None)
+        language = dfa
+    if isinstance(language, DFA):
+        dfa = language.minimal()
+        single = one_stage(dfa) if method == "auto" or dfa.states == 1 else None
+        if single is not None and (target != "diagonal" or _is_diagonal(single)):
+            return _Plan(dfa, np.arange(len(dfa.alphabet)), [single], "one layer", None)
+        cascade = decompose(dfa, method)
+        permutes = any(level.permutations for level in cascade.levels)
+        if target == "diagonal" and method == "auto" and permutes:
+            cascade = decompose(dfa, "strict")
+    elif isinstance(language, Cascade):
+        cascade = language
+    else:
+        raise UserError(
+            "a language is a regular expression, a DFA, a group or its name, or a cascade; got "
+            f"{type(language).__name__}"
+        )
+    origin = f"a cascade of {len(cascade.levels)} layers ({cascade.method})"
+    stages = [one_hot(level) for level in cascade.levels]
+    return _Plan(cascade.dfa, cascade.first, stages, origin, cascade)
+
+
+def _is_diagonal(stage: Stage) -> bool:
+    """Whether every context keeps the whole state or forgets it."""
+    kept = (stage.points == np.arange(stage.points.shape[1])).all(axis=1)
+    return bool((kept | (stage.points < 0).all(axis=1)).all())
+
+
+def _refuse_diagonal(dfa: DFA, method: str) -> None:
+    if all(not level.permutations for level in decompose(dfa, "strict").levels):
+        raise UserError(
+            f"method {method!r} has layers that permute, which target 'diagonal' cannot; method "
+            "'strict' has none for this language"
+        )
+    raise UserError(
+        "target 'diagonal' cannot do this language: it is not star-free, so some layer has to "
+        "permute its states, and gates of 0 and 1 do not; target 'householder' can"
+    )
+
+
+def _check_size(stage: Stage) -> None:
+    contexts, n = stage.points.shape
+    if contexts * n * n > MAX_CELLS:
+        raise UserError(
+            f"a layer with {contexts:,} contexts and {n:,} axes has tables of "
+            f"{contexts * n * n:,} numbers; at most {MAX_CELLS:,} are supported: a DFA with fewer "
+            "symbols, such as a group's generators, needs fewer"
+        )

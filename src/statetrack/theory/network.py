@@ -1,0 +1,156 @@
+"""Compiled networks: a stack of layers that does, step by step, what a DFA does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from statetrack.automata import DFA
+from statetrack.errors import UserError
+from statetrack.theory.cascade import Cascade
+from statetrack.theory.induction import MAX_STATES, Proof
+from statetrack.theory.layers import Layer, rows
+
+CELLS = 1 << 22  # numbers that a layer lays out over tokens at once
+
+
+class Carry(NamedTuple):
+    """What a layer leaves for the tokens to come."""
+
+    state: Tensor  # [B, n, V]
+    seen: Tensor  # [B]: its number
+
+
+class Run(NamedTuple):
+    """What came of some tokens."""
+
+    states: Tensor  # [B, T]: of the DFA, after each token
+    deviation: float  # of what was read, and of the last states, from what it should be
+    carry: tuple[Carry, ...]  # for a run that goes on from here
+
+
+class CompiledRNN(nn.Module):
+    """Layers of linear recurrences and look-ups between them; `dfa` is what they compute.
+
+    A layer's context follows from the one below and from that layer's state before the token: its
+    output one token late (`delay` "shift"), or what it remembers of it ("state"). Tables are
+    buffers: `net.to(torch.bfloat16)` runs in bfloat16.
+    """
+
+    first: Tensor  # [symbols]: the first layer's contexts
+
+    def __init__(
+        self,
+        dfa: DFA,
+        first: Any,
+        layers: Sequence[Layer],
+        origin: str,
+        exact: bool = True,
+        cascade: Cascade | None = None,
+    ) -> None:
+        super().__init__()
+        self.dfa = dfa
+        self.origin = origin
+        self.exact = exact
+        self.cascade = cascade
+        self.layers = nn.ModuleList(layers)
+        self.register_buffer("first", torch.as_tensor(first))
+        self.register_buffer("accepting", torch.tensor(dfa.accepting))
+
+    @property
+    def stack(self) -> list[Layer]:
+        """The layers, with their type."""
+        return list(self.layers)  # type: ignore[arg-type]
+
+    def forward(self, tokens: Tensor, backend: str = "auto") -> Tensor:
+        """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
+        return self._run(tokens, None, backend, measure=False).states
+
+    def accepts(self, tokens: Tensor, backend: str = "auto") -> Tensor:
+        """[B, T] symbols -> [B, T] whether the word up to each is in the language."""
+        accepting: Tensor = self.get_buffer("accepting")
+        return accepting[self(tokens, backend)]
+
+    def run(
+        self, tokens: Tensor, carry: tuple[Carry, ...] | None = None, backend: str = "auto"
+    ) -> Run:
+        """The states, how far numbers were from what they should be, and what goes on from here."""
+        return self._run(tokens, carry, backend, measure=True)
+
+    def begin(self, batch: int) -> tuple[Carry, ...]:
+        """Before the first token."""
+        return tuple(
+            Carry(layer.H0.expand(batch, -1, -1), layer.moves.new_full((batch,), layer.start))
+            for layer in self.stack
+        )
+
+    @torch.no_grad()
+    def _run(
+        self, tokens: Tensor, carry: tuple[Carry, ...] | None, backend: str, measure: bool
+    ) -> Run:
+        self._check(tokens)
+        carry = carry or self.begin(len(tokens))
+        cells = max(layer.cells for layer in self.stack)
+        length = max(1, CELLS // (cells * len(tokens)))
+        states, deviation = [], 0.0
+        for part in tokens.split(length, dim=1):
+            contexts, left = rows(self.first, part), []
+            for layer, before in zip(self.stack, carry, strict=True):
+                readings, state = layer.run(contexts, before.state, backend)
+                seen = layer.seen(readings)
+                if measure:
+                    deviation = max(deviation, _deviation(layer, readings, seen, state))
+                left.append(Carry(state, seen[:, -1]))
+                contexts = _tell(layer, contexts, seen, before.seen, layer is self.layers[-1])
+            carry = tuple(left)
+            states.append(contexts)
+        return Run(torch.cat(states, 1), deviation, carry)
+
+    def _check(self, tokens: Tensor) -> None:
+        if tokens.dim() != 2 or 0 in tokens.shape or tokens.is_floating_point():
+            raise UserError(
+                f"tokens must be whole numbers [B, T], at least one; got {tokens.dtype} of shape "
+                f"{list(tokens.shape)}"
+            )
+        symbols = len(self.first)
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= symbols:
+            raise UserError(f"tokens must be symbols from 0 to {symbols - 1}; got {low} to {high}")
+
+    def prove(self, max_states: int = MAX_STATES) -> Proof:
+        """Whether the network does what the DFA does, for words of any length; see `proofs`."""
+        from statetrack.theory.proofs import prove
+
+        return prove(self, max_states)
+
+    def certificate(self) -> dict[str, Any]:
+        """Why no rounding can occur, however long the word; see `proofs`."""
+        from statetrack.theory.proofs import certificate
+
+        return certificate(self)
+
+    def report(self) -> str:
+        """What the network consists of, in words."""
+        from statetrack.theory.proofs import report
+
+        return report(self)
+
+
+def _tell(layer: Layer, contexts: Tensor, seen: Tensor, before: Tensor, last: bool) -> Tensor:
+    """[B, T]: the next layer's contexts, or the states of the DFA."""
+    width = layer.out.shape[1]
+    if layer.undo is not None:
+        seen = rows(layer.undo.view(-1), contexts * width + seen)
+    elif not last:
+        seen = torch.cat([before[:, None], seen[:, :-1]], 1)
+    return rows(layer.out.view(-1), contexts * width + seen)
+
+
+def _deviation(layer: Layer, readings: Tensor, seen: Tensor, state: Tensor) -> float:
+    """How far what was read is from what is read of codewords, and the last states from these."""
+    read = (readings - layer.expected[seen]).abs().max()
+    left = (state[:, None] - layer.codewords).abs().amax((2, 3)).amin(1).max()
+    return float(torch.maximum(read.float(), left.float()))

@@ -1,0 +1,165 @@
+"""What can be said of a compiled network for words of any length."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+
+from statetrack.errors import UserError
+from statetrack.ops import native
+from statetrack.theory.induction import Bools, Ints, Proof, by_levels, induct
+from statetrack.theory.layers import Layer
+from statetrack.theory.network import CompiledRNN
+from statetrack.theory.targets import HouseholderLayer
+
+SLAB = 1 << 22  # numbers of tables at once
+MAX_INTEGER = {torch.float32: 1 << 24, torch.bfloat16: 1 << 8}  # up to which all are exact
+NORM_SLACK = 1e-12
+
+
+def prove(net: CompiledRNN, max_states: int) -> Proof:
+    """Every state of every layer, in every context, goes through the op that runs the layer.
+
+    It must come out as the codeword of the state that the layer's automaton goes to, bit for bit,
+    and be read as that, in float32 and bfloat16 (which holds integers up to 256), on every backend.
+    Then the layers are automata, and the state that they tell must be the one that the DFA goes to:
+    by induction down the levels of the cascade, or breadth first over all that the layers can reach
+    together, at most `max_states`, which finds a word if something is wrong.
+    """
+    if not net.exact:
+        raise UserError(
+            f"{net.origin} rounds, so there is nothing to prove for words of any length; "
+            "theorems.horizon measures how far it holds"
+        )
+    net = copy.deepcopy(net).cpu()
+    formats = _formats(net)
+    names = " and ".join(map(_name, formats))
+    claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, in {names}"
+    right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
+    for number_type in formats:
+        for i, layer in enumerate(copy.deepcopy(net).to(number_type).stack):
+            if not torch.equal(layer.H0, layer.codewords[layer.start]):
+                return Proof(claim, "the start", (), f"layer {i + 1} does not start as it should")
+            native_too = layer.target != "dense" and native.serves(*layer.buffers())
+            for backend in ["torch"] + ["native"] * native_too:
+                right[i] &= _steps(layer, backend)
+    steps = _by_levels(net, right)
+    if steps is not None:
+        return Proof(claim, f"all {steps:,} steps of its layers")
+
+    def step(coordinates: Ints, symbols: Ints) -> tuple[Ints, Ints, Bools]:
+        contexts = net.first.numpy()[symbols]
+        wrong = np.zeros(len(symbols), dtype=np.bool_)
+        new = np.empty_like(coordinates)
+        for i, layer in enumerate(net.stack):
+            old = coordinates[:, i]
+            wrong |= ~right[i][contexts, old]
+            new[:, i] = layer.moves.numpy()[contexts, old]
+            told = new[:, i] if i == len(net.stack) - 1 else layer.current(old)
+            contexts = layer.out.numpy()[contexts, told]
+        return new, contexts, wrong
+
+    def explain(coordinates: Ints, symbol: int) -> str:
+        context = int(net.first[symbol])
+        for i, (layer, state) in enumerate(zip(net.stack, coordinates, strict=True)):
+            if not right[i][context, state]:
+                target = int(layer.moves[context, state])
+                return (
+                    f"layer {i + 1} in context {context} does not take {state} to {target} exactly"
+                )
+            context = int(layer.out[context, layer.current(state)])
+        return ""
+
+    start = np.array([layer.start for layer in net.stack], dtype=np.int64)
+    return induct(net.dfa, claim, start, step, explain, max_states)
+
+
+def _by_levels(net: CompiledRNN, right: list[Bools]) -> int | None:
+    """The steps of layers that prove the whole, None without a cascade or if they do not."""
+    if net.cascade is None:
+        return None
+    levels = []
+    for layer, steps in zip(net.stack, right, strict=True):
+        moves, out = layer.moves.numpy(), layer.out.numpy()
+        # whatever a layer remembers
+        pairs = steps.reshape(*out.shape, -1)
+        moves = layer.current(moves[:, :: pairs.shape[2]])
+        levels.append((moves, out, np.asarray(pairs.all(axis=2))))
+    start = net.cascade.start.tolist()
+    return by_levels(net.dfa, net.first.numpy(), start, levels, net.cascade.tree)
+
+
+@torch.no_grad()
+def _steps(layer: Layer, backend: str) -> Bools:
+    """[contexts, S]: whether one token makes of each state exactly what it should."""
+    contexts, S = layer.moves.shape
+    right = []
+    for part in torch.arange(contexts * S).split(max(1, SLAB // layer.cells)):
+        context, state = part // S, part % S
+        readings, last = layer.run(context[:, None], layer.codewords[state], backend)
+        moved = layer.moves.view(-1)[part]
+        seen = layer.seen(readings[:, 0])
+        exact = (readings[:, 0] == layer.expected[seen]).all(1)
+        exact &= (last == layer.codewords[moved]).flatten(1).all(1)
+        if layer.undo is None:
+            right.append(exact & (seen == moved))
+        else:  # the old state is what is read
+            current = torch.from_numpy(layer.current(state.numpy()))
+            right.append(exact & (layer.undo[context, seen] == current))
+    return torch.cat(right).view(contexts, S).numpy()
+
+
+def _formats(net: CompiledRNN) -> list[torch.dtype]:
+    """The number types that hold all readings."""
+    return [dtype for dtype, most in MAX_INTEGER.items() if _largest(net) <= most]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _largest(net: CompiledRNN) -> float:
+    return max(float(layer.expected.abs().max()) for layer in net.stack)
+
+
+def certificate(net: CompiledRNN) -> dict[str, Any]:
+    """Why nothing is rounded, however long the word: all entries are integers, no norm exceeds 1.
+
+    A product of the transitions then has norm at most 1 as well, and its entries are integers: in
+    any order of multiplication, step by step or chunk by chunk, all numbers that occur are small
+    integers, which the formats hold.
+    """
+    tables = [table for layer in net.stack for table in (*layer.tables().values(), layer.H0)]
+    integers = all(bool((table == table.round()).all()) for table in tables)
+    norms = [float(torch.linalg.matrix_norm(layer.A.double(), 2).max()) for layer in net.stack]
+    return {
+        "integer_entries": integers,
+        "largest_norm": max(norms),
+        "largest_reading": _largest(net),
+        "exact": integers and max(norms) <= 1 + NORM_SLACK,
+        "formats": [*map(_name, _formats(net))],
+    }
+
+
+def report(net: CompiledRNN) -> str:
+    """A line for the network, one for each layer and one for its exactness."""
+    dfa = net.dfa
+    lines = [f"{net.origin}: {dfa.states} states, {len(dfa.alphabet)} symbols"]
+    for i, layer in enumerate(net.stack, 1):
+        line = f"layer {i} ({layer.target}): state [{layer.size}, {layer.H0.shape[1]}], "
+        line += f"{layer.contexts} contexts"
+        if isinstance(layer, HouseholderLayer):
+            line += f", {layer.keys.shape[1]} Householder factors"
+        if layer.remembers:
+            line += ", remembers its old state"
+        lines.append(line)
+    facts = certificate(net)
+    if facts["exact"]:
+        formats = " and ".join(facts["formats"])
+        lines.append(f"exact at any length in {formats}: integer tables, norms at most 1")
+    else:
+        lines.append("rounds: see theorems.horizon for how far it holds")
+    return "\n".join(lines)

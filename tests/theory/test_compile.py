@@ -1,0 +1,236 @@
+"""Compiled networks: proved, exact over long words, and refuted when a table is spoilt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from statetrack.automata import DFA, from_regex, group
+from statetrack.errors import UserError
+from statetrack.theory import CompiledRNN, compile, decompose
+from tests.theory.languages import LANGUAGES, ONE_LAYER, STAR_FREE, lively_word, random_dfa
+
+FORMATS = (torch.float32, torch.bfloat16)
+MILLION = ("S5", "Tomita 3", "arithmetic modulo 5")
+
+
+def check_word(net: CompiledRNN, length: int, backend: str = "auto") -> None:
+    word, states = lively_word(net.dfa, length)
+    result = net.run(word, backend=backend)
+    assert torch.equal(result.states, states)
+    assert result.deviation == 0.0
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+@pytest.mark.parametrize("target", ["dense", "householder", "diagonal"])
+def test_named_languages(name: str, target: str) -> None:
+    if target == "diagonal" and name not in STAR_FREE:
+        with pytest.raises(UserError, match=r"not star-free.*'householder' can"):
+            compile(LANGUAGES[name], target)
+        return
+    for delay in ("shift", "state") if target != "diagonal" else ("shift",):
+        net = compile(LANGUAGES[name], target, delay=delay)
+        proof = net.prove()
+        assert proof.holds, proof
+        assert "float32 and bfloat16" in proof.claim
+        assert net.certificate()["exact"]
+        for dtype in FORMATS:
+            check_word(net.to(dtype), 2_000)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_long_words(name: str, dtype: torch.dtype) -> None:
+    net = compile(LANGUAGES[name], dtype=dtype)
+    assert (len(net.layers) == 1) == (name in ONE_LAYER)
+    check_word(net, 1_000_000 if name in MILLION else 100_000)
+
+
+@pytest.mark.parametrize("backend", ["naive", "torch", "native"])
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@pytest.mark.parametrize("name", ["Tomita 3", "S5", "contains aba", "Dyck"])
+def test_step_by_step_and_chunk_by_chunk(name: str, dtype: torch.dtype, backend: str) -> None:
+    targets = ["householder"] + ["diagonal"] * (name in STAR_FREE)
+    for target in targets:
+        net = compile(LANGUAGES[name], target, dtype=dtype)
+        check_word(net, 1_000 if backend == "naive" else 20_000, backend)
+
+
+@pytest.mark.parametrize("method", ["holonomy", "strict", "banned"])
+def test_random_automata(method: str) -> None:
+    rng = np.random.default_rng(3)
+    for i in range(12):
+        target = ("dense", "householder")[i % 2]
+        delay = ("shift", "state")[i // 2 % 2]
+        dfa = random_dfa(rng, 3 + i % 6)
+        net = compile(dfa, target, method, delay)
+        assert net.prove().holds
+        check_word(net, 200)
+        words = rng.integers(2, size=(5, 40))
+        ours = net.accepts(torch.tensor(words)).numpy()
+        np.testing.assert_array_equal(ours, dfa.accepting[dfa.run(words)])
+
+
+def test_forms_of_a_language() -> None:
+    assert compile("(ab)*").dfa == from_regex("(ab)*")
+    assert compile("Z3").dfa.states == 3
+    assert compile(group("Z3")).origin == compile("Z3").origin
+    assert len(compile("Z2_x_Z2").dfa.alphabet) == 4
+    cascade = decompose(from_regex("(ab)*"))
+    net = compile(cascade)
+    assert len(net.layers) == 2
+    assert net.cascade is cascade
+    assert compile("a*").dfa.states == 1  # every word: a layer of one state
+    assert compile("a*").prove().holds
+
+
+def test_a_group_acts_on_the_fewest_points() -> None:
+    sizes = {"S3": 3, "A5": 5, "Z12": 7, "Z60": 12, "S5": 5, "Q8": 8}
+    for name, points in sizes.items():
+        net = compile(name)
+        assert net.stack[0].size == points
+        order = group(name).order
+        words = np.random.default_rng(0).integers(order, size=(3, 50))
+        products = words[:, :1]
+        for t in range(1, 50):
+            step = group(name).table[products[:, -1], words[:, t]]
+            products = np.concatenate([products, step[:, None]], axis=1)
+        np.testing.assert_array_equal(net(torch.tensor(words)).numpy(), products)
+
+
+def test_a_permutation_automaton_acts_on_the_fewest_points() -> None:
+    table = group("A5").table.astype(np.int64)
+    letters = list(group("A5").generators())
+    symbols = tuple(map(str, letters))
+    dfa = DFA(symbols, table[:, letters], 0, np.arange(60) == 0, tuple(map(str, range(60))))
+    net = compile(dfa)
+    assert net.stack[0].size == 5
+    assert net.prove().holds
+    check_word(net, 500)
+
+
+def test_it_goes_on_where_it_stopped() -> None:
+    net = compile(LANGUAGES["arithmetic modulo 5"], delay="state")
+    word, _ = lively_word(net.dfa, 300)
+    whole = net(word)
+    first = net.run(word[:, :123])
+    second = net.run(word[:, 123:], first.carry)
+    assert torch.equal(torch.cat([first.states, second.states], 1), whole)
+
+
+@pytest.mark.parametrize("delay", ["shift", "state"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("arithmetic modulo 5", "householder"),
+        ("Tomita 3", "dense"),
+        ("contains aba", "diagonal"),
+        ("S3", "householder"),
+    ],
+)
+def test_a_spoilt_table_is_refuted_by_a_word(name: str, target: str, delay: str) -> None:
+    if target == "diagonal" and delay == "state":
+        delay = "shift"
+    rng = np.random.default_rng(0)
+    refuted = 0
+    for _ in range(20):
+        net = compile(LANGUAGES[name], target, delay=delay)
+        layer = net.stack[int(rng.integers(len(net.layers)))]
+        tables = layer.tables()
+        table = tables[sorted(tables)[int(rng.integers(len(tables)))]].view(-1)
+        place = int(rng.integers(len(table)))
+        table[place] = 0 if table[place] else 0.5
+        proof = net.prove()
+        if proof.holds:  # the entry makes no difference, such as the key of a beta that is 0
+            check_word(net, 500)
+            continue
+        refuted += 1
+        assert proof.counterexample
+        word = net.dfa.encode(proof.counterexample)[None]
+        result = net.run(torch.tensor(word))
+        wrong = bool((result.states.numpy() != net.dfa.run(word)).any())
+        assert wrong or result.deviation > 0
+        assert "layer" in proof.reason
+    assert refuted >= 4
+
+
+def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
+    net = compile(LANGUAGES["arithmetic modulo 5"])
+    net.stack[0].out[0] = net.stack[0].out[0].roll(1)
+    proof = net.prove()
+    assert proof.counterexample is not None
+    word = net.dfa.encode(proof.counterexample)[None]
+    assert net(torch.tensor(word))[0, -1] != net.dfa.run(word)[0, -1]
+    assert "instead of" in str(proof)
+
+
+def test_a_spoilt_start_is_refuted_by_the_empty_word() -> None:
+    net = compile("S3")
+    net.stack[0].H0[0] += 1
+    assert net.prove().counterexample == ()
+
+
+def test_tables_and_report() -> None:
+    net = compile(LANGUAGES["Tomita 3"], "householder")
+    dense = compile(LANGUAGES["Tomita 3"], "dense")
+    for ours, theirs in zip(net.stack, dense.stack, strict=True):
+        assert torch.equal(ours.A, theirs.A)
+        assert torch.equal(ours.B, theirs.B)
+    star_free = compile(LANGUAGES["contains aba"], "diagonal")
+    dense = compile(LANGUAGES["contains aba"], "dense", star_free.cascade.method)  # type: ignore[union-attr]
+    for ours, theirs in zip(star_free.stack, dense.stack, strict=True):
+        assert torch.equal(ours.A, theirs.A)
+        assert torch.equal(ours.B, theirs.B)
+    report = compile("S5").report()
+    assert "layer 1 (householder): state [5, 4], 120 contexts, 4 Householder factors" in report
+    assert "exact at any length in float32 and bfloat16" in report
+
+
+def test_bfloat16_holds_integers_up_to_256() -> None:
+    cycle = (np.arange(257) + 1) % 257
+    net = compile(DFA(("a",), cycle[:, None], 0, np.arange(257) == 0), "dense")
+    assert net.certificate()["formats"] == ["float32"]
+    proof = net.prove()
+    assert proof.holds
+    assert "bfloat16" not in proof.claim
+
+
+def refusals() -> list[tuple[dict[str, object], str]]:
+    star_free = from_regex(".*aba.*", "ab")
+    return [
+        ({"language": "(ab)*", "target": "gpu"}, "target must be one of auto, dense"),
+        ({"language": "(ab)*", "method": "none"}, "method must be one of"),
+        ({"language": "(ab)*", "delay": "none"}, "delay must be one of shift, state"),
+        ({"language": 3}, "a language is a regular expression.*got int"),
+        (
+            {"language": star_free, "target": "diagonal", "method": "banned"},
+            "method 'banned' has layers that permute.*'strict' has none",
+        ),
+        (
+            {"language": star_free, "target": "diagonal", "delay": "state"},
+            "delay 'state'.*delay 'shift' can do without",
+        ),
+        ({"language": "Z509"}, "509 contexts and 509 axes.*fewer symbols"),
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "message"), refusals())
+def test_refusals(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        compile(**arguments)  # type: ignore[arg-type]
+
+
+def test_tokens_that_are_none() -> None:
+    net = compile("(ab)*")
+    with pytest.raises(UserError, match="symbols from 0 to 1; got 0 to 2"):
+        net(torch.tensor([[0, 2]]))
+    with pytest.raises(UserError, match="whole numbers \\[B, T\\]"):
+        net(torch.tensor([0, 1]))
+    with pytest.raises(UserError, match="whole numbers"):
+        net(torch.zeros(1, 3))
+
+
+def test_names_of_groups_are_not_regular_expressions() -> None:
+    assert compile("S3").dfa.states == 6
+    assert compile(from_regex("S3")).dfa.alphabet == ("3", "S")

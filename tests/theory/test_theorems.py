@@ -1,0 +1,112 @@
+"""The paper's constructions, and what they say of its early version."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from statetrack.automata import from_regex
+from statetrack.errors import UserError
+from statetrack.theory import theorems
+from statetrack.theory.targets import HouseholderLayer
+from tests.theory.languages import LANGUAGES, lively_word, random_dfa
+
+
+def test_parity_is_exact() -> None:
+    net = theorems.parity()
+    assert net.stack[0].A.flatten().tolist() == [1.0, -1.0]
+    assert net.prove().holds
+    assert net.certificate()["exact"]
+    bits = np.random.default_rng(0).integers(2, size=(1, 100_000))
+    result = net.to(torch.bfloat16).run(torch.tensor(bits))
+    np.testing.assert_array_equal(result.states.numpy(), bits.cumsum(axis=1) % 2)
+    assert result.deviation == 0
+
+
+@pytest.mark.parametrize("make", [theorems.cyclic, theorems.theorem6])
+@pytest.mark.parametrize("m", [2, 3, 5, 60, 101])
+def test_addition(make: object, m: int) -> None:
+    net = make(m)  # type: ignore[operator]
+    x = np.random.default_rng(m).integers(m, size=(4, 2_000))
+    np.testing.assert_array_equal(net(torch.tensor(x)).numpy(), x.cumsum(axis=1) % m)
+
+
+@pytest.mark.parametrize("m", [3, 5, 12])
+def test_dihedral(m: int) -> None:
+    net = theorems.dihedral(m)
+    word, states = lively_word(net.dfa, 2_000)
+    assert torch.equal(net(word), states)
+
+
+def single_reflections(A: torch.Tensor) -> bool:
+    """Whether each is I - 2 v v^T: symmetric, its own inverse, of determinant -1."""
+    A = A.double()
+    eye = torch.eye(A.shape[-1], dtype=A.dtype)
+    symmetric = torch.allclose(A, A.mT, atol=1e-6)
+    return symmetric and torch.allclose(A @ A, eye, atol=1e-6) and bool((A.det() < 0).all())
+
+
+@pytest.mark.parametrize("m", [3, 5, 7])
+def test_theorem_6_refutes_the_early_version_of_theorem_2(m: int) -> None:
+    # every transition of every layer has real eigenvalues only, and yet it counts modulo m
+    net = theorems.theorem6(m)
+    first, second = net.stack
+    assert (first.A == -1).all()
+    assert single_reflections(second.A)
+    for layer in net.stack:
+        assert torch.linalg.eigvals(layer.A.double()).imag.abs().max() < 1e-12
+    ones = torch.ones(1, 1_000, dtype=torch.long)
+    assert torch.equal(net(ones), torch.arange(1, 1_001)[None] % m)
+    # what the final version asks for: a product of two transitions of layer 2 is a rotation
+    products = second.A[:, None] @ second.A
+    assert torch.linalg.eigvals(products.double()).imag.abs().max() > 0.1
+
+
+def test_dihedral_has_single_reflections() -> None:
+    assert single_reflections(theorems.dihedral(7).stack[1].A)
+
+
+def test_permutations() -> None:
+    net = theorems.permutations("S4")
+    (layer,) = net.stack
+    assert isinstance(layer, HouseholderLayer)
+    assert layer.keys.shape == (24, 3, 4)  # n - 1 swaps of n points
+    assert (layer.gates == 1).all()
+    assert not layer.values.any()
+    assert net.prove().holds
+
+
+def test_theorem_4_is_literal() -> None:
+    for dfa in (LANGUAGES["Tomita 3"], random_dfa(np.random.default_rng(5), 6)):
+        net = theorems.theorem4(dfa)  # type: ignore[arg-type]
+        assert len(net.layers) <= net.dfa.states - 1
+        assert all(layer.remembers for layer in net.stack[:-1])
+        assert net.prove().holds
+        word, states = lively_word(net.dfa, 1_000)
+        assert torch.equal(net(word), states)
+
+
+def test_rotations_have_a_horizon_and_no_proof() -> None:
+    net = theorems.cyclic(60)
+    with pytest.raises(UserError, match=r"rounds.*horizon"):
+        net.prove()
+    assert "rounds" in net.report()
+    measured = theorems.horizon(net, 5_000)
+    assert measured["constant"]["holds_for"] is None
+    assert 0 < measured["random"]["deviation"] < 0.01
+    coarse = theorems.horizon(net.to(torch.bfloat16), 5_000)
+    assert coarse["constant"]["holds_for"] < 1_000
+
+
+def test_refusals() -> None:
+    with pytest.raises(UserError, match="modulus must be at least 2"):
+        theorems.cyclic(1)
+    with pytest.raises(UserError, match="at least 3 corners"):
+        theorems.dihedral(2)
+    with pytest.raises(UserError, match="tokens must be"):
+        theorems.horizon(theorems.parity(), 0)
+
+
+def test_one_state() -> None:
+    assert theorems.theorem4(from_regex("(a|b)*")).prove().holds
