@@ -6,14 +6,13 @@ from functools import partial
 
 import pytest
 import torch
+import xlstm
 
 from statetrack.experiments import presets
 from statetrack.layers import MLSTM
 from statetrack.models import SequenceModel
 from statetrack.models.convert.mlstm import xlstm_mlstm
 from tests.ops.common import assert_close, draw
-
-xlstm = pytest.importorskip("xlstm", reason="lives in an environment of its own: `make peers`")
 
 T = 33
 

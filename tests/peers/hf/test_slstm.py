@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+import xlstm
 
 from statetrack.experiments import presets
 from statetrack.layers import SLSTM
 from statetrack.models import SequenceModel
 from statetrack.models.convert.slstm import xlstm_slstm
 from tests.ops.common import assert_close, draw
-
-xlstm = pytest.importorskip("xlstm", reason="lives in an environment of its own: `make peers`")
 
 
 def make_theirs(hidden_size: int, num_heads: int, conv_size: int, scale: float = 0.3):
