@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from statetrack.layers import GatedDeltaProductConfig
 from statetrack.models import SequenceModel
 from statetrack.tasks import Stream
 from statetrack.training import TrainingConfig, train
@@ -99,11 +98,10 @@ def test_betas_of_every_layer_are_recorded(allow: bool, top: float) -> None:
 
 
 def test_betas_of_products_are_recorded() -> None:
-    mixer = GatedDeltaProductConfig(num_heads=2, num_householder=3)
-    model = SequenceModel(small_config(saturation=0.1, model={"mixer": mixer}).model)
+    model = SequenceModel(small_config(mixer="gated_delta_product", saturation=0.1).model)
     with recorded_betas(model) as betas:
         model(torch.ones(4, 7, dtype=torch.long))
-    assert [list(beta.shape) for beta, _ in betas] == [[4, 7, 3 * 2]]
+    assert [list(beta.shape) for beta, _ in betas] == [[4, 7, 2 * 4]]  # factors, heads
 
 
 def test_recording_ends_with_an_error_too() -> None:

@@ -84,9 +84,9 @@ class DeltaNetConfig(MixerConfig):
         the first vector the angles, with the last one left to its opposite, sum to at least pi, and
         then the product of the n cosines is at most cos(pi / n)^n.
         """
-        n = self.factors
         if self.allow_neg_eigval:
             return -1.0, 1.0
+        n = self.factors
         return (0.0 if n <= 2 else -(math.cos(math.pi / n) ** n)), 1.0
 
 
