@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from statetrack import cli
+from statetrack.config import unknown
 from statetrack.files import write_json
+from statetrack.layers import MIXERS
 from statetrack.training import Run
 from tests.training.refusal import Refused, flags, snapshot
 from tests.training.small import FLAGS, small_config
+
+UNKNOWN_MIXER = str(unknown("mixer", "nope", MIXERS))  # with all names, or the nearest
 
 
 def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
@@ -29,8 +33,8 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
     named(
         (["--task=nope"], ["unknown task 'nope'", "nearest of ", " known: "]),
         (["--task="], ["unknown task ''", "nearest of "]),
-        (["--mixer=nope"], ["unknown mixer 'nope'", "known: "]),
-        (["--mixer=delta_net,nope"], ["unknown mixer 'nope'", "known: "]),
+        (["--mixer=nope"], [UNKNOWN_MIXER]),
+        (["--mixer=delta_net,nope"], [UNKNOWN_MIXER]),
         (["--mixer=delta_net,"], ["unknown mixer ''", "known: "]),
         (["--task=Q5"], ["unknown group 'Q5'", "S<n>, A<n>, Z<m>"]),
         (["--task=Z1"], ["group Z1", "at least 2; got 1"]),
@@ -124,7 +128,7 @@ def test_train_options_of_other_mixers(
         (["tasks", "nope"], ["unknown task 'nope'", "nearest of "]),
         (["tasks", "S3", "--tokens-per-element=0"], ["tokens_per_element", "got 0"]),
         (["tasks", "Z1"], ["group Z1", "at least 2; got 1"]),
-        (["models", "nope"], ["unknown mixer 'nope'", "known: "]),
+        (["models", "nope"], [UNKNOWN_MIXER]),
         (["demo", "--seed=-1"], ["seed must lie in 0..2^30-1; got -1"]),
         (["demo", f"--seed={2**30}"], ["seed must lie in 0..2^30-1"]),
         (["demo", "--quick", "--workers=0"], ["workers must be at least 1; got 0"]),
@@ -206,7 +210,7 @@ EDITS = [
     ("task.name", 5, ["5", "name"]),
     ("task.name", [], ["[]", "name"]),
     ("task.name", MISSING, ["task", "needs a 'name'"]),
-    ("model.mixer.name", "nope", ["unknown mixer 'nope'", "known: "]),
+    ("model.mixer.name", "nope", [UNKNOWN_MIXER]),
     ("model.mixer.name", [], ["[]", "name"]),
     ("model.mixer.name", MISSING, ["model.mixer", "needs a 'name'"]),
     ("model.mixer", 5, ["model.mixer", "an object"]),

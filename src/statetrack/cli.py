@@ -312,7 +312,9 @@ def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) 
     else:
         chosen = MixerConfig.class_for(name)
         columns = ["option", "default", "what it is"]
-        body = [[f.name, str(f.default), f.metadata["help"]] for f in dataclasses.fields(chosen)]
+        refused = {"allow_neg_eigval"} if chosen.no_switch else set()
+        fields = [f for f in dataclasses.fields(chosen) if f.name not in refused]
+        body = [[f.name, str(f.default), f.metadata["help"]] for f in fields]
         print_table(console, f"{chosen.label}: {chosen.about}", columns, body)
     write_result(json, {"models": [dict(zip(columns, row, strict=True)) for row in body], **more})
 

@@ -101,3 +101,21 @@ def test_no_multiplication_on_the_command_line(command: Command, tmp_path: Path)
     config = trained(command, tmp_path / "run", *given)
     assert config.task.mult is False  # type: ignore[attr-defined]
     assert config.training.clip == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mixer", "task", "more"),
+    [
+        ("attention", "parity", ()),
+        ("diagonal_rnn", "parity", ("--allow-neg-eigval",)),
+        ("full_matrix", "S5", ("--dataset-size=20", "--tokens-per-element=4")),
+    ],
+)
+def test_the_papers_other_models_on_the_command_line(
+    mixer: str, task: str, more: tuple[str, ...], command: Command, tmp_path: Path
+) -> None:
+    given = ("--preset=paper", f"--mixer={mixer}", f"--task={task}")
+    config = trained(command, tmp_path / "run", *given, *more)
+    options = {"tokens_per_element": 4} if task == "S5" else {}
+    switch = "--allow-neg-eigval" in more
+    assert config.model == presets.paper(mixer, task, allow_neg_eigval=switch, **options).model

@@ -70,14 +70,14 @@ def test_segments_of_long_sequences(monkeypatch, elements, switch):
 
 def test_long_sequences_really_go_by_segments(monkeypatch):
     lengths = []
-    scan = blocked._scan
+    scan = blocked.linear_scan
 
-    def watched(a, b, h0):
+    def watched(a, b, h0, **options):
         lengths.append(a.shape[1])
-        return scan(a, b, h0)
+        return scan(a, b, h0, **options)
 
     monkeypatch.setattr(blocked, "MAX_ELEMENTS", 100)
-    monkeypatch.setattr(blocked, "_scan", watched)
+    monkeypatch.setattr(blocked, "linear_scan", watched)
     selective_scan(**selective_scan_inputs(2, 10, 5, 3), backend="torch")
     assert lengths == [3, 3, 3, 1]
 

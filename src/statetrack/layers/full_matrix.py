@@ -55,6 +55,7 @@ class FullMatrix(Mixer):
     def __init__(self, hidden_size: int, config: FullMatrixConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
         n = self.config.size
+        # near the identity: long products then neither grow nor vanish, and it trains fastest
         self.A = nn.Parameter(torch.eye(n) + 0.02 * torch.randn(hidden_size, n, n))
         self.decoder = nn.Linear(n * n, hidden_size)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from statetrack.ops.linear_scan import LinearScan
+from statetrack.ops.linear_scan import linear_scan
 from statetrack.ops.selective_scan.naive import transition
 
 # Working tensors are [B, T, D, N]: longer sequences go segment by segment, which bounds memory
@@ -31,7 +31,7 @@ def selective_scan_blocked(
         part = slice(start, start + segment)
         a = transition(delta[:, part], A, allow_neg_eigval)  # [B, T, D, N]
         b = (delta[:, part] * u[:, part])[..., None] * B[:, part, None, :]
-        h = LinearScan.apply(a, b, state)
+        h = linear_scan(a, b, state, backend="torch")
         outputs.append((h @ C[:, part, :, None])[..., 0])
         state = h[:, -1]
     return torch.cat(outputs, 1), state
