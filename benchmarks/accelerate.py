@@ -136,8 +136,8 @@ def main(
         torch.manual_seed(0)
         model = models()[name]()
         jobs = {
-            "training step, B4 T256": training_step(model, 4, 256),
-            "training step, B1 T1024": training_step(model, 1, 1024),
+            "training step, B8 T128": training_step(model, 8, 128),
+            "training step, B1 T512": training_step(model, 1, 512),
             "decode 64 tokens, B1": decode(model, 1, 64),
             "decode 64 tokens, B16": decode(model, 16, 64),
         }

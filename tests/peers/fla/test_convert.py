@@ -141,3 +141,11 @@ def test_another_output_gate_is_refused() -> None:
     theirs: Any = gated_delta_net(output_gate_activation="sigmoid")
     with pytest.raises(UserError, match="output_gate_activation must be 'swish' or 'silu'"):
         convert(theirs.config.to_dict(), theirs.state_dict())
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_tensors_that_do_not_fit_the_options(gate: bool) -> None:
+    theirs: Any = delta_net(use_gate=gate)
+    said = "not absent" if gate else "missing, not"
+    with pytest.raises(UserError, match=f"do not fit .*g_proj.weight would be .*{said}"):
+        convert({**theirs.config.to_dict(), "use_gate": not gate}, theirs.state_dict())

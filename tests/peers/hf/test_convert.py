@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -107,23 +106,3 @@ def test_what_is_not_known_is_refused(theirs: Any) -> None:
         convert({**config, "vocab_size": 7}, state)
     with pytest.raises(UserError, match=r"unknown model_type 'llama'; known: .*mamba"):
         convert({"model_type": "llama"}, state)
-
-
-def test_folders_that_cannot_be_read(theirs: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*config\.json"):
-        load_pretrained(tmp_path)
-    theirs.save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    data = file.read_bytes()
-    file.write_bytes(data[: len(data) // 2])
-    with pytest.raises(UserError, match=r"cannot read .*model\.safetensors"):
-        load_pretrained(tmp_path)
-    file.unlink()
-    with pytest.raises(UserError, match=r"no model[.]safetensors"):
-        load_pretrained(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": [1]}))
-    with pytest.raises(UserError, match="weight_map"):
-        load_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(UserError, match="must hold an object"):
-        load_pretrained(tmp_path)

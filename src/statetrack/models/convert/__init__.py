@@ -63,14 +63,14 @@ def convert(
     model_config, weights = translate(config, state, allow_neg_eigval=allow_neg_eigval)
     model = SequenceModel(model_config)
     model.to(reduce(torch.promote_types, (t.dtype for t in weights.values()), torch.float32))
-    wanted = {name: tuple(t.shape) for name, t in model.state_dict().items()}
-    found = {name: tuple(t.shape) for name, t in weights.items()}
-    for name in wanted:
-        assert name in found, f"{config['model_type']} leaves {name} as it was"
-        if found[name] != wanted[name]:
+    wanted = {name: list(t.shape) for name, t in model.state_dict().items()}
+    found = {name: list(t.shape) for name, t in weights.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        size, right = found.get(name, "missing"), wanted.get(name, "absent")
+        if size != right:
             raise UserError(
-                f"the checkpoint's tensors do not fit its config.json: {name} would be "
-                f"{list(found[name])}, not {list(wanted[name])}"
+                "the checkpoint's tensors do not fit its config.json: "
+                f"{name} would be {size}, not {right}"
             )
     model.load_state_dict(weights)
     return model
