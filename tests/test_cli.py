@@ -345,7 +345,8 @@ def test_models_are_told_to_programs(command: Command) -> None:
         f.name for f in dataclasses.fields(MixerConfig.class_for("mamba"))
     ]
     options = json.loads(command("models", "attention", "--json", "-").out)["models"]
-    assert [o["option"] for o in options] == ["num_heads", "num_kv_heads", "rope_base"]
+    names = ["num_heads", "num_kv_heads", "rope_base", "qk_norm_eps"]
+    assert [o["option"] for o in options] == names
 
 
 def test_a_task_is_told_to_programs(command: Command) -> None:

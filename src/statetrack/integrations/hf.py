@@ -111,8 +111,8 @@ def _with(forward: Any, functions: Functions) -> FunctionType:
         closure = tuple(CellType(copy) if c.cell_contents is inner else c for c in cells)
         return _copy(forward, forward.__globals__, closure)
     if missing := set(functions) - set(forward.__code__.co_names):
-        names = ", ".join(sorted(missing))
-        raise UserError(f"this version of transformers is not known: {forward} calls no {names}")
+        where, names = forward.__qualname__, ", ".join(sorted(missing))
+        raise UserError(f"this version of transformers is not known: {where} calls no {names}")
     return _copy(forward, {**forward.__globals__, **functions}, forward.__closure__)
 
 

@@ -91,6 +91,13 @@ def test_the_range_is_one_argument(theirs: Any) -> None:
     assert lows[0] >= 0 > lows[1]
 
 
+def test_options_of_the_first_released_checkpoints() -> None:
+    theirs = models.mamba()
+    more = {"d_inner": 48, "d_model": 24, "n_layer": 2, "ssm_cfg": {}, "rms_norm": True,
+            "fused_add_norm": True, "pad_vocab_size_multiple": 8}  # fmt: skip
+    assert_same(convert({**theirs.config.to_dict(), **more}, theirs.state_dict()), theirs)
+
+
 def test_what_is_not_known_is_refused(theirs: Any) -> None:
     config, state = theirs.config.to_dict(), theirs.state_dict()
     with pytest.raises(UserError, match="options without a meaning here: new_option"):

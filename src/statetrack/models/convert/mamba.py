@@ -6,7 +6,7 @@ from torch import Tensor
 
 from statetrack.layers import MambaConfig
 from statetrack.models.config import ModelConfig
-from statetrack.models.convert.parts import ends, prefixed
+from statetrack.models.convert.parts import backbone, conv
 from statetrack.models.convert.source import Options, Tensors
 
 SAME = (
@@ -23,6 +23,10 @@ def mamba(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Te
     options.ignore("use_mambapy", "use_associative_scan", "residual_in_fp32", "intermediate_size")
     options.ignore("time_step_scale", "time_step_min", "time_step_max", "time_step_floor")
     options.ignore("time_step_init_scheme", "rescale_prenorm_residual")
+    # what the first released checkpoints say twice, or of other packages
+    options.expect("rms_norm", True)
+    options.ignore("d_inner", "d_model", "n_layer", "ssm_cfg", "fused_add_norm")
+    options.ignore("pad_vocab_size_multiple")
     rank = options.get("time_step_rank", "auto")
     mixer = MambaConfig(
         d_state=options.get("state_size", 16),
@@ -30,7 +34,6 @@ def mamba(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Te
         conv_size=options.get("conv_kernel", 4),
         dt_rank=None if rank == "auto" else rank,
     )
-    tied = options.get("tie_word_embeddings", True)
     config = ModelConfig(
         vocab_size=options.get("vocab_size", 50280),
         hidden_size=options.get("hidden_size", 768),
@@ -38,20 +41,11 @@ def mamba(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Te
         mixer=mixer,
         norm_eps=options.get("layer_norm_epsilon", 1e-5),
         mlp="none",
-        tie_embeddings=tied,
+        tie_embeddings=options.get("tie_word_embeddings", True),
     )
-    weights = ends(tensors, "backbone.embeddings.weight", "backbone.norm_f.weight", tied)
-    for layer in range(config.num_layers):
-        source, target = tensors.under(f"backbone.layers.{layer}."), f"blocks.{layer}."
-        weights[f"{target}mixer_norm.weight"] = source["norm.weight"]
-        weights |= prefixed(f"{target}mixer.", mamba_mixer(source.under("mixer.")))
-    return config, weights
+    return config, backbone(tensors, config, mamba_mixer)
 
 
 def mamba_mixer(tensors: Tensors) -> dict[str, Tensor]:
     """The weights of `MambaMixer`."""
-    conv = {
-        "conv.weight": tensors["conv1d.weight"][:, 0],  # [D, 1, W]
-        "conv.bias": tensors["conv1d.bias"],
-    }
-    return conv | {name: tensors[name] for name in SAME}
+    return conv(tensors) | {name: tensors[name] for name in SAME}

@@ -9,7 +9,7 @@ from torch import Tensor
 from statetrack.errors import UserError
 from statetrack.layers import Mamba2Config
 from statetrack.models.config import ModelConfig
-from statetrack.models.convert.parts import ends, prefixed
+from statetrack.models.convert.parts import backbone, conv
 from statetrack.models.convert.source import Options, Tensors
 
 SAME = ("A_log", "D", "dt_bias", "in_proj.weight", "norm.weight", "out_proj.weight")
@@ -43,7 +43,6 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, T
         dt_limit_max=high,
         output_norm_eps=eps,
     )
-    tied = options.get("tie_word_embeddings", False)
     config = ModelConfig(
         vocab_size=options.get("vocab_size", 32768),
         hidden_size=hidden_size,
@@ -51,20 +50,11 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, T
         mixer=mixer,
         norm_eps=eps,
         mlp="none",
-        tie_embeddings=tied,
+        tie_embeddings=options.get("tie_word_embeddings", False),
     )
-    weights = ends(tensors, "backbone.embeddings.weight", "backbone.norm_f.weight", tied)
-    for layer in range(config.num_layers):
-        source, target = tensors.under(f"backbone.layers.{layer}."), f"blocks.{layer}."
-        weights[f"{target}mixer_norm.weight"] = source["norm.weight"]
-        weights |= prefixed(f"{target}mixer.", mamba2_mixer(source.under("mixer.")))
-    return config, weights
+    return config, backbone(tensors, config, mamba2_mixer)
 
 
 def mamba2_mixer(tensors: Tensors) -> dict[str, Tensor]:
     """The weights of `Mamba2Mixer`."""
-    conv = {
-        "conv.weight": tensors["conv1d.weight"][:, 0],  # [D, 1, W]
-        "conv.bias": tensors["conv1d.bias"],
-    }
-    return conv | {name: tensors[name] for name in SAME}
+    return conv(tensors) | {name: tensors[name] for name in SAME}

@@ -1,11 +1,14 @@
-"""What the families have in common: embedding, head and MLP."""
+"""What several families have in common."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
+from statetrack.models.config import ModelConfig
 from statetrack.models.convert.source import Tensors
 
 
@@ -27,3 +30,21 @@ def gated_mlp(tensors: Tensors) -> dict[str, Tensor]:
 def prefixed(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights of a part under their names in the whole."""
     return {prefix + name: weight for name, weight in weights.items()}
+
+
+def backbone(
+    tensors: Tensors, config: ModelConfig, mixer: Callable[[Tensors], dict[str, Tensor]]
+) -> dict[str, Tensor]:
+    """transformers' Mamba and Mamba2: layers with a norm before and no MLPs, a final norm."""
+    tied = config.tie_embeddings
+    weights = ends(tensors, "backbone.embeddings.weight", "backbone.norm_f.weight", tied)
+    for layer in range(config.num_layers):
+        source, target = tensors.under(f"backbone.layers.{layer}."), f"blocks.{layer}."
+        weights[f"{target}mixer_norm.weight"] = source["norm.weight"]
+        weights |= prefixed(f"{target}mixer.", mixer(source.under("mixer.")))
+    return weights
+
+
+def conv(tensors: Tensors) -> dict[str, Tensor]:
+    """A depthwise convolution, [D, 1, W] there."""
+    return {"conv.weight": tensors["conv1d.weight"][:, 0], "conv.bias": tensors["conv1d.bias"]}
