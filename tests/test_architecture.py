@@ -33,8 +33,8 @@ ALLOWED: dict[str, set[str]] = {
         "training",
     },
     "experiments": {
-        "errors", "allocator", "config", "files", "terminal", "layers", "models", "tasks",
-        "training",
+        "errors", "allocator", "config", "files", "terminal", "automata", "layers", "models",
+        "tasks", "training", "theory",
     },
 }  # fmt: skip
 
