@@ -76,7 +76,10 @@ class MambaMixer(Transformers):
     def build(self, shape: Shape) -> nn.Module:
         from transformers.models.mamba import modeling_mamba as model
 
-        self.config = model.MambaConfig(hidden_size=shape.width, num_hidden_layers=1)
+        # its own loop takes time quadratic in the length for the gradients
+        self.config = model.MambaConfig(
+            hidden_size=shape.width, num_hidden_layers=1, use_mambapy=True
+        )
         return model.MambaMixer(self.config, 0)
 
     def weights(self) -> dict[str, Tensor]:
@@ -126,6 +129,7 @@ class Mamba2Mixer(Transformers):
             head_dim=64,
             state_size=128,
             n_groups=1,
+            chunk_size=64,  # of 256 it would fill up short sequences
         )
         return model.Mamba2Mixer(self.config, 0)
 

@@ -13,7 +13,7 @@ from statetrack.layers import MIXERS
 from statetrack.terminal import print_table
 
 COLUMNS = [
-    "layer", "tokens/s [0,1]", "tokens/s [-1,1]", "cost of the switch", "peer", "peer tokens/s",
+    "layer", "tokens/s [0,1]", "tokens/s [-1,1]", "switch", "peer", "peer tokens/s",
     "ratio",
 ]  # fmt: skip
 
@@ -114,13 +114,14 @@ def markdown(summary: dict[str, Any]) -> str:
         "the same weights, with ours in [0,1] (output and gradient of the input at full size, or "
         "the last of all steps), to 2e-4. Then all took turns in one process, and the least time "
         "over the rounds counts; whoever has had two turns and 5 seconds takes no more. A ratio "
-        "is the peer's time over ours in [0,1], the cost of the switch our time in [-1,1] over "
+        "is the peer's time over ours in [0,1], the switch's cost our time in [-1,1] over "
         f"that in [0,1]. * marks a switch above {SWITCH:g}, and decoding of one sequence below "
         f"{DECODE:g} times the speed of transformers.",
         "",
         "Attention decodes from an almost empty cache; torch's has no rotary positions (compared "
-        "with ours without them) and no cache. mambapy runs its parallel scan, xlstm its mLSTM in "
-        "the quadratic and its sLSTM in the vanilla form. The layers of flash-linear-attention "
+        "with ours without them) and no cache. Mamba of mambapy and transformers (`use_mambapy`) "
+        "runs mambapy's parallel scan in training, Mamba2 chunks of 64, xlstm its mLSTM in the "
+        "quadratic and its sLSTM in the vanilla form. The layers of flash-linear-attention "
         "need a GPU; its recurrences on a CPU are in [bench-cpu.md](bench-cpu.md).",
         "",
     ]  # fmt: skip
