@@ -34,7 +34,7 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What `statetrack bench ops` and `make test-peers` compare with: two environments, since Triton must
+# What `statetrack bench` and `make test-peers` compare with: two environments, since Triton must
 # be importable for the one package and must not be for the other. First this package with what it
 # needs, at the pinned versions, then the rest as it is listed. For a torch without CUDA packages,
 # let PIP_EXTRA_INDEX_URL name an index of its CPU builds.

@@ -20,8 +20,8 @@ import tyro
 from torch import Tensor
 
 import statetrack
-from benchmarks.ops.driver import machine
-from benchmarks.ops.measure import seconds
+from benchmarks.processes import machine
+from benchmarks.timing import seconds
 from statetrack.files import write_atomic
 from statetrack.integrations.hf import accelerate
 from statetrack.ops import native

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-Tensors = dict[str, Tensor]
+from benchmarks.timing import Tensors
+
 # Does the work once, from inputs that lie ready, and returns all that must be right.
 Call = Callable[[], Tensors]
 

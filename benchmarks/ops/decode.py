@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.ops.candidates import Call, Tensors
+from benchmarks.ops.candidates import Call
+from benchmarks.timing import Tensors
 from statetrack.ops import delta_rule, delta_rule_step
 
 

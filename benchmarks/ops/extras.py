@@ -10,18 +10,10 @@ from typing import Any
 
 import torch
 
-from benchmarks.ops.candidates import Call, Tensors
-from benchmarks.ops.measure import (
-    SGEMM,
-    Progress,
-    check_small,
-    compare,
-    measure,
-    seconds,
-    sgemm,
-    single,
-)
+from benchmarks.ops.candidates import Call
+from benchmarks.ops.measure import check_small, measure, single
 from benchmarks.ops.rows import ROWS, delta_rule_flops, long_rows
+from benchmarks.timing import SGEMM, Progress, Tensors, compare, seconds, sgemm
 
 LENGTHS = tuple(2**n for n in range(9, 18))  # 512 .. 131,072
 PEER_LENGTH = 8192  # what the others keep for their backward pass would fill the memory beyond

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.ops import decode, peers, training_step
-from benchmarks.ops.candidates import Candidate, Row, Tensors, differentiated
+from benchmarks.ops.candidates import Candidate, Row, differentiated
+from benchmarks.timing import Tensors
 from statetrack.ops import delta_product, delta_rule, gated_linear_attention, selective_scan
 
 

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.ops.candidates import Call, Tensors
+from benchmarks.ops.candidates import Call
+from benchmarks.timing import Tensors
 from statetrack import DeltaNetConfig, ModelConfig, SequenceModel
 from statetrack.ops import delta_rule
 

@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "bench"):
             tune_allocator()
-        if args[:2] == ["bench", "ops"]:
-            tyro.cli(bench_ops, prog="statetrack bench ops", args=args[2:])
+        if args[:1] == ["bench"] and args[1:2] and args[1] in BENCHMARKS:
+            tyro.cli(BENCHMARKS[args[1]], prog=f"statetrack bench {args[1]}", args=args[2:])
             return 0
         if args[:1] == ["tasks"]:
             from statetrack import task_commands
@@ -220,7 +220,8 @@ def bench(
 
     Args:
         what: tasks (the time to draw 1,024 sequences of length 256 on one core, and its limit). The
-            recurrences against those of other packages: statetrack bench ops --help.
+            recurrences and the layers against those of other packages: statetrack bench ops --help,
+            statetrack bench layers --help.
         rounds: the least time over so many counts.
         out: a markdown file for the table.
         json: see above.
@@ -273,14 +274,45 @@ def bench_ops(
         json: see above.
     """
     from statetrack.config import at_least
-    from statetrack.experiments.bench_ops import load_benchmarks
+    from statetrack.experiments.checkout_benchmarks import load_benchmark
 
     check_json(json)
     at_least("threads", threads, 1)
     at_least("rounds", rounds, 1)
     console = make_console(json)
-    result = load_benchmarks().bench(rows, threads, rounds, out, console)
+    result = load_benchmark("ops").bench(rows, threads, rounds, out, console)
     write_result(json, result)
+
+
+def bench_layers(
+    layers: tuple[str, ...] = (),
+    rounds: int = 5,
+    out: Path | None = None,
+    json: Json = None,
+) -> None:
+    """Measure a training step and the decoding of every layer, in both ranges, beside others.
+
+    At the sizes of the paper's models, in one thread. Every candidate is checked before it is
+    timed. The other packages come from an environment of their own, which `make peers` builds;
+    without it ours are measured alone.
+
+    Args:
+        layers: which of them, by the names that `statetrack models` lists; all if absent.
+        rounds: the least time over so many rounds, in which the candidates take turns.
+        out: a folder for bench-layers.md and .json.
+        json: see above.
+    """
+    from statetrack.config import at_least
+    from statetrack.experiments.checkout_benchmarks import load_benchmark
+
+    check_json(json)
+    at_least("rounds", rounds, 1)
+    console = make_console(json)
+    write_result(json, load_benchmark("layers").bench(layers, rounds, out, console))
+
+
+BENCHMARKS: dict[str, Callable[..., None]] = {"ops": bench_ops, "layers": bench_layers}
+"""Those with options of their own."""
 
 
 def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import processes, timing
 from benchmarks.ops import driver, extras, measure, report, training_step
 from benchmarks.ops.candidates import Candidate, Row, differentiated
 from benchmarks.ops.rows import (
@@ -20,7 +21,7 @@ from benchmarks.ops.rows import (
     selective_scan_flops,
 )
 from statetrack.errors import UserError
-from statetrack.experiments import bench_ops
+from statetrack.experiments import checkout_benchmarks
 from statetrack.ops import delta_rule
 from tests.conftest import ROOT, Command
 
@@ -60,11 +61,11 @@ def test_the_plain_model_is_ours() -> None:
 def test_expectations_are_of_candidates() -> None:
     for row in ROWS.values():
         assert set(row.ratios) <= {c.name for c in row.candidates[1:]}
-        assert set(row.environments) <= set(driver.ENVIRONMENTS)
+        assert set(row.environments) <= set(processes.ENVIRONMENTS)
 
 
 def test_peers_are_pinned() -> None:
-    for name in driver.ENVIRONMENTS:
+    for name in processes.ENVIRONMENTS:
         lines = (ROOT / "requirements" / f"peers-{name}.txt").read_text().splitlines()
         wanted = [line for line in lines if line and not line.startswith("#")]
         assert "torch==2.13.0" in wanted
@@ -87,7 +88,7 @@ def off(factor: float) -> Callable[..., Any]:
 def test_the_gate_refuses_a_wrong_candidate(tiny: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "seconds", lambda call: pytest.fail("timed before it was checked"))
     wrong = Candidate("nearly", off(1.001))
-    with pytest.raises(measure.WrongResultError, match=r"nearly: o is off by 1\.0e-03"):
+    with pytest.raises(timing.WrongResultError, match=r"nearly: o is off by 1\.0e-03"):
         measure.measure(tiny, [tiny.candidates[0], wrong], 1, quiet)
 
 
@@ -95,18 +96,18 @@ def test_the_gate_looks_at_gradients(tiny: Row) -> None:
     def lossy(**inputs: torch.Tensor) -> torch.Tensor:
         return delta_rule(**{**inputs, "k": inputs["k"].detach() + 0 * inputs["k"]})[0]
 
-    with pytest.raises(measure.WrongResultError, match=r"dk is off by 1\.0e"):
+    with pytest.raises(timing.WrongResultError, match=r"dk is off by 1\.0e"):
         measure.check_small(tiny, [Candidate("no gradient", differentiated(lossy))])
 
 
 def test_the_gate_refuses_what_is_no_number() -> None:
     nan = {"o": torch.full((2,), torch.nan)}
-    with pytest.raises(measure.WrongResultError, match="off by nan"):
-        measure.compare("it", nan, {"o": torch.ones(2)})
-    with pytest.raises(measure.WrongResultError, match="shape"):
-        measure.compare("it", {"o": torch.ones(3)}, {"o": torch.ones(2)})
-    with pytest.raises(measure.WrongResultError, match="gives"):
-        measure.compare("it", {}, {"o": torch.ones(2)})
+    with pytest.raises(timing.WrongResultError, match="off by nan"):
+        timing.compare("it", nan, {"o": torch.ones(2)})
+    with pytest.raises(timing.WrongResultError, match="shape"):
+        timing.compare("it", {"o": torch.ones(3)}, {"o": torch.ones(2)})
+    with pytest.raises(timing.WrongResultError, match="gives"):
+        timing.compare("it", {}, {"o": torch.ones(2)})
 
 
 def test_full_size_is_checked_against_ours(tiny: Row) -> None:
@@ -118,7 +119,7 @@ def test_full_size_is_checked_against_ours(tiny: Row) -> None:
         name: x if small else x.repeat(2, *[1] * (x.dim() - 1))
         for name, x in tiny.inputs(True).items()
     })  # fmt: skip
-    with pytest.raises(measure.WrongResultError, match="sized: o is off"):
+    with pytest.raises(timing.WrongResultError, match="sized: o is off"):
         measure.measure(
             big, [tiny.candidates[0], Candidate("sized", differentiated(sized))], 1, quiet
         )
@@ -140,7 +141,7 @@ def test_the_best_chunk_size_is_taken(tiny: Row, monkeypatch: pytest.MonkeyPatch
     assert [c["chunk"] for c in found["candidates"]] == [None, 20]
     assert [c["seconds"] for c in found["candidates"]] == [0.5, 1.0]
     assert found["candidates"][1]["tried"] == {"10": 3.0, "20": 1.0, "40": 2.0}
-    assert found["sgemm"] == 2 * measure.SGEMM**3 / 0.5
+    assert found["sgemm"] == 2 * timing.SGEMM**3 / 0.5
 
 
 # -- memory ---------------------------------------------------------------------------------------
@@ -237,18 +238,16 @@ def test_page_and_plot(tmp_path: Path) -> None:
 # -- the command ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def no_peers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(driver, "ENVIRONMENTS", {n: tmp_path / n for n in driver.ENVIRONMENTS})
-
-
 @pytest.mark.usefixtures("no_peers")
 def test_it_runs_without_peers(command: Command, tmp_path: Path) -> None:
     code, out, err = command(
         "bench", "ops", "--rows", "decode-1", "--rounds=1", "--out", tmp_path / "new", "--json", "-"
     )
     assert code == 0, err
-    assert "Without flash-linear-attention and transformers and mambapy: run `make peers`" in err
+    assert (
+        "Without flash-linear-attention and transformers, mambapy and xlstm: run `make peers`"
+        in err
+    )
     found = json.loads(out)
     assert found["command"].startswith(
         "statetrack bench ops --rows decode-1 --threads 1 --rounds 1"
@@ -286,7 +285,7 @@ def test_mistakes(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: P
         code, out, err = command("bench", "ops", *flags)
         assert (code, out) == (2, "")
         assert says in err
-    monkeypatch.setattr(bench_ops, "ROOT", tmp_path)
+    monkeypatch.setattr(checkout_benchmarks, "ROOT", tmp_path)
     code, _, err = command("bench", "ops")
     assert code == 2
     assert "needs the folder benchmarks/ of a checkout" in err
@@ -296,4 +295,4 @@ def test_mistakes(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_a_worker_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     job = {"row": "no-such-row", "environment": None, "allocator": "plain", "threads": 1}
     with pytest.raises(UserError, match="measures no-such-row ended with 1: KeyError"):
-        list(driver.child({**job, "rounds": 1}))
+        list(processes.child("benchmarks.ops.worker", {**job, "rounds": 1}, "no-such-row"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -137,13 +138,19 @@ class Mixer(nn.Module, ABC):
     def _state(self, state: Any, batch: int) -> Any:
         if state is None:
             return self.init_state(batch)
-        own = self.init_state(1)
-        if type(state) is not type(own) or self._layout(state) != self._layout(own):
-            name = f"{type(own).__name__} with parts of shapes {self._layout(own)}"
+        kind, layout = self._own_state
+        if type(state) is not kind or self._layout(state) != layout:
+            name = f"{kind.__name__} with parts of shapes {layout}"
             raise UserError(f"{type(self).__name__}: the state must be a {name} behind the batch")
         if any(s.shape[0] != batch for s in state):
             raise UserError(f"the state has batch {state[0].shape[0]}, the input {batch}")
         return state
+
+    @cached_property
+    def _own_state(self) -> tuple[Any, list[list[int]]]:
+        """The type of this layer's states, and their layout."""
+        own = self.init_state(1)
+        return type(own), self._layout(own)
 
     def _layout(self, state: Any) -> list[list[int]]:
         """The sizes of a state's parts that must be right, behind the batch."""
@@ -160,7 +167,7 @@ class Mixer(nn.Module, ABC):
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
         # without kernels a single step is the defining loop, once round
-        backend = "auto" if native.serves(x_t, *self.parameters()) else "naive"
+        backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
         y, state = self.mix(x_t[:, None], self._state(state, len(x_t)), None, backend)
         return y[:, 0], state
 

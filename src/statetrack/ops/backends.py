@@ -32,8 +32,10 @@ def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | N
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     """State and arithmetic are float32, or float64 if any input is."""
-    double = any(t is not None and t.dtype == torch.float64 for t in tensors)
-    return torch.float64 if double else torch.float32
+    for t in tensors:  # not any(): see native.serves
+        if t is not None and t.dtype is torch.float64:
+            return torch.float64
+    return torch.float32
 
 
 def full_precision(like: Tensor) -> torch.autocast:

@@ -139,7 +139,9 @@ _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? beta, Tensor? gate, Tensor? initial, Tensor? bounds, "
     "float scale, int factors, bool log_gate"
 )
-operator(f"recurrence({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward)
+_recurrence = operator(
+    f"recurrence({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward
+)
 operator(
     f"recurrence_backward(Tensor d_o, Tensor? d_final, Tensor error, {_INPUTS}) -> "
     f"({', '.join(['Tensor'] * 6)})",
@@ -170,5 +172,5 @@ def recurrence(
     """
     tensors = (q, k, v, beta, gate, initial)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    o, final, _ = torch.ops.statetrack.recurrence(*tensors, bounds, scale, factors, log_gate, keep)
+    o, final, _ = _recurrence(*tensors, bounds, scale, factors, log_gate, keep)
     return o, final

@@ -18,12 +18,26 @@ from statetrack.errors import UserError
 library = torch.library.Library("statetrack", "FRAGMENT")
 
 
-def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Define torch.ops.statetrack.<name> by its schema, on the CPU and for tracing."""
+def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Define torch.ops.statetrack.<name> by its schema, on the CPU and for tracing.
+
+    Returns what calls it: past torch's dispatcher, which takes longer than a small kernel, if the
+    first input is a plain tensor and nothing is differentiated or traced. Not for operators that
+    change their inputs: the dispatcher tells autograd.
+    """
     name = schema.partition("(")[0]
     library.define(schema)
     library.impl(name, run, "CPU")
     torch.library.register_fake(f"statetrack::{name}", fake, lib=library)
+    registered = getattr(torch.ops.statetrack, name)
+
+    def call(*inputs: Any) -> Any:
+        plain = type(inputs[0]) is Tensor and not torch.compiler.is_compiling()
+        if plain and not torch.is_grad_enabled():
+            return run(*inputs)
+        return registered(*inputs)
+
+    return call
 
 
 def differentiable(name: str, setup: Callable[..., None], gradients: Callable[..., Any]) -> None:

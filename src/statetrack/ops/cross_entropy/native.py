@@ -77,7 +77,7 @@ def _gradients(ctx: Any, d_loss: Tensor, _: Any) -> tuple[Any, ...]:
     return backward(d_loss, *ctx.saved_tensors, ctx.ignore_index), None, None
 
 
-operator(
+_cross_entropy = operator(
     "cross_entropy(Tensor logits, Tensor targets, int ignore_index) -> (Tensor, Tensor)",
     _forward,
     _fake_forward,
@@ -93,4 +93,4 @@ differentiable("cross_entropy", _setup, _gradients)
 
 def cross_entropy_native(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
     """See cross_entropy_naive; logits in float32."""
-    return torch.ops.statetrack.cross_entropy(logits, targets, ignore_index)[0]
+    return _cross_entropy(logits, targets, ignore_index)[0]

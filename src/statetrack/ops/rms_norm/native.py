@@ -66,7 +66,7 @@ def _gradients(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
     return *torch.ops.statetrack.rms_norm_backward(dy, *ctx.saved_tensors, ctx.eps), None
 
 
-operator(
+_rms_norm = operator(
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
     _forward,
     lambda x, weight, eps: _empty(x),
@@ -81,4 +81,4 @@ differentiable("rms_norm", _setup, _gradients)
 
 def rms_norm_native(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See rms_norm_naive; x and weight in float32."""
-    return torch.ops.statetrack.rms_norm(x, weight, eps)
+    return _rms_norm(x, weight, eps)

@@ -165,7 +165,7 @@ def _fake_step(state: Tensor, u: Tensor, *others: Any) -> Tensor:
 
 _INPUTS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z"
 _STATES = "Tensor? initial, Tensor? bounds, bool negative"
-operator(
+_selective_scan = operator(
     f"selective_scan({_INPUTS}, {_STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)",
     _forward,
     _fake_forward,
@@ -202,9 +202,7 @@ def selective_scan_native(
     """
     tensors = (u, delta, A, B, C, D, z, initial)
     keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    y, state, _ = torch.ops.statetrack.selective_scan(
-        *tensors, bounds, allow_neg_eigval, output_final_state, keep
-    )
+    y, state, _ = _selective_scan(*tensors, bounds, allow_neg_eigval, output_final_state, keep)
     return y, state if output_final_state else None
 
 

@@ -135,7 +135,7 @@ _INPUTS = (
     "Tensor x, Tensor weight, Tensor? bias, Tensor? window, Tensor? lengths, int[] sizes, "
     "int[] head_sizes, bool silu, float eps"
 )
-operator(f"short_conv({_INPUTS}) -> (Tensor[], Tensor)", _forward, _fake_forward)
+_short_conv = operator(f"short_conv({_INPUTS}) -> (Tensor[], Tensor)", _forward, _fake_forward)
 operator(
     f"short_conv_backward(Tensor[] d_parts, Tensor? d_final, {_INPUTS}) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
@@ -147,4 +147,4 @@ differentiable("short_conv", _setup, _gradients)
 
 def short_conv_native(*inputs: Any) -> tuple[list[Tensor], Tensor]:
     """The arguments of short_conv_naive; everything in float32 but the int64 lengths."""
-    return torch.ops.statetrack.short_conv(*inputs)
+    return _short_conv(*inputs)

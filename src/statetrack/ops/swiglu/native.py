@@ -61,11 +61,11 @@ def _gradients(ctx: Any, dy: Tensor) -> Tensor:
     return torch.ops.statetrack.swiglu_backward(dy, *ctx.saved_tensors)
 
 
-operator("swiglu(Tensor x) -> Tensor", _forward, _fake_forward)
+_swiglu = operator("swiglu(Tensor x) -> Tensor", _forward, _fake_forward)
 operator("swiglu_backward(Tensor dy, Tensor x) -> Tensor", _backward, _fake_backward)
 differentiable("swiglu", _setup, _gradients)
 
 
 def swiglu_native(x: Tensor) -> Tensor:
     """See swiglu_naive; x in float32."""
-    return torch.ops.statetrack.swiglu(x)
+    return _swiglu(x)

@@ -1,0 +1,1 @@
+"""`statetrack bench layers`: whole layers, in training and one token at a time, beside others."""

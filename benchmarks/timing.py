@@ -1,0 +1,47 @@
+"""What every benchmark does: compare what is to be timed, and time it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# Relative, in the 2-norm. Rounding gives up to 1e-5, a wrong formula 1e-2 and more.
+TOLERANCE = 2e-4
+SGEMM = 1024  # size of the product whose rate is the yardstick
+
+Tensors = dict[str, Tensor]
+Progress = Callable[[str], None]
+
+
+class WrongResultError(Exception):
+    """A candidate does not compute what the row says: its time would mean nothing."""
+
+
+def compare(who: str, found: Tensors, expected: Tensors) -> None:
+    """Check every tensor of a result."""
+    if found.keys() != expected.keys():
+        raise WrongResultError(f"{who} gives {sorted(found)}, not {sorted(expected)}")
+    for name, right in expected.items():
+        actual, right = found[name].double(), right.double()
+        if actual.shape != right.shape:
+            raise WrongResultError(f"{who}: {name} has the shape {list(actual.shape)}")
+        distance = float((actual - right).norm() / right.norm().clamp(min=1e-2))
+        if not distance <= TOLERANCE:
+            raise WrongResultError(f"{who}: {name} is off by {distance:.1e}")
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """How long a call takes, its results freed within."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def sgemm() -> Callable[[], Tensor]:
+    """A product of two square float32 matrices into a third."""
+    a, b, out = (torch.ones(SGEMM, SGEMM) for _ in range(3))
+    return lambda: torch.mm(a, b, out=out)
