@@ -14,6 +14,7 @@ from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.decomposition import METHODS, decompose
 from statetrack.theory.induction import Ints
+from statetrack.theory.languages import GROUP_NAME
 from statetrack.theory.layers import Layer
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.stages import Stage, group_stage, one_hot, one_stage, remembering
@@ -22,7 +23,6 @@ from statetrack.theory.targets import LAYERS
 TARGETS = ("auto", *LAYERS)
 DELAYS = ("shift", "state")
 MAX_CELLS = 100_000_000  # numbers in the tables of a layer
-GROUP_NAME = r"([SADZ][0-9]+|Q8)(_x_([SADZ][0-9]+|Q8))*"
 
 
 def compile(

@@ -1,0 +1,258 @@
+"""What a regular language takes: its algebra, who is excluded by which theorem, what suffices."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from statetrack.automata import DFA, Properties, TransitionMonoid, describe
+from statetrack.errors import UserError
+from statetrack.theory.cascade import Cascade
+from statetrack.theory.compiler import compile
+from statetrack.theory.decomposition import decompose
+from statetrack.theory.induction import Ints
+from statetrack.theory.languages import Language, find_language
+from statetrack.theory.network import CompiledRNN
+from statetrack.theory.stages import group_stage
+from statetrack.theory.targets import HouseholderLayer
+
+SHOWN = 24  # states of a drawing
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Linear RNNs that cannot recognise the language at arbitrary length, whatever the weights."""
+
+    architectures: str
+    theorem: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A word whose powers go around a cycle of states: the language counts them modulo m."""
+
+    word: tuple[str, ...]
+    m: int
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Of one language."""
+
+    language: Language
+    dfa: DFA  # minimal
+    properties: Properties | None
+    why_unknown: str  # if the monoid is too large for its properties
+    counters: tuple[Counter, ...]
+    exclusions: tuple[Exclusion, ...]
+    cascade: Cascade
+    net: CompiledRNN
+
+    @property
+    def factors(self) -> list[int]:
+        """The generalised Householder factors of each layer that suffice."""
+        layers = [layer for layer in self.net.stack if isinstance(layer, HouseholderLayer)]
+        return [layer.keys.shape[1] for layer in layers]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        p = self.properties
+        return {
+            "language": self.language.text,
+            "kind": self.language.kind,
+            "dfa": self.dfa.to_json(),
+            "states": self.dfa.states,
+            "properties": asdict(p) if p else None,
+            "star_free": p.is_aperiodic if p else None,
+            "counters": [asdict(counter) for counter in self.counters],
+            "excluded": [asdict(exclusion) for exclusion in self.exclusions],
+            "sufficient": {
+                "layers": len(self.net.layers),
+                "target": self.net.stack[0].target,
+                "sizes": [layer.size for layer in self.net.stack],
+                "householder_factors": self.factors,
+                "most_layers": max(1, self.dfa.states - 1),
+            },
+            "cascade": self.cascade.stats(),
+        }
+
+    def __str__(self) -> str:
+        return "\n".join([*self._algebra(), "", *self._bounds(), "", *self._drawings()])
+
+    def _algebra(self) -> list[str]:
+        dfa, p = self.dfa, self.properties
+        lines = [
+            f"{self.language.text} ({self.language.kind})",
+            f"minimal DFA: {dfa.states} states, {len(dfa.alphabet)} symbols",
+        ]
+        if p is None:
+            return [*lines, f"monoid: not known: {self.why_unknown}"]
+        orders = [order for order in p.subgroup_orders if order > 1]
+        groups = "groups of orders " + ", ".join(map(str, orders)) if orders else "no groups"
+        lines.append(f"transition monoid: {p.monoid_size:,} elements, {groups}")
+        if p.is_aperiodic:
+            lines.append("star-free (aperiodic): nothing is counted modulo any number")
+        else:
+            kind = "cyclic" if p.is_cyclic else "solvable" if p.is_solvable else "not solvable"
+            lines.append(f"not star-free; its groups are {kind}")
+        if p.is_permutation:
+            lines.append("permutation automaton: every symbol permutes the states")
+        elif p.is_permutation_reset:
+            lines.append("permutation-reset automaton: every symbol permutes the states or resets")
+        return lines
+
+    def _bounds(self) -> list[str]:
+        lines = ["excluded at arbitrary length, whatever the weights:"]
+        lines += [f"  {e.architectures} ({e.theorem}): {e.why}" for e in self.exclusions]
+        if not self.exclusions:
+            nothing = "nothing that these theorems know" if self.properties else "not known"
+            lines[0] += f" {nothing}"
+        layers = len(self.net.layers)
+        what = f"{layers} layer{'s' * (layers > 1)}"
+        if self.factors:
+            count = max(self.factors)
+            what += f" with {count} generalised Householder factor{'s' * (count > 1)} per token"
+            what += ", eigenvalues in [-1, 1] (Theorems 3 and 4)"
+        else:
+            what += " with gates of 0 and 1, eigenvalues in [0, 1]"
+        sizes = ", ".join(str(layer.size) for layer in self.net.stack)
+        lines.append(f"sufficient: {what}; states of size {sizes}")
+        return lines
+
+    def _drawings(self) -> list[str]:
+        return [*draw(self.dfa), "", str(self.cascade)]
+
+    def plot(self, path: Path) -> None:
+        """A figure of the automaton and its cascade."""
+        from statetrack.theory.automaton_figure import plot
+
+        plot(self, path)
+
+
+def explain(text: str) -> Explanation:
+    """What is known of a language, given as for `find_language`."""
+    language = find_language(text)
+    value = language.value
+    dfa = (value if isinstance(value, DFA) else group_stage(value)[0]).minimal()
+    properties, why = None, ""
+    counters: tuple[Counter, ...] = ()
+    try:
+        properties = describe(dfa)
+        counters = _counters(TransitionMonoid(dfa))
+    except UserError as problem:
+        why = str(problem)
+    exclusions = tuple(_exclusions(counters))
+    return Explanation(
+        language, dfa, properties, why, counters, exclusions, decompose(dfa), compile(value)
+    )
+
+
+def draw(dfa: DFA) -> list[str]:
+    """The automaton as lines of text: > marks the start, * what is accepted."""
+    lines = ["automaton (> start, * accepting):"]
+    for state, row in enumerate(dfa.delta[:SHOWN].tolist()):
+        marks = (">" if state == dfa.start else " ") + ("*" if dfa.accepting[state] else " ")
+        targets: dict[int, list[str]] = {}
+        for symbol, target in zip(dfa.alphabet, row, strict=True):
+            targets.setdefault(target, []).append(symbol)
+        arrows = [f"{short(symbols)} -> {target}" for target, symbols in targets.items()]
+        more = f"   and {len(arrows) - SHOWN} more" if len(arrows) > SHOWN else ""
+        lines.append(f"  {marks} {state}   " + "   ".join(arrows[:SHOWN]) + more)
+    if dfa.states > SHOWN:
+        lines.append(f"     and {dfa.states - SHOWN} more states")
+    return lines
+
+
+def short(symbols: list[str], most: int = 6) -> str:
+    """Some symbols, not too many of them."""
+    return ",".join(symbols[:most]) + (",..." if len(symbols) > most else "")
+
+
+def _counters(monoid: TransitionMonoid) -> tuple[Counter, ...]:
+    """For every m that powers of a word go around modulo, such a word, a symbol if there is one."""
+    found: dict[int, int] = {}
+    for element, step in zip(monoid.generators.tolist(), monoid.dfa.delta.T, strict=True):
+        lasting = np.arange(monoid.dfa.states)
+        for _ in range(monoid.dfa.states):
+            lasting = np.unique(step[lasting])  # in the end the states that it permutes
+        m = int(_orders(np.searchsorted(lasting, step[lasting])[None])[0])
+        if m > 1:
+            found.setdefault(m, element)
+    seen = set()
+    for subgroup in monoid.maximal_subgroups:
+        key = subgroup.permutations.tobytes()
+        if subgroup.order > 1 and key not in seen:
+            seen.add(key)
+            orders = _orders(subgroup.permutations)
+            for element, m in zip(subgroup.elements.tolist(), orders.tolist(), strict=True):
+                if m > 1:
+                    found[m] = min(element, found.get(m, element))
+    return tuple(Counter(monoid.word(found[m]), m) for m in sorted(found))
+
+
+def _orders(permutations: Ints) -> Ints:
+    """[order, points] -> [order]: the least power of each that is the identity."""
+    points = np.arange(permutations.shape[1])
+    orders, powers = np.ones(len(permutations), dtype=np.int64), permutations
+    while (going := (powers != points).any(axis=1)).any():
+        orders += going
+        moved = np.take_along_axis(permutations, powers, axis=1)
+        powers = np.where(going[:, None], moved, powers)
+    return orders
+
+
+def _exclusions(counters: tuple[Counter, ...]) -> list[Exclusion]:
+    """From words that a language counts modulo m; see docs/diagnostics.md for the arguments."""
+    if not counters:
+        return []
+    first = min(counters, key=lambda c: (len(c.word), c.m))
+    found = [
+        Exclusion(
+            "eigenvalues in [0,1]: Mamba, Mamba2, GLA, mLSTM, (Gated) DeltaNet and DeltaProduct "
+            "[0,1], any depth",
+            "Theorem 1",
+            f"powers of {_word(first)} are counted modulo {first.m}",
+        )
+    ]
+    odd = [c for c in counters if c.m & (c.m - 1)]
+    if odd:
+        witness = min(odd, key=lambda c: (len(c.word), c.m))
+        found.append(
+            Exclusion(
+                "real diagonal transitions: Mamba, Mamba2, GLA, mLSTM [-1,1], any depth",
+                "Theorem 2",
+                f"powers of {_word(witness)} are counted modulo {witness.m}, no power of two",
+            )
+        )
+    else:
+        deepest = max(counters, key=lambda c: c.m)
+        layers = deepest.m.bit_length() - 1
+        if layers > 1:
+            found.append(
+                Exclusion(
+                    f"real diagonal transitions [-1,1] with fewer than {layers} layers",
+                    "Theorem 2",
+                    f"powers of {_word(deepest)} are counted modulo {deepest.m}",
+                )
+            )
+    letters = [c for c in counters if len(c.word) == 1 and c.m > 2]
+    if letters:
+        letter = min(letters, key=lambda c: c.m)
+        found.append(
+            Exclusion(
+                "one layer of DeltaNet [-1,1], one reflection per token",
+                "Theorem 2",
+                f"powers of {_word(letter)} are counted modulo {letter.m}, and its eigenvalues are "
+                "real",
+            )
+        )
+    return found
+
+
+def _word(counter: Counter) -> str:
+    letters = all(len(symbol) == 1 for symbol in counter.word)
+    return ("" if letters else " ").join(counter.word)
