@@ -27,7 +27,7 @@ def explain(
         json: see above.
     """
     from statetrack.files import check_figure
-    from statetrack.theory.explain import explain as explain_language
+    from statetrack.theory.explanation import explain as explain_language
 
     check_json(json)
     if figure is not None:
@@ -46,7 +46,7 @@ def compile_language(
     language: tyro.conf.Positional[str],
     /,
     out: Path,
-    target: Literal["auto", "householder", "dense", "diagonal"] = "auto",
+    target: Literal["auto", "householder", "dense", "diagonal", "gated_deltaproduct"] = "auto",
     method: Literal["auto", "holonomy", "strict", "banned"] = "auto",
     delay: Literal["shift", "state"] = "shift",
     prove: bool = False,
@@ -57,7 +57,9 @@ def compile_language(
     Args:
         language: as in `statetrack explain`.
         out: a new folder; `statetrack run` reads it.
-        target: what it runs on: householder, dense or diagonal tables; auto takes the fewest.
+        target: what it runs on: householder, dense or diagonal tables, the fewest if auto; or
+            gated_deltaproduct, an ordinary model in a run folder, which `statetrack eval` and
+            `statetrack diagnose` read, too.
         method: how the automaton is decomposed into a cascade.
         delay: how a layer learns the old state of the one before.
         prove: prove that the network does what the automaton does, for words of any length.

@@ -13,7 +13,7 @@ from statetrack.files import check_figure, save_figure
 from statetrack.theory.cascade import Cascade
 
 if TYPE_CHECKING:
-    from statetrack.theory.explain import Explanation
+    from statetrack.theory.explanation import Explanation
 
 MAX_STATES = 24  # more would be a tangle
 RADIUS = 14.0  # of a state, in points

@@ -13,6 +13,9 @@ from statetrack.tasks import FAMILIES, make_task
 GROUP_NAME = r"([SADZ][0-9]+|Q8)(_x_([SADZ][0-9]+|Q8))*"
 
 
+REGEX = "regular expression"
+
+
 class Language(NamedTuple):
     """A regular language and what it was read as."""
 
@@ -29,7 +32,7 @@ def find_language(text: str) -> Language:
     """
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "regex":
-        return Language(text, "regular expression", from_regex(rest))
+        return Language(text, REGEX, from_regex(rest))
     if re.fullmatch(GROUP_NAME, text):
         return Language(text, "word problem of a group", group(text))
     if text.endswith(".json"):
@@ -39,4 +42,4 @@ def find_language(text: str) -> Language:
         if dfa is None:
             raise UserError(f"the task {text} has no automaton: it is not regular, or too large")
         return Language(text, "automaton of a task", dfa)
-    return Language(text, "regular expression", from_regex(text))
+    return Language(text, REGEX, from_regex(text))

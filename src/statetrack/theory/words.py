@@ -9,12 +9,13 @@ import torch
 
 from statetrack.automata import DFA
 from statetrack.config import unknown
+from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN
 
 TOKENS = 1 << 20  # read at once
 
 
-def read_words(net: CompiledRNN, words: list[str]) -> list[dict[str, Any]]:
+def read_words(net: CompiledRNN | CompiledModel, words: list[str]) -> list[dict[str, Any]]:
     """For each word whether the network accepts it, and the state that it ends in."""
     encoded = [encode(net.dfa, word) for word in words]
     longest = max(1, *map(len, encoded)) if encoded else 1
