@@ -74,12 +74,13 @@ def compile_language(
     with console.status("compiling"):
         found = find_language(language)
         net = compile(found.value, target, method, delay)
-        save(out, net, found, target, method, delay)
-    console.print(net.report(), markup=False, soft_wrap=True)
     proof = None
     if prove:
         with console.status("proving"):
             proof = net.prove()
+    save(out, net, found, target, method, delay)
+    console.print(net.report(), markup=False, soft_wrap=True)
+    if proof is not None:
         console.print(str(proof), markup=False, soft_wrap=True)
     console.print(f"Next: statetrack run {out} WORD ...", markup=False, soft_wrap=True)
     facts = {

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from statetrack.automata import DFA, from_regex
 from statetrack.errors import UserError
+from statetrack.layers import MIXERS
+from statetrack.models import ModelConfig, SequenceModel
 from statetrack.theory import explain
+from statetrack.theory.counting import DIAGONAL
+from statetrack.theory.diagnostics.verdicts import architectural
 from statetrack.theory.explanation import Explanation
 from statetrack.theory.languages import find_language
 
@@ -62,6 +67,33 @@ def test_who_is_excluded() -> None:
     assert not any("real diagonal" in t for t in theorems("tomita3"))  # counts modulo 2 only
     # no single symbol goes around more than two states
     assert not any("one layer" in t for t in theorems("modular_arithmetic"))
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_exclusions_are_those_that_the_layers_guarantee(mixer: str) -> None:
+    """What is said of architectures by name, against the bounds of the layers themselves."""
+    config = MIXERS[mixer]
+    label = config.label.removeprefix("Gated ").lower()
+
+    def factor(layers: int, word: int, **options: bool) -> int | None:
+        chosen = config(**options)
+        made = SequenceModel(ModelConfig(3, 64, layers, chosen, mlp="none"))
+        transitions = made.transitions(torch.randint(3, (1, 6)))
+        return architectural(transitions, word).factor
+
+    diagonal = DIAGONAL.lower().split(", ")
+    named = label in [*diagonal, "deltanet", "deltaproduct"]
+    if config.no_switch:
+        assert not named
+        return
+    if named:
+        for word in (1, 2, 3):
+            assert factor(2, word) == 1
+    if label in diagonal:
+        for word in (1, 2, 3):
+            assert factor(2, word, allow_neg_eigval=True) == 4
+    if mixer == "delta_net":
+        assert factor(1, 1, allow_neg_eigval=True) == 2
 
 
 def test_a_monoid_that_is_too_large(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ def save(
         check_size(language.text, net.dfa.states)
         if net.dfa.states == 1:
             raise UserError(f"{language.text} has one state only: no task, so no run of a model")
+        for symbol in net.dfa.alphabet:
+            if re.fullmatch("PAD|q[0-9]+", symbol):  # the task's own tokens
+                raise UserError(f"{language.text}: a run of a model cannot have symbol {symbol!r}")
     folder = new_folder(folder)
     if isinstance(net, CompiledModel):
         _save_run(folder, net.model, net.dfa, language)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,9 +12,10 @@ from statetrack.automata import DFA
 from statetrack.errors import UserError
 from statetrack.layers import MixerConfig
 from statetrack.layers.gated_delta_product import GatedDeltaProduct
-from statetrack.models import ModelConfig, SequenceModel
+from statetrack.models import ModelConfig, SequenceModel, count_parameters
 from statetrack.theory.hub import Column, columns
 from statetrack.theory.induction import MAX_STATES, Ints, Proof
+from statetrack.theory.reachable import Mistake, explore
 from statetrack.theory.stages import Stage
 from statetrack.theory.weights import (
     ONE,
@@ -92,51 +92,16 @@ class CompiledModel:
             f"{self.origin} does what the DFA with {self.dfa.states} states does, token by token "
             "in float32 and bfloat16"
         )
-        evidence = []
+        reached = 0
         for dtype in (torch.float32, torch.bfloat16):
             model = copy.deepcopy(self.model).to(dtype)
-            found = self._explore(model, max_states)
-            if isinstance(found, tuple):
-                word, reason = found
-                return Proof(claim, str(dtype), word, f"{reason} in {dtype}")
-            evidence.append(found)
-        steps = max(evidence) * len(self.dfa.alphabet)
-        return Proof(claim, f"all {steps:,} steps from {max(evidence):,} states of the model")
-
-    def _explore(self, model: SequenceModel, max_states: int) -> int | tuple[tuple[str, ...], str]:
-        """How many states can be reached, or a word that goes wrong and what it should be."""
-        dfa = self.dfa
-        layer = model.init_state(1)
-        words: list[tuple[str, ...]] = [()]
-        numbers = np.array([dfa.start])
-        seen = set(_keys(layer, numbers))
-        while len(numbers):
-            following: list[tuple[Any, int, tuple[str, ...]]] = []
-            for symbol, text in enumerate(dfa.alphabet):
-                token = torch.full((len(numbers),), symbol + 1)
-                logits, after = model.step(token, layer)
-                right = dfa.delta[numbers, symbol]
-                told = self._states(logits).numpy()
-                wrong = np.flatnonzero(told != right)
-                if len(wrong):
-                    i = int(wrong[0])
-                    return (*words[i], text), f"state {told[i]} instead of {right[i]}"
-                for i, key in enumerate(_keys(after, right)):
-                    if key not in seen:
-                        seen.add(key)
-                        row = _rows(after, [i])
-                        following.append((row, int(right[i]), (*words[i], text)))
-                if len(seen) > max_states:
-                    raise UserError(
-                        f"more than {max_states:,} states can be reached, the most that this proof "
-                        f"was allowed (max_states); the DFA has {dfa.states:,}"
-                    )
-            if not following:
-                break
-            layer = _stack([row for row, _, _ in following])
-            numbers = np.array([number for _, number, _ in following])
-            words = [word for _, _, word in following]
-        return len(seen)
+            found = explore(model, self.dfa, self._states, max_states)
+            if isinstance(found, Mistake):
+                reason = f"state {found.told} instead of {found.right} in {dtype}"
+                return Proof(claim, "its states", found.word, reason)
+            reached = max(reached, found)
+        steps = reached * len(self.dfa.alphabet)
+        return Proof(claim, f"all {steps:,} steps from {reached:,} states of the model")
 
 
 def build_model(dfa: DFA, first: Ints, stages: list[Stage], origin: str) -> CompiledModel:
@@ -224,8 +189,6 @@ def _write_scores(scores: Tensor, told: Ints, table: list[Column], state: int) -
 
 
 def _check_size(config: ModelConfig) -> None:
-    from statetrack.models import count_parameters
-
     weights = count_parameters(config)
     if weights > MAX_WEIGHTS:
         raise UserError(
@@ -236,19 +199,3 @@ def _check_size(config: ModelConfig) -> None:
 
 def _mixers(model: SequenceModel) -> list[GatedDeltaProduct]:
     return [block.mixer for block in model.blocks]  # type: ignore[misc]
-
-
-def _keys(state: Any, numbers: Ints) -> list[bytes]:
-    """All bits of each row's state, with a number."""
-    parts = [tensor.flatten(1).float() + 0.0 for layer in state for tensor in layer]
-    rows = torch.cat(parts, 1).numpy()
-    return [row.tobytes() + int(n).to_bytes(4) for row, n in zip(rows, numbers, strict=True)]
-
-
-def _rows(state: Any, rows: list[int]) -> Any:
-    return tuple(type(layer)(*(tensor[rows] for tensor in layer)) for layer in state)
-
-
-def _stack(states: list[Any]) -> Any:
-    layers = zip(*states, strict=True)
-    return tuple(type(same[0])(*map(torch.cat, zip(*same, strict=True))) for same in layers)
