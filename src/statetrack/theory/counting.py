@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statetrack.automata import TransitionMonoid
+from statetrack.automata import DFA, TransitionMonoid
 from statetrack.theory.induction import Ints
 
 DIAGONAL = "Mamba, Mamba2, GLA, mLSTM, diagonal RNN"
@@ -29,26 +29,28 @@ class Counter:
     m: int
 
 
-def find_counters(monoid: TransitionMonoid) -> tuple[Counter, ...]:
-    """For every m that powers of a word go around modulo, such a word, a symbol if there is one."""
-    found: dict[int, int] = {}
-    for element, step in zip(monoid.generators.tolist(), monoid.dfa.delta.T, strict=True):
-        lasting = np.arange(monoid.dfa.states)
-        for _ in range(monoid.dfa.states):
-            lasting = np.unique(step[lasting])  # in the end the states that it permutes
+def find_counters(dfa: DFA, monoid: TransitionMonoid) -> tuple[Counter, ...]:
+    """For every m that powers of a word go around modulo, such a word, a symbol if there is one.
+
+    monoid: that of the DFA, from some of its symbols or all.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
+        before, lasting = 0, np.arange(dfa.states)
+        while before != len(lasting):
+            before, lasting = len(lasting), np.unique(step[lasting])
+        # now it permutes what is left
         m = int(_orders(np.searchsorted(lasting, step[lasting])[None])[0])
-        if m > 1:
-            found.setdefault(m, element)
+        found.setdefault(m, (symbol,))
     seen = set()
     for subgroup in monoid.maximal_subgroups:
         key = subgroup.permutations.tobytes()
-        if subgroup.order > 1 and key not in seen:
+        if key not in seen:
             seen.add(key)
             orders = _orders(subgroup.permutations)
-            for element, m in zip(subgroup.elements.tolist(), orders.tolist(), strict=True):
-                if m > 1:
-                    found[m] = min(element, found.get(m, element))
-    return tuple(Counter(monoid.word(found[m]), m) for m in sorted(found))
+            for m in set(orders.tolist()) - set(found):
+                found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
+    return tuple(Counter(found[m], m) for m in sorted(found) if m > 1)
 
 
 def _orders(permutations: Ints) -> Ints:

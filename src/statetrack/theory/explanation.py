@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from statetrack.automata import DFA, Properties, TransitionMonoid, describe
+from statetrack.automata import DFA, Group, Properties, TransitionMonoid, describe
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.compiler import compile
@@ -18,6 +18,7 @@ from statetrack.theory.stages import group_stage
 from statetrack.theory.targets import HouseholderLayer
 
 SHOWN = 24  # states of a drawing
+MAX_TRANSITIONS = 1_000_000  # some ten seconds' work
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,11 +120,22 @@ def explain(text: str) -> Explanation:
     language = find_language(text)
     value = language.value
     dfa = (value if isinstance(value, DFA) else group_stage(value)[0]).minimal()
+    if dfa.delta.size > MAX_TRANSITIONS:
+        raise UserError(
+            f"{text}: {dfa.states:,} states and {len(dfa.alphabet):,} symbols make "
+            f"{dfa.delta.size:,} transitions; at most {MAX_TRANSITIONS:,} are explained: choose a "
+            "smaller group, or fewer symbols"
+        )
+    some = dfa  # of its symbols: those that generate a group make the same monoid, in less time
+    if isinstance(value, Group):
+        letters = [dfa.alphabet.index(str(element)) for element in value.generators()]
+        names = tuple(dfa.alphabet[letter] for letter in letters)
+        some = replace(dfa, alphabet=names, delta=dfa.delta[:, letters])
     properties, why = None, ""
     counters: tuple[Counter, ...] = ()
     try:
-        properties = describe(dfa)
-        counters = find_counters(TransitionMonoid(dfa))
+        properties = describe(some)
+        counters = find_counters(dfa, TransitionMonoid(some))
     except UserError as problem:
         why = str(problem)
     exclusions = tuple(exclusions_by(counters))
