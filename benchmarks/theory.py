@@ -2,16 +2,19 @@
 
     python benchmarks/theory.py
     python benchmarks/theory.py --tokens 100000 --rounds 3
+    python benchmarks/theory.py --only models --tokens 1000000
 
 For each language: the seconds of `compile` and `prove` (least of some rounds), and for each number
 type the wrong states and the deviation over one word of many tokens. Words avoid symbols that lead
-to a sink, after which nothing would be tested. Prints markdown.
+to a sink, after which nothing would be tested. Then the same languages as ordinary models (target
+gated_deltaproduct), which do far more arithmetic: minutes for a million tokens. Prints markdown.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import numpy as np
 import torch
@@ -82,14 +85,52 @@ def exactness(net: CompiledRNN, tokens: int) -> str:
     return " | ".join(cells)
 
 
-def main(tokens: int = 1_000_000, rounds: int = 3) -> None:
+def models(tokens: int, names: tuple[str, ...]) -> None:
+    """Print how exact the models are in each number type, and how fast."""
+    titles = ["language", "blocks", "weights", "prove s"]
+    titles += [f"{kind}: wrong / tokens per s" for kind in ("float32", "bfloat16")]
+    print(f"models: wrong states over {tokens:,} tokens\n")
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
+    for name, language in languages().items():
+        if names and name not in names:
+            continue
+        net = compile(language, "gated_deltaproduct")
+        row = [name, str(net.model.config.num_layers), f"{net.model.num_parameters():,}"]
+        start = time.perf_counter()
+        proof = net.prove()
+        row.append(f"{time.perf_counter() - start:.2f}" if proof.holds else str(proof))
+        symbols, states = word(net.dfa, tokens)
+        for dtype in FORMATS:
+            net.model.to(dtype)
+            start = time.perf_counter()
+            wrong = int((net(symbols) != states).sum())
+            row.append(f"{wrong} / {tokens / (time.perf_counter() - start):,.0f}")
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+def main(
+    tokens: int = 1_000_000,
+    rounds: int = 3,
+    only: Literal["tables", "models"] | None = None,
+    names: tuple[str, ...] = (),
+) -> None:
     """Print the tables.
 
     Args:
         tokens: of the word for exactness.
         rounds: of each measurement, of which the least counts.
+        only: one kind of network.
+        names: the languages of the models; all if absent.
     """
     compile("(ab)*").prove()  # loads what loads at first use
+    if only != "models":
+        tables(tokens, rounds)
+    if only != "tables":
+        models(tokens, names)
+
+
+def tables(tokens: int, rounds: int) -> None:
+    """Print how long networks of tables take, how exact and how fast they are."""
     titles = ["language", "states", "layers: sizes", "compile s", "prove s", "float32", "bfloat16"]
     print(f"wrong states / deviation over {tokens:,} tokens in the last two columns\n")
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
@@ -110,7 +151,7 @@ def main(tokens: int = 1_000_000, rounds: int = 3) -> None:
     batch = torch.randint(len(net.dfa.alphabet), (ROWS, LENGTH))
     speed = batch.numel() / least(rounds, lambda: net(batch))
     threads = torch.get_num_threads()
-    print(f"modular arithmetic in batch, {threads} threads: {speed / 1e6:.2f} million tokens/s")
+    print(f"modular arithmetic in batch, {threads} threads: {speed / 1e6:.2f} million tokens/s\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from statetrack.terminal import (
     quiet_stdout,
     write_result,
 )
+from statetrack.theory_commands import compile_language, explain, run_words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "eval": evaluate,
         "diagnose": diagnose,
+        "explain": explain,
+        "compile": compile_language,
+        "run": run_words,
         "tasks": tasks,
         "models": models,
         "bench": bench,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -14,15 +14,47 @@ from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.decomposition import METHODS, decompose
 from statetrack.theory.induction import Ints
+from statetrack.theory.languages import GROUP_NAME
 from statetrack.theory.layers import Layer
+from statetrack.theory.model import CompiledModel, build_model
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.stages import Stage, group_stage, one_hot, one_stage, remembering
 from statetrack.theory.targets import LAYERS
 
-TARGETS = ("auto", *LAYERS)
+MODEL = "gated_deltaproduct"
+TARGETS = ("auto", *LAYERS, MODEL)
 DELAYS = ("shift", "state")
 MAX_CELLS = 100_000_000  # numbers in the tables of a layer
-GROUP_NAME = r"([SADZ][0-9]+|Q8)(_x_([SADZ][0-9]+|Q8))*"
+
+
+@overload
+def compile(
+    language: str | DFA | Group | Cascade,
+    target: Literal["auto", "householder", "dense", "diagonal"] = "auto",
+    method: str = "auto",
+    delay: str = "shift",
+    dtype: torch.dtype = torch.float32,
+) -> CompiledRNN: ...
+
+
+@overload
+def compile(
+    language: str | DFA | Group | Cascade,
+    target: Literal["gated_deltaproduct"],
+    method: str = "auto",
+    delay: str = "shift",
+    dtype: torch.dtype = torch.float32,
+) -> CompiledModel: ...
+
+
+@overload
+def compile(
+    language: str | DFA | Group | Cascade,
+    target: str,
+    method: str = "auto",
+    delay: str = "shift",
+    dtype: torch.dtype = torch.float32,
+) -> CompiledRNN | CompiledModel: ...
 
 
 def compile(
@@ -31,7 +63,7 @@ def compile(
     method: str = "auto",
     delay: str = "shift",
     dtype: torch.dtype = torch.float32,
-) -> CompiledRNN:
+) -> CompiledRNN | CompiledModel:
     """A linear RNN that computes, exactly and at any length, the state of a DFA after each symbol.
 
     Args:
@@ -39,7 +71,8 @@ def compile(
             name, such as "S5", for its word problem with all elements as symbols; or a cascade.
         target: "householder" runs on `delta_product`, "dense" on a blocked scan, "diagonal" on
             `gated_linear_attention` with gates of 0 and 1, which star-free languages can do with;
-            "auto" is diagonal if no layer permutes, else householder.
+            "auto" is diagonal if no layer permutes, else householder. "gated_deltaproduct" gives a
+            CompiledModel, whose `model` is an ordinary SequenceModel.
         method: of `decompose`. "auto" tries first whether one layer is enough.
         delay: how a layer gets to know the old state of the one before: from that layer's output
             one token late, "shift", or from a state twice as large that remembers it, "state", as
@@ -49,6 +82,8 @@ def compile(
     one_of("target", target, TARGETS)
     one_of("method", method, METHODS)
     one_of("delay", delay, DELAYS)
+    if target == MODEL:
+        return _model(language, method, delay, dtype)
     plan = _plan(language, target, method)
     dfa, stages = plan.dfa, plan.stages
     if target == "auto":
@@ -72,6 +107,21 @@ def compile(
     return CompiledRNN(dfa, plan.first, layers, origin, cascade=plan.cascade).to(dtype)
 
 
+def _model(
+    language: str | DFA | Group | Cascade, method: str, delay: str, dtype: torch.dtype
+) -> CompiledModel:
+    """Of a cascade, or of one layer if all symbols are permutations and resets."""
+    if delay != "shift":
+        raise UserError(f"target {MODEL!r} shifts by layers of its own: delay must be 'shift'")
+    plan = _plan(language, MODEL, method)
+    for stage in plan.stages:
+        _check_size(stage)
+    origin = f"{plan.origin}, target {MODEL}"
+    compiled = build_model(plan.dfa, plan.first, plan.stages, origin)
+    compiled.model.to(dtype)
+    return compiled
+
+
 class _Plan(NamedTuple):
     """What is to be compiled."""
 
@@ -90,13 +140,15 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
         language = language.dfa
     if isinstance(language, Group):
         dfa, stage = group_stage(language)
-        if method == "auto" and target != "diagonal":
+        if method == "auto" and target not in ("diagonal", MODEL):
             origin = f"one layer for {language.name}"
             return _Plan(dfa, np.arange(len(dfa.alphabet)), [stage], origin, None)
         language = dfa
     if isinstance(language, DFA):
         dfa = language.minimal()
         single = one_stage(dfa) if method == "auto" or dfa.states == 1 else None
+        if target == MODEL and single is not None and not _is_layer_of_model(single):
+            single = None
         if single is not None and (target != "diagonal" or _is_diagonal(single)):
             return _Plan(dfa, np.arange(len(dfa.alphabet)), [single], "one layer", None)
         cascade = decompose(dfa, method)
@@ -113,6 +165,17 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
     origin = f"a cascade of {len(cascade.levels)} layers ({cascade.method})"
     stages = [one_hot(level) for level in cascade.levels]
     return _Plan(cascade.dfa, cascade.first, stages, origin, cascade)
+
+
+def _is_layer_of_model(stage: Stage) -> bool:
+    """Whether it permutes and resets only, and the head can tell the states by adding scores.
+
+    A sink as the vector 0 takes projectors, for which cascades have no need.
+    """
+    forgets = (stage.points < 0).any(axis=1)
+    resets = (stage.points < 0).all(axis=1) & (stage.writes >= 0)
+    told = len(np.unique(stage.out[0])) == stage.out.shape[1]
+    return bool((forgets == resets).all()) and (stage.codewords.shape[2] == 1 or told)
 
 
 def _is_diagonal(stage: Stage) -> bool:

@@ -1,0 +1,116 @@
+"""What a language counts modulo some m, and who cannot (Theorems 1 and 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from statetrack.automata import DFA, TransitionMonoid
+from statetrack.theory.induction import Ints
+
+DIAGONAL = "Mamba, Mamba2, GLA, mLSTM, diagonal RNN"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Linear RNNs that cannot recognise the language at arbitrary length, whatever the weights."""
+
+    architectures: str
+    theorem: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A word whose powers go around a cycle of states: the language counts them modulo m."""
+
+    word: tuple[str, ...]
+    m: int
+
+
+def find_counters(dfa: DFA, monoid: TransitionMonoid) -> tuple[Counter, ...]:
+    """For every m that powers of a word go around modulo, such a word, a symbol if there is one.
+
+    monoid: that of the DFA, from some of its symbols or all.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
+        before, lasting = 0, np.arange(dfa.states)
+        while before != len(lasting):
+            before, lasting = len(lasting), np.unique(step[lasting])
+        # now it permutes what is left
+        m = int(_orders(np.searchsorted(lasting, step[lasting])[None])[0])
+        found.setdefault(m, (symbol,))
+    seen = set()
+    for subgroup in monoid.maximal_subgroups:
+        key = subgroup.permutations.tobytes()
+        if key not in seen:
+            seen.add(key)
+            orders = _orders(subgroup.permutations)
+            for m in set(orders.tolist()) - set(found):
+                found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
+    return tuple(Counter(found[m], m) for m in sorted(found) if m > 1)
+
+
+def _orders(permutations: Ints) -> Ints:
+    """[order, points] -> [order]: the least power of each that is the identity."""
+    points = np.arange(permutations.shape[1])
+    orders, powers = np.ones(len(permutations), dtype=np.int64), permutations
+    while (going := (powers != points).any(axis=1)).any():
+        orders += going
+        moved = np.take_along_axis(permutations, powers, axis=1)
+        powers = np.where(going[:, None], moved, powers)
+    return orders
+
+
+def exclusions_by(counters: tuple[Counter, ...]) -> list[Exclusion]:
+    """From words that a language counts modulo m; see docs/diagnostics.md for the arguments."""
+    if not counters:
+        return []
+    first = min(counters, key=lambda c: (len(c.word), c.m))
+    found = [
+        Exclusion(
+            f"eigenvalues in [0,1]: {DIAGONAL}, (Gated) DeltaNet and DeltaProduct [0,1], any depth",
+            "Theorem 1",
+            f"powers of {_word(first)} are counted modulo {first.m}",
+        )
+    ]
+    odd = [c for c in counters if c.m & (c.m - 1)]
+    if odd:
+        witness = min(odd, key=lambda c: (len(c.word), c.m))
+        found.append(
+            Exclusion(
+                f"real diagonal transitions: {DIAGONAL} [-1,1], any depth",
+                "Theorem 2",
+                f"powers of {_word(witness)} are counted modulo {witness.m}, no power of two",
+            )
+        )
+    else:
+        deepest = max(counters, key=lambda c: c.m)
+        layers = deepest.m.bit_length() - 1
+        if layers > 1:
+            found.append(
+                Exclusion(
+                    f"real diagonal transitions [-1,1] with fewer than {layers} layers",
+                    "Theorem 2",
+                    f"powers of {_word(deepest)} are counted modulo {deepest.m}",
+                )
+            )
+    letters = [c for c in counters if len(c.word) == 1 and c.m > 2]
+    if letters:
+        letter = min(letters, key=lambda c: c.m)
+        found.append(
+            Exclusion(
+                "one layer of DeltaNet [-1,1], one reflection per token",
+                "Theorem 2",
+                f"powers of {_word(letter)} are counted modulo {letter.m}, and its eigenvalues are "
+                "real",
+            )
+        )
+    return found
+
+
+def _word(counter: Counter) -> str:
+    letters = all(len(symbol) == 1 for symbol in counter.word)
+    return ("" if letters else " ").join(counter.word)

@@ -1,0 +1,129 @@
+"""Compiled networks on disk: language.json and tables.safetensors, or a run folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from statetrack.automata import DFA, group
+from statetrack.errors import UserError
+from statetrack.files import new_folder, read_json, write_atomic, write_json
+from statetrack.models import SequenceModel
+from statetrack.tasks.automaton import Automaton
+from statetrack.tasks.languages import check_size
+from statetrack.theory.compiler import MODEL, compile
+from statetrack.theory.languages import REGEX, Language
+from statetrack.theory.model import CompiledModel
+from statetrack.theory.network import CompiledRNN
+from statetrack.training import Run, RunConfig, TrainingConfig
+
+SCHEMA = 1
+KEYS = ("schema", "language", "kind", "group", "dfa", "target", "method", "delay")
+TABLES = "tables.safetensors"
+ABOUT = "language.json"
+AUTOMATON = "dfa.json"
+
+
+def save(
+    folder: Path,
+    net: CompiledRNN | CompiledModel,
+    language: Language,
+    target: str,
+    method: str,
+    delay: str,
+) -> None:
+    """Write a network to a new folder; `language.json`, last, says how it was compiled.
+
+    A CompiledModel makes it a run folder, of the task to tell the state.
+    """
+    if isinstance(net, CompiledModel):
+        check_size(language.text, net.dfa.states)
+        if net.dfa.states == 1:
+            raise UserError(f"{language.text} has one state only: no task, so no run of a model")
+        for symbol in net.dfa.alphabet:
+            if re.fullmatch("PAD|q[0-9]+", symbol):  # the task's own tokens
+                raise UserError(f"{language.text}: a run of a model cannot have symbol {symbol!r}")
+    folder = new_folder(folder)
+    if isinstance(net, CompiledModel):
+        _save_run(folder, net.model, net.dfa, language)
+    else:
+        tables = {name: table.contiguous() for name, table in net.state_dict().items()}
+        write_atomic(folder / TABLES, safetensors.torch.save(tables))
+    write_json(folder / ABOUT, about(net.dfa, language, target, method, delay))
+
+
+def _save_run(folder: Path, model: SequenceModel, dfa: DFA, language: Language) -> None:
+    """As if it had been trained for 0 steps."""
+    name = language.text
+    if not name.startswith("regex:") and language.kind == REGEX:
+        name = f"regex:{name}"
+    plain = replace(dfa, outputs=None)
+    if not Automaton.matches(name) or replace(Automaton(name=name).dfa, outputs=None) != plain:
+        # no language with a name of its own
+        name = f"dfa:{folder.resolve() / AUTOMATON}"
+        write_json(folder / AUTOMATON, dfa.to_json())
+    config = RunConfig(Automaton(name=name), model.config, TrainingConfig())
+    run = Run(folder, config)
+    write_json(folder / "config.json", config.to_json())
+    run.save(0, model, torch.optim.AdamW(model.parameters()))
+
+
+def about(dfa: DFA, language: Language, target: str, method: str, delay: str) -> dict[str, Any]:
+    """The content of language.json."""
+    is_dfa = isinstance(language.value, DFA)
+    return {
+        "schema": SCHEMA,
+        "language": language.text,
+        "kind": language.kind,
+        "group": None if is_dfa else language.text,
+        "dfa": dfa.to_json(),
+        "target": target,
+        "method": method,
+        "delay": delay,
+    }
+
+
+def load(folder: Path) -> CompiledRNN | CompiledModel:
+    """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
+    data = read_about(folder)
+    dfa = DFA.from_json(data["dfa"], f"dfa of {folder / ABOUT}")
+    if data["target"] == MODEL:
+        model = Run.open(folder).model()
+        if model.config.vocab_size != 1 + len(dfa.alphabet) + dfa.states:
+            raise UserError(f"the model in {folder} does not belong to its {ABOUT}")
+        return CompiledModel(dfa, model, f"the model in {folder}")
+    language = dfa if data["group"] is None else group(data["group"])
+    net = compile(language, data["target"], data["method"], data["delay"])
+    assert isinstance(net, CompiledRNN)
+    try:
+        tables = safetensors.torch.load_file(folder / TABLES)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"cannot read {folder / TABLES}: {error}") from None
+    own = net.state_dict()
+    for name in sorted(own.keys() | tables.keys()):
+        if name not in own or name not in tables or own[name].shape != tables[name].shape:
+            raise UserError(f"{folder / TABLES} does not belong to {ABOUT}: see tensor {name}")
+    floats = [table.dtype for table in tables.values() if table.is_floating_point()]
+    net.to(floats[0] if floats else torch.float32).load_state_dict(tables)
+    return net
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """The content of a folder's language.json, checked."""
+    path = Path(folder) / ABOUT
+    if not path.is_file():
+        raise UserError(f"{folder} holds no compiled language: it has no {ABOUT}")
+    data = read_json(path)
+    if not isinstance(data, dict) or set(data) != set(KEYS):
+        raise UserError(f"{path} must be an object with {', '.join(KEYS)}")
+    if not (data["group"] is None or isinstance(data["group"], str)):
+        raise UserError(f"{path}: group must be a name or null; got {data['group']!r}")
+    if data["schema"] is True or data["schema"] != SCHEMA:
+        raise UserError(f"{path} has schema {data['schema']!r}; this version reads {SCHEMA}")
+    return data

@@ -1,0 +1,52 @@
+"""Words as people write them, read by compiled networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from statetrack.automata import DFA
+from statetrack.config import unknown
+from statetrack.theory.model import CompiledModel
+from statetrack.theory.network import CompiledRNN
+
+TOKENS = 1 << 20  # read at once
+
+
+def read_words(net: CompiledRNN | CompiledModel, words: list[str]) -> list[dict[str, Any]]:
+    """For each word whether the network accepts it, and the state that it ends in."""
+    encoded = [encode(net.dfa, word) for word in words]
+    longest = max(1, *map(len, encoded)) if encoded else 1
+    states = []
+    for at in range(0, len(encoded), max(1, TOKENS // longest)):
+        part = encoded[at : at + max(1, TOKENS // longest)]
+        tokens = np.zeros((len(part), longest), dtype=np.int64)  # later symbols change nothing
+        for row, symbols in zip(tokens, part, strict=True):
+            row[: len(symbols)] = symbols
+        after = net(torch.from_numpy(tokens)).numpy()
+        states += [
+            int(row[len(symbols) - 1]) if symbols else net.dfa.start
+            for row, symbols in zip(after, part, strict=True)
+        ]
+    outputs = net.dfa.outputs
+    rows: list[dict[str, Any]] = []
+    for word, state in zip(words, states, strict=True):
+        accepted = bool(net.dfa.accepting[state])
+        result = {"word": word, "result": "accept" if accepted else "reject", "state": state}
+        rows.append(result if outputs is None else {**result, "output": outputs[state]})
+    return rows
+
+
+def encode(dfa: DFA, word: str) -> list[int]:
+    """The numbers of a word's symbols, which spaces separate unless each is a single letter."""
+    parts = word.split()
+    if len(parts) == 1 and parts[0] not in dfa.alphabet and set(parts[0]) <= set(dfa.alphabet):
+        parts = list(parts[0])
+    for part in parts:
+        if part not in dfa.alphabet:
+            letters = all(len(symbol) == 1 for symbol in dfa.alphabet)
+            wrong = next((c for c in part if c not in dfa.alphabet), part) if letters else part
+            raise unknown(f"symbol of {word!r}", wrong, dfa.alphabet)
+    return [dfa.alphabet.index(part) for part in parts]

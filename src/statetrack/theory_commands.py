@@ -1,0 +1,122 @@
+"""`statetrack explain`, `compile` and `run`: what a language takes, and networks for it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from statetrack.terminal import Json, check_json, make_console, print_table, write_result
+
+
+def explain(
+    language: tyro.conf.Positional[str],
+    /,
+    figure: Path | None = None,
+    json: Json = None,
+) -> None:
+    """Say what a regular language takes: its algebra, who is excluded, what suffices.
+
+    Args:
+        language: a regular expression such as (ab)*, a group such as S5, the name of a task, or a
+            DFA's JSON file; what is none of the others is a regular expression, as is anything
+            after regex:.
+        figure: a PNG, SVG or PDF of the automaton and its cascade.
+        json: see above.
+    """
+    from statetrack.files import check_figure
+    from statetrack.theory.explanation import explain as explain_language
+
+    check_json(json)
+    if figure is not None:
+        check_figure(figure)
+    console = make_console(json)
+    with console.status("decomposing"):
+        explanation = explain_language(language)
+    console.print(str(explanation), markup=False, soft_wrap=True)
+    if figure is not None:
+        with console.status("drawing"):
+            explanation.plot(figure)
+    write_result(json, explanation.to_dict())
+
+
+def compile_language(
+    language: tyro.conf.Positional[str],
+    /,
+    out: Path,
+    target: Literal["auto", "householder", "dense", "diagonal", "gated_deltaproduct"] = "auto",
+    method: Literal["auto", "holonomy", "strict", "banned"] = "auto",
+    delay: Literal["shift", "state"] = "shift",
+    prove: bool = False,
+    json: Json = None,
+) -> None:
+    """Compile a regular language into a linear RNN that is exact at any length.
+
+    Args:
+        language: as in `statetrack explain`.
+        out: a new folder; `statetrack run` reads it.
+        target: what it runs on: householder, dense or diagonal tables, the fewest if auto; or
+            gated_deltaproduct, an ordinary model in a run folder, which `statetrack eval` and
+            `statetrack diagnose` read, too.
+        method: how the automaton is decomposed into a cascade.
+        delay: how a layer learns the old state of the one before.
+        prove: prove that the network does what the automaton does, for words of any length.
+        json: see above.
+    """
+    from statetrack.theory import compile
+    from statetrack.theory.folders import save
+    from statetrack.theory.languages import find_language
+
+    check_json(json)
+    console = make_console(json)
+    with console.status("compiling"):
+        found = find_language(language)
+        net = compile(found.value, target, method, delay)
+    proof = None
+    if prove:
+        with console.status("proving"):
+            proof = net.prove()
+    save(out, net, found, target, method, delay)
+    console.print(net.report(), markup=False, soft_wrap=True)
+    if proof is not None:
+        console.print(str(proof), markup=False, soft_wrap=True)
+    console.print(f"Next: statetrack run {out} WORD ...", markup=False, soft_wrap=True)
+    facts = {
+        "language": language,
+        "kind": found.kind,
+        "folder": str(out),
+        "target": target,
+        "states": net.dfa.states,
+        "report": net.report().splitlines(),
+        "proof": None if proof is None else {"holds": proof.holds, "text": str(proof)},
+    }
+    write_result(json, facts)
+
+
+def run_words(
+    folder: tyro.conf.Positional[Path],
+    words: tyro.conf.Positional[tuple[str, ...]] = (),
+    /,
+    json: Json = None,
+) -> None:
+    """Let a compiled network read words: accepted or not, and the state in the end.
+
+    Args:
+        folder: what `statetrack compile` has written.
+        words: symbols, separated by spaces unless each is a single letter; without any, every line
+            of standard input is a word.
+        json: see above.
+    """
+    from statetrack.theory.folders import load
+    from statetrack.theory.words import read_words
+
+    check_json(json)
+    console = make_console(json)
+    net = load(folder)
+    given = list(words) or [line.rstrip("\r\n") for line in sys.stdin]
+    rows = read_words(net, given)
+    shown = [[repr(r["word"]), r["result"], str(r["state"])] for r in rows]
+    print_table(console, str(folder), ["word", "result", "state"], shown)
+    write_result(json, {"folder": str(folder), "words": rows})

@@ -1,0 +1,177 @@
+"""`statetrack explain`, `compile` and `run`, as people and programs use them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from statetrack.automata import from_regex
+from statetrack.training import Run
+from tests.conftest import Command
+from tests.training.refusal import Refused
+
+# -- explain --------------------------------------------------------------------------------------
+
+
+def test_explain(command: Command, tmp_path: Path) -> None:
+    figure = tmp_path / "tomita3.svg"
+    code, out, err = command("explain", "tomita3", "--figure", figure)
+    assert (code, err) == (0, "")
+    assert "minimal DFA: 5 states, 2 symbols" in out
+    assert "powers of 0 are counted modulo 2" in out
+    assert "sufficient: 4 layers with 1 generalised Householder factor per token" in out
+    assert "  >* 0   0 -> 0   1 -> 1" in out
+    assert "cascade of 4 levels" in out
+    assert "<svg" in figure.read_text()
+
+
+def test_explain_for_programs(command: Command) -> None:
+    code, out, err = command("explain", "S3", "--json", "-")
+    assert code == 0
+    data = json.loads(out)
+    assert data["kind"] == "word problem of a group"
+    assert data["properties"]["subgroup_orders"] == [6]
+    assert [e["theorem"] for e in data["excluded"]] == ["Theorem 1", "Theorem 2", "Theorem 2"]
+    assert data["sufficient"]["householder_factors"] == [2]
+    assert "minimal DFA: 6 states" in err
+
+
+# -- compile and run ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target", ["auto", "householder", "dense", "diagonal", "gated_deltaproduct"]
+)
+def test_compile_and_run(command: Command, tmp_path: Path, target: str) -> None:
+    net, result = tmp_path / "net", tmp_path / "result.json"
+    flags = ["--out", net, "--target", target, "--prove", "--json", result]
+    code, out, err = command("compile", "(ab)*", *flags)
+    assert (code, err) == (0, "")
+    assert "proved: " in out
+    assert f"Next: statetrack run {net} WORD" in out
+    assert json.loads(result.read_text())["proof"]["holds"] is True
+    words = ["abab", "aba", "", "a b", "ba"]
+    code, out, err = command("run", net, *words, "--json", "-")
+    assert code == 0
+    rows = json.loads(out)["words"]
+    dfa = from_regex("(ab)*")
+    for word, row in zip(words, rows, strict=True):
+        plain = word.replace(" ", "")
+        assert row["word"] == word
+        assert (row["result"] == "accept") == dfa.accepts(plain)
+        state = int(dfa.run(dfa.encode(plain)[None])[0, -1]) if plain else dfa.start
+        assert row["state"] == state
+    assert "accept" in err
+    assert not [file for file in net.rglob("*") if file.suffix in (".pt", ".pkl")]
+
+
+@pytest.mark.parametrize("target", ["householder", "gated_deltaproduct"])
+def test_a_group_and_a_task(command: Command, tmp_path: Path, target: str) -> None:
+    for language, word, end in (("Z60", "59 2 10", "11"), ("modular_arithmetic", "2*3+4", "0")):
+        net = tmp_path / language
+        assert command("compile", language, "--out", net, "--target", target).code == 0
+        code, out, _ = command("run", net, word, "--json", "-")
+        assert code == 0
+        (row,) = json.loads(out)["words"]
+        assert row["output"] == end
+
+
+def test_words_from_standard_input(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command("compile", "parity", "--out", tmp_path / "net").code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("101\n\n1\r\n"))
+    code, out, _ = command("run", tmp_path / "net", "--json", "-")
+    assert code == 0
+    rows = json.loads(out)["words"]
+    assert [(r["word"], r["result"]) for r in rows] == [
+        ("101", "reject"), ("", "reject"), ("1", "accept")
+    ]  # fmt: skip
+
+
+def test_the_tables_on_disk_are_what_runs(command: Command, tmp_path: Path) -> None:
+    net = tmp_path / "net"
+    assert command("compile", "parity", "--out", net, "--target", "householder").code == 0
+    tables = load_file(net / "tables.safetensors")
+    tables["layers.0.betas"] = torch.zeros_like(tables["layers.0.betas"])  # never changes its state
+    save_file(tables, net / "tables.safetensors")
+    rows = json.loads(command("run", net, "1", "--json", "-").out)["words"]
+    assert rows[0]["state"] == 0
+
+
+def test_a_compiled_model_is_a_run(command: Command, tmp_path: Path) -> None:
+    for language, task in (("a*b*", "regex:a*b*"), ("tomita5", "tomita5"), ("S3", "dfa:")):
+        net = tmp_path / task.replace("*", "").replace(":", "")
+        flags = ["--out", net, "--target", "gated_deltaproduct"]
+        assert command("compile", language, *flags).code == 0
+        run = Run.open(net)
+        assert run.config.task.name.startswith(task)
+        assert run.checkpoint_steps() == [0]
+        code, out, _ = command("eval", net, "--lengths", "200", "--samples", "32", "--json", "-")
+        assert code == 0
+        (row,) = json.loads(out)["results"]
+        assert row["sequence_accuracy"] == 1
+    # an element of order three
+    code, out, _ = command("diagnose", net, "--word", "3", "--json", "-")
+    assert code == 0
+    assert "unless m divides 3" in " ".join(v["text"] for v in json.loads(out)["verdicts"])
+
+
+# -- what may be wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["explain", "(ab"], ["regex '(ab'", "not closed"]),
+        (["explain", "Q5"], ["unknown group 'Q5'"]),
+        (["explain", "S9"], ["group S9", "at most 2,520"]),
+        (["explain", "A7"], ["2,520 states", "6,350,400 transitions", "at most 1,000,000"]),
+        (["explain", "nowhere.json"], ["nowhere.json"]),
+        (["explain", "dfa:nowhere.json"], ["nowhere.json"]),
+        (["explain", "modular_arithmetic_brackets"], ["arithmetic_brackets has no automaton"]),
+        (["explain", "tomita9"], ["no task 'tomita9'", "either tomita", "regex:tomita9"]),
+        (["explain", "(ab)*", "--figure", "x.gif"], ["ending", "x.gif"]),
+        (["explain", "(ab)*", "--json", "no/such/folder.json"], ["no/such/folder.json"]),
+        (["compile", "Z3", "--out", "net", "--target", "diagonal"], ["not star-free"]),
+        (["compile", "a*", "--out", "net", "--target", "gated_deltaproduct"], ["one state only"]),
+        (
+            ["compile", "ab", "--out", "net", "--target", "gated_deltaproduct", "--delay", "state"],
+            ["delay must be 'shift'"],
+        ),
+        (["run", "nowhere", "a"], ["nowhere", "no language.json"]),
+    ],
+    ids=" ".join,
+)
+def test_refusals(refused: Refused, args: list[str], says: list[str]) -> None:
+    refused(*args, says=says)
+
+
+def test_unknown_letters_and_spoilt_folders(
+    command: Command, refused: Refused, tmp_path: Path
+) -> None:
+    assert command("compile", "(ab)*", "--out", "net").code == 0
+    refused("run", "net", "abc", says=["'abc'", "'c'", "known: a, b"])
+    refused("compile", "(ab)*", "--out", "net", says=["net exists and is not empty"])
+    about = Path("net/language.json")
+    good = json.loads(about.read_text())
+    for changes, says in (
+        ({"schema": 2}, "schema 2; this version reads 1"),
+        ({"target": "nope"}, "target must be one of"),
+        ({"group": 3}, "group must be a name or null"),
+        ({"more": 1}, "must be an object with schema"),
+        ({"dfa": from_regex("(abc)*").to_json()}, "does not belong to language.json"),
+    ):
+        about.write_text(json.dumps({**good, **changes}))
+        refused("run", "net", "ab", says=[says])
+    about.write_text("{")
+    refused("run", "net", "ab", says=["cannot read net/language.json"])
+    about.write_text(json.dumps(good))
+    os.truncate("net/tables.safetensors", 20)
+    refused("run", "net", "ab", says=["cannot read net/tables.safetensors"])
