@@ -13,6 +13,7 @@ import tyro
 from statetrack.allocator import tune_allocator
 from statetrack.diagnose_command import diagnose
 from statetrack.errors import UserError
+from statetrack.harden_command import harden
 from statetrack.terminal import (
     Json,
     check_json,
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "eval": evaluate,
         "diagnose": diagnose,
+        "harden": harden,
         "tasks": tasks,
         "models": models,
         "bench": bench,
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args == ["--version"]:
             sys.stdout.write(f"statetrack {version('statetrack')}\n")
             return 0
-        if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "bench"):
+        if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "harden", "bench"):
             tune_allocator()
         if args[:2] == ["bench", "ops"]:
             tyro.cli(bench_ops, prog="statetrack bench ops", args=args[2:])
