@@ -78,7 +78,8 @@ def harden(
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
     with console.status("reading the automaton off it"):
         automaton = _automaton(lambda: is_the_tasks(result, config))
-    console.print(f"{automaton} {folder} is the new run.", markup=False)
+    console.print(automaton, markup=False)
+    console.print(f"The new run: {folder}", markup=False, soft_wrap=True)
     accuracy = [asdict(row) for row in rows]
     write_result(json, {**told, **result.to_dict(), "accuracy": accuracy, "automaton": automaton})
 

@@ -56,7 +56,7 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
         made, parts = [], []
         for i, head in enumerate(heads):
             try:
-                exact, error = snap(head, seen.recurring, rule)
+                exact, error = snap(head, seen.recurring, seen.counts, rule)
                 parts.append(Part(f"head {i}", error=error))
             except CannotHardenError as why:
                 exact = replace(head, beta=torch.zeros_like(head.beta)) if silence else head

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -19,8 +20,8 @@ from statetrack.theory.hardening import delta_net, diagonal
 from statetrack.theory.hardening.report import Candidate, Hardened
 from statetrack.theory.hardening.tokens import Seen, independent
 
-SLACK = 0.01  # nats that an exact model may lose and still be as good
-STEADIER = (1e4, 1e2)  # the head norm's epsilon is tried so many times larger
+SLACK = 0.003  # nats that an exact model may lose and still be as good
+STEADIER = (1e4, 1e3, 1e2, 1e1)  # the head norm's epsilon is tried so many times larger
 FAMILIES: dict[type[MixerConfig], ModuleType] = {
     DeltaNetConfig: delta_net,
     MambaConfig: diagonal,
@@ -52,7 +53,8 @@ def harden(
         at_least("an order", m, 1)
     family = _family(model)
     seen = Seen.of(model, validation)
-    before = loss(model, validation)
+    judge = partial(_judge, batch=validation)
+    before, mistakes = judge(model)
     turns = lasting(model, seen)
 
     def kept(why: str, after: float, best: Candidate | None = None) -> Hardened:
@@ -61,19 +63,20 @@ def harden(
 
     if not independent(seen.x):
         return kept(f"the embeddings of its {len(seen.ids)} tokens are not independent", before)
-    tried = [(loss(c.model, validation), c) for c in family.candidates(model, seen, orders)]
+    tried = [(*judge(c.model), c) for c in family.candidates(model, seen, orders)]
     if not tried:
         return kept("no part of it comes near enough to an exact one", before)
-    good = [(after, c) for after, c in tried if after <= before + SLACK]
+    good = [t for t in tried if t[0] <= before + SLACK and t[1] <= mistakes]
     if not good:
-        after, best = min(tried, key=lambda t: t[0])
+        after, _, best = min(tried, key=lambda t: t[0])
         return kept("every exact model tried is worse at the training lengths", after, best)
-    after, best = min(good, key=lambda t: (t[1].inexact, t[0]))
+    after, _, best = min(good, key=lambda t: (t[2].inexact, t[0]))
     made, settings = best.model, best.settings
     if family is delta_net:
         for factor in STEADIER:
             steady = delta_net.steadied(made, factor)
-            if (raised := loss(steady, validation)) <= before + SLACK:
+            raised, wrong = judge(steady)
+            if raised <= before + SLACK and wrong <= mistakes:
                 made, after, settings = steady, raised, {**settings, "eps": factor}
                 break
     why = f"as good as it was, with {_text(settings)}"
@@ -99,12 +102,13 @@ def _family(model: SequenceModel) -> ModuleType:
     return family
 
 
-@torch.no_grad()
-def loss(model: SequenceModel, batch: Batch) -> float:
-    """The mean cross-entropy of a batch."""
+def _judge(model: SequenceModel, batch: Batch) -> tuple[float, int]:
+    """The mean cross-entropy of a batch, and how many answers are wrong."""
     logits, _ = model(torch.from_numpy(batch.tokens))
     targets = torch.from_numpy(batch.targets).flatten()
-    return float(cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORE))
+    logits, asked = logits.flatten(0, 1), targets != IGNORE
+    wrong = (logits.argmax(-1) != targets)[asked].sum()
+    return float(cross_entropy(logits, targets, ignore_index=IGNORE)), int(wrong)
 
 
 def lasting(model: SequenceModel, seen: Seen) -> float | None:

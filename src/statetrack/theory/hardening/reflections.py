@@ -48,13 +48,14 @@ class CannotHardenError(Exception):
     """Why a head stays as it is."""
 
 
-def snap(head: Head, recurring: Tensor, rule: Rule) -> tuple[Head, float]:
+def snap(head: Head, recurring: Tensor, counts: Tensor, rule: Rule) -> tuple[Head, float]:
     """The exact head, and how far its Gram matrix was from that of the root system.
 
     A token that does not reflect must leave alone what reflections act on: its key is made
     orthogonal to theirs. Along such a key the state tends to the token's value, in the course of
     1 / beta tokens. If that is longer than what was trained on, the state goes where it never was;
-    so a small beta becomes 0, and the state stays at 0 there, or 1, and it is at its end at once.
+    so a small beta becomes 0, and the state stays at 0 there, or 1, and it is at once where it is
+    in training, after the token has been read `counts` times.
     """
     reflects = recurring & (head.beta > 2 - rule.tau)
     if not reflects.any():
@@ -71,7 +72,9 @@ def snap(head: Head, recurring: Tensor, rule: Rule) -> tuple[Head, float]:
             beta[i] = 0.0
         elif rest.norm() >= 0.1:
             k[i] = rest / rest.norm()
-            beta[i] = 1.0 if beta[i] < 1.5 and rule.rest == "fill" else beta[i]
+            if beta[i] < 1.5 and rule.rest == "fill":
+                v[i] *= 1 - (1 - beta[i]).abs() ** counts[i]
+                beta[i] = 1.0
     return replace(head, k=k, v=v, beta=beta), error
 
 

@@ -13,7 +13,7 @@ from statetrack.theory.hardening.report import Hardened
 from statetrack.training import Run, RunConfig, evaluate, finite_training_set
 from statetrack.training.optim import make_optimizer
 
-JUDGED = 256  # sequences on which roundings are judged
+JUDGED = 1024  # sequences on which roundings are judged
 
 
 @dataclass(frozen=True)

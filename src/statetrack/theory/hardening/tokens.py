@@ -20,6 +20,7 @@ class Seen:
 
     ids: NDArray[np.int64]  # [n]
     recurring: Tensor  # [n] bool: not only at the start of a sequence, as a BOS is
+    counts: Tensor  # [n] float64: how often it has been read, on average over what is asked
     x: Tensor  # [n, D] float64: the first layer's input, a function of the token alone
 
     @classmethod
@@ -30,10 +31,11 @@ class Seen:
         read = np.flip(np.logical_or.accumulate(np.flip(asked, 1), 1), 1)
         ids = np.unique(batch.tokens[read])
         recurring = np.isin(ids, batch.tokens[:, 1:][read[:, 1:]])
+        counts = [np.cumsum(batch.tokens == i, 1)[asked].mean() for i in ids]
         block = model.blocks[0]
         assert isinstance(block, Block)
         x = block.mixer_input(model._embed(torch.from_numpy(ids)))
-        return cls(ids, torch.from_numpy(recurring), x.double())
+        return cls(ids, torch.from_numpy(recurring), torch.tensor(counts).double(), x.double())
 
 
 def independent(inputs: Tensor) -> bool:
