@@ -79,16 +79,16 @@ def read_gates(model: SequenceModel, seen: Seen) -> Tensor:
 
 @torch.no_grad()
 def write_gates(model: SequenceModel, seen: Seen, roles: Roles, silenced: Tensor) -> SequenceModel:
-    """The model in which every gate has its role; channels [C] may be silenced."""
+    """The model in which every gate has its role; nothing is written to silenced channels [C]."""
     layer = model.blocks[0].mixer
     config: MixerConfig
     if isinstance(layer, Mamba):
         config, tensors = _mamba(layer, seen, roles, silenced)
     elif isinstance(layer, GLA):
-        config, tensors = _gla(layer, seen, roles)
+        config, tensors = _gla(layer, seen, roles, silenced)
     else:
         assert isinstance(layer, DiagonalRNN)
-        config, tensors = layer.config, _diagonal_rnn(layer, seen, roles)
+        config, tensors = layer.config, _diagonal_rnn(layer, seen, roles, silenced)
     made = SequenceModel(replace(model.config, mixer=config))
     old = model.state_dict()
     made.load_state_dict({**old, **{f"blocks.0.mixer.{k}": t for k, t in tensors.items()}})
@@ -120,7 +120,9 @@ def _mamba(
     return replace(layer.config, dt_rank=n), tensors
 
 
-def _gla(layer: GLA, seen: Seen, roles: Roles) -> tuple[GLAConfig, dict[str, Tensor]]:
+def _gla(
+    layer: GLA, seen: Seen, roles: Roles, silenced: Tensor
+) -> tuple[GLAConfig, dict[str, Tensor]]:
     n = len(seen.ids)
     down, up = layer.decay_proj
     assert isinstance(down, nn.Linear)
@@ -132,7 +134,7 @@ def _gla(layer: GLA, seen: Seen, roles: Roles) -> tuple[GLAConfig, dict[str, Ten
     weight = layer.qkv_proj.weight.double().clone()
     k = seen.x @ weight[keys : 2 * keys].T
     weight[keys : 2 * keys] = refit(
-        weight[keys : 2 * keys], seen.x, k.masked_fill(roles.keeps, 0.0)
+        weight[keys : 2 * keys], seen.x, k.masked_fill(roles.keeps | silenced, 0.0)
     )
     tensors = {
         "qkv_proj.weight": weight,
@@ -143,11 +145,13 @@ def _gla(layer: GLA, seen: Seen, roles: Roles) -> tuple[GLAConfig, dict[str, Ten
     return replace(layer.config, gate_low_rank_dim=n), tensors
 
 
-def _diagonal_rnn(layer: DiagonalRNN, seen: Seen, roles: Roles) -> dict[str, Tensor]:
+def _diagonal_rnn(
+    layer: DiagonalRNN, seen: Seen, roles: Roles, silenced: Tensor
+) -> dict[str, Tensor]:
     gate, write = (seen.x @ p.weight.double().T + p.bias.double() for p in (layer.W_A, layer.W_B))
     end = FAR / SHARPNESS
     gate = torch.where(roles.keeps, end, torch.where(roles.flips[..., 0], -end, gate))
-    write = write.masked_fill(roles.keeps, 0.0)
+    write = write.masked_fill(roles.keeps | silenced, 0.0)
     return {
         "W_A.weight": refit(layer.W_A.weight, seen.x, gate - layer.W_A.bias.double()),
         "W_B.weight": refit(layer.W_B.weight, seen.x, write - layer.W_B.bias.double()),

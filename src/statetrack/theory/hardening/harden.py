@@ -37,10 +37,10 @@ def harden(
     """Make a trained model exact, so that it goes on for ever as it does at the training lengths.
 
     For one layer of DeltaNet, Mamba, GLA or the diagonal RNN, without convolution and with
-    `allow_neg_eigval`. Several roundings are tried. Of those whose cross-entropy on `validation` is
-    as good as the model's, the one is taken that leaves least inexact. If none is, the model is
-    kept. The result is an ordinary model, exact for the tokens of `validation`; what it does with
-    others is arbitrary. The given model is not changed.
+    `allow_neg_eigval`. Several roundings are tried. Of those that are as good on `validation` (no
+    more mistakes, and a cross-entropy at most SLACK greater) the one is taken that leaves least
+    inexact. If none is, the model is kept. The result is an ordinary model, exact for the tokens
+    of `validation`; what it does with others is arbitrary. The given model is not changed.
 
     Args:
         model: a trained model.
@@ -59,7 +59,7 @@ def harden(
 
     def kept(why: str, after: float, best: Candidate | None = None) -> Hardened:
         parts = best.parts if best else ()
-        return Hardened(model, False, why, (before, after), (turns, turns), {}, parts, seen)
+        return Hardened(model, False, why, (before, after), (turns, turns), {}, parts, None, seen)
 
     if not independent(seen.x):
         return kept(f"the embeddings of its {len(seen.ids)} tokens are not independent", before)
@@ -81,7 +81,8 @@ def harden(
                 break
     why = f"as good as it was, with {_text(settings)}"
     horizons = turns, lasting(made, seen)
-    return Hardened(made, True, why, (before, after), horizons, settings, best.parts, seen)
+    slow = best.inexact[0]
+    return Hardened(made, True, why, (before, after), horizons, settings, best.parts, slow, seen)
 
 
 def _family(model: SequenceModel) -> ModuleType:
