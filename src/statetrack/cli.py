@@ -13,6 +13,7 @@ import tyro
 from statetrack.allocator import tune_allocator
 from statetrack.diagnose_command import diagnose
 from statetrack.errors import UserError
+from statetrack.harden_command import harden
 from statetrack.terminal import (
     Json,
     check_json,
@@ -35,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "explain": explain,
         "compile": compile_language,
         "run": run_words,
+        "harden": harden,
         "tasks": tasks,
         "models": models,
         "bench": bench,
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args == ["--version"]:
             sys.stdout.write(f"statetrack {version('statetrack')}\n")
             return 0
-        if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "bench"):
+        if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "harden", "bench"):
             tune_allocator()
         if args[:1] == ["bench"] and args[1:2] and args[1] in BENCHMARKS:
             tyro.cli(BENCHMARKS[args[1]], prog=f"statetrack bench {args[1]}", args=args[2:])

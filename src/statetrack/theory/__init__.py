@@ -1,4 +1,4 @@
-"""The theory as software: exact linear RNNs from regular languages, and what a model cannot do.
+"""The theory as software: exact linear RNNs from languages and from trained models, and diagnoses.
 
 from statetrack.theory import compile, diagnose, explain
 
@@ -14,6 +14,7 @@ from statetrack.theory.compiler import compile
 from statetrack.theory.decomposition import decompose
 from statetrack.theory.diagnostics import Diagnosis, diagnose
 from statetrack.theory.explanation import Explanation, explain
+from statetrack.theory.hardening import Hardened, harden
 from statetrack.theory.induction import Proof
 from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN, Run
@@ -24,6 +25,7 @@ __all__ = [
     "CompiledRNN",
     "Diagnosis",
     "Explanation",
+    "Hardened",
     "Level",
     "Proof",
     "Run",
@@ -32,5 +34,6 @@ __all__ = [
     "diagnose",
     "explain",
     "factor",
+    "harden",
     "theorems",
 ]

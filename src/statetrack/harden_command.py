@@ -1,0 +1,96 @@
+"""`statetrack harden`: an exact model from a trained one, in a run folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from statetrack.errors import UserError
+from statetrack.terminal import Json, check_json, make_console, print_table, write_result
+
+
+def harden(
+    run: tyro.conf.Positional[Path],
+    /,
+    out: Path | None = None,
+    lengths: tuple[int, ...] = (1000, 10_000),
+    samples: int = 64,
+    orders: tuple[int, ...] = (1, 2, 3),
+    checkpoint: int | None = None,
+    json: Json = None,
+) -> None:
+    """Make a run's model exact, so that it goes on at any length as it does at the trained ones.
+
+    For one layer of DeltaNet, Mamba, GLA or the diagonal RNN without convolution, in [-1,1]. What
+    almost reflects, keeps or flips does so exactly. Roundings are judged on fresh sequences of the
+    training lengths alone; if none is as good as the model, nothing is written. The result is a new
+    run, which every command takes; the old one is left alone.
+
+    Args:
+        run: a run folder.
+        out: the new run's folder; RUN-hardened if absent.
+        lengths: where to measure accuracy before and after.
+        samples: sequences per length.
+        orders: the m such that two reflections may be pi / m apart.
+        checkpoint: the step of the checkpoint; the last one if absent.
+        json: see above.
+    """
+    from statetrack.config import at_least
+    from statetrack.theory import harden as harden_model
+    from statetrack.theory.hardening.runs import (
+        compare,
+        is_the_tasks,
+        training_lengths,
+        write_run,
+    )
+    from statetrack.training import Run
+
+    check_json(json)
+    at_least("samples", samples, 1)
+    opened = Run.open(run)
+    config = opened.config
+    for length in lengths:
+        config.task.check_lengths(length, length)
+    console = make_console(json)
+    told: dict[str, Any] = {"run": str(run), "out": None}
+    with console.status("hardening"):
+        step, _ = opened.load(checkpoint)
+        trained = opened.model(step)
+        result = harden_model(trained, training_lengths(config), orders=orders)
+        if result.changed:
+            folder = out or run.with_name(f"{run.name}-hardened")
+            write_run(folder, config, step, result)
+            told["out"] = str(folder)
+    for sentence in result.sentences():
+        console.print(sentence, markup=False)
+    if not result.changed:
+        console.print("Nothing is written.")
+        write_result(json, {**told, **result.to_dict()})
+        return
+    with console.status("evaluating"):
+        rows = compare(config, trained, result.model, lengths, samples)
+    columns = ["length", "accuracy before", "after"]
+    body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
+    print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
+    with console.status("reading the automaton off it"):
+        automaton = _automaton(lambda: is_the_tasks(result, config))
+    console.print(automaton, markup=False)
+    console.print(f"The new run: {folder}", markup=False, soft_wrap=True)
+    accuracy = [asdict(row) for row in rows]
+    write_result(json, {**told, **result.to_dict(), "accuracy": accuracy, "automaton": automaton})
+
+
+def _automaton(compared: Callable[[], bool | None]) -> str:
+    """What there is to say about the automaton that the model is."""
+    try:
+        same = compared()
+    except UserError as error:
+        return f"No automaton: {error}."
+    if same is None:
+        return "The model is a finite automaton; the task has none to compare it with."
+    verb = "answers" if same else "does not answer"
+    return f"Followed state by state, the model {verb} as the task's automaton at every length."

@@ -1,0 +1,158 @@
+"""Hardening diagonal layers: gates that almost keep a channel keep it, and write nothing; gates
+that almost flip it flip it. Gates that let it fade are left: what fades does not add up.
+
+The layers stay what they are, with other weights. Each has a gate that reaches its ends in float32
+or comes within rounding of them, if its logits are large, and a token has the logits that it needs
+if the rank of their projection is the number of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from statetrack.layers import (
+    GLA,
+    DiagonalRNN,
+    DiagonalRNNConfig,
+    GLAConfig,
+    Mamba,
+    MambaConfig,
+    MixerConfig,
+)
+from statetrack.layers.diagonal_rnn import SHARPNESS
+from statetrack.models import SequenceModel
+from statetrack.theory.hardening.report import Candidate, Part
+from statetrack.theory.hardening.roles import Roles, assign
+from statetrack.theory.hardening.tokens import Seen, refit
+
+FAR = 100.0  # exp(-FAR) is nothing beside 1, in float64 as well
+NO_STEP = -60.0  # softplus of it: a step size that keeps everything and writes nothing
+
+
+def refusal(config: MambaConfig | GLAConfig | DiagonalRNNConfig) -> str | None:
+    """Why such a layer cannot be hardened, if it cannot."""
+    if not config.allow_neg_eigval:
+        return "its eigenvalues lie in [0, 1], so that none flips"
+    if not isinstance(config, DiagonalRNNConfig) and config.conv_size:
+        return "its gates depend on the convolution's window, not on the token alone"
+    return None
+
+
+def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Iterator[Candidate]:
+    """Every way of rounding that is tried; `orders` are for reflections, and have no part here."""
+    layer = model.blocks[0].mixer
+    gates = read_gates(model, seen)
+    for tau, silence in product((0.005, 0.02, 0.1, 0.3), (True, False)):
+        # a step size belongs to a channel and a rate to each of its states: not every pattern
+        roles = assign(gates, seen.recurring, tau, alike=isinstance(layer, Mamba))
+        silenced = roles.slow if silence else torch.zeros_like(roles.slow)
+        if not roles.moved.any() or (silence and not roles.slow.any()):
+            continue
+        parts = tuple(
+            Part(
+                f"channel {c}",
+                error=float(roles.error[c]) if roles.moved[c] and not roles.slow[c] else None,
+                skipped="a gate of it neither keeps nor flips nor fades" if roles.slow[c] else None,
+                silenced=bool(silenced[c]),
+            )
+            for c in torch.nonzero(roles.moved | roles.slow).flatten().tolist()
+        )
+        made = write_gates(model, seen, roles, silenced)
+        left = int((roles.slow & ~silenced).sum())
+        yield Candidate(made, {"tau": tau, "silence": silence}, parts, (left, 0))
+
+
+@torch.no_grad()
+def read_gates(model: SequenceModel, seen: Seen) -> Tensor:
+    """[n, C, N]: the diagonal of A by token, channel and, in Mamba, state of the channel."""
+    layer = model.blocks[0].mixer
+    assert isinstance(layer, Mamba | GLA | DiagonalRNN)
+    x = seen.x.to(next(layer.parameters()).dtype)[None]
+    values = layer.transitions(x).values[0].double()
+    return values if isinstance(layer, Mamba) else values.flatten(1)[..., None]
+
+
+@torch.no_grad()
+def write_gates(model: SequenceModel, seen: Seen, roles: Roles, silenced: Tensor) -> SequenceModel:
+    """The model in which every gate has its role; nothing is written to silenced channels [C]."""
+    layer = model.blocks[0].mixer
+    config: MixerConfig
+    if isinstance(layer, Mamba):
+        config, tensors = _mamba(layer, seen, roles, silenced)
+    elif isinstance(layer, GLA):
+        config, tensors = _gla(layer, seen, roles, silenced)
+    else:
+        assert isinstance(layer, DiagonalRNN)
+        config, tensors = layer.config, _diagonal_rnn(layer, seen, roles, silenced)
+    made = SequenceModel(replace(model.config, mixer=config))
+    old = model.state_dict()
+    made.load_state_dict({**old, **{f"blocks.0.mixer.{k}": t for k, t in tensors.items()}})
+    return made.eval()
+
+
+def _mamba(
+    layer: Mamba, seen: Seen, roles: Roles, silenced: Tensor
+) -> tuple[MambaConfig, dict[str, Tensor]]:
+    """Step sizes of 0 keep; rates A so great that any other step size flips flip."""
+    n = len(seen.ids)
+    u = nn.functional.silu(seen.x @ layer.in_proj.weight[: layer.channels].double().T)
+    low = layer.x_proj.weight[: layer.dt_rank].double() @ u.T  # [rank, n]
+    logits = (layer.dt_proj.weight.double() @ low).T + layer.dt_proj.bias.double()  # [n, D]
+    logits = torch.where(roles.keeps | silenced, NO_STEP, logits)
+    step = nn.functional.softplus(logits)[:, :, None]
+    flips = roles.flips.any(0) & ~silenced[:, None]  # [D, N]
+    smallest = torch.where(roles.flips, step, torch.inf).amin(0)
+    rate = torch.where(flips, FAR / smallest, layer.A_log.double().exp())
+    # the step size's projection becomes: which token, then its logits
+    rows = [refit(torch.zeros(n, u.shape[1]), u, torch.eye(n).double())]
+    rows.append(layer.x_proj.weight[layer.dt_rank :].double())
+    tensors = {
+        "x_proj.weight": torch.cat(rows),
+        "dt_proj.weight": logits.T,
+        "dt_proj.bias": torch.zeros_like(layer.dt_proj.bias),
+        "A_log": rate.log(),
+    }
+    return replace(layer.config, dt_rank=n), tensors
+
+
+def _gla(
+    layer: GLA, seen: Seen, roles: Roles, silenced: Tensor
+) -> tuple[GLAConfig, dict[str, Tensor]]:
+    n = len(seen.ids)
+    down, up = layer.decay_proj
+    assert isinstance(down, nn.Linear)
+    assert isinstance(up, nn.Linear)
+    logits = seen.x @ down.weight.double().T @ up.weight.double().T + up.bias.double()
+    far = FAR * layer.config.gate_logit_normalizer
+    logits = torch.where(roles.keeps, far, torch.where(roles.flips[..., 0], -far, logits))
+    keys = layer.sizes[0]
+    weight = layer.qkv_proj.weight.double().clone()
+    k = seen.x @ weight[keys : 2 * keys].T
+    weight[keys : 2 * keys] = refit(
+        weight[keys : 2 * keys], seen.x, k.masked_fill(roles.keeps | silenced, 0.0)
+    )
+    tensors = {
+        "qkv_proj.weight": weight,
+        "decay_proj.0.weight": refit(torch.zeros_like(seen.x), seen.x, torch.eye(n).double()),
+        "decay_proj.1.weight": logits.T,
+        "decay_proj.1.bias": torch.zeros_like(up.bias),
+    }
+    return replace(layer.config, gate_low_rank_dim=n), tensors
+
+
+def _diagonal_rnn(
+    layer: DiagonalRNN, seen: Seen, roles: Roles, silenced: Tensor
+) -> dict[str, Tensor]:
+    gate, write = (seen.x @ p.weight.double().T + p.bias.double() for p in (layer.W_A, layer.W_B))
+    end = FAR / SHARPNESS
+    gate = torch.where(roles.keeps, end, torch.where(roles.flips[..., 0], -end, gate))
+    write = write.masked_fill(roles.keeps | silenced, 0.0)
+    return {
+        "W_A.weight": refit(layer.W_A.weight, seen.x, gate - layer.W_A.bias.double()),
+        "W_B.weight": refit(layer.W_B.weight, seen.x, write - layer.W_B.bias.double()),
+    }

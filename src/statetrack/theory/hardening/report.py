@@ -1,0 +1,96 @@
+"""What hardening did, for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from statetrack.automata import DFA
+from statetrack.models import SequenceModel
+from statetrack.theory.hardening.automaton import read_automaton
+from statetrack.theory.hardening.tokens import Seen
+
+LISTED = 8  # names in a sentence
+
+
+@dataclass(frozen=True)
+class Part:
+    """A head, or a channel."""
+
+    name: str
+    error: float | None = None  # how far the inner products of its keys, or its gates, were off
+    skipped: str | None = None  # why it was left as it is
+    silenced: bool = False  # left, and what it writes with it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to make a model exact."""
+
+    model: SequenceModel
+    settings: dict[str, Any]
+    parts: tuple[Part, ...]
+    inexact: tuple[int, int]  # how much of it fades slowly, and how much fades
+
+
+@dataclass(frozen=True)
+class Hardened:
+    """A model after hardening, or the model as it was, and why."""
+
+    model: SequenceModel
+    changed: bool
+    why: str  # it is, or is not
+    loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
+    horizon: tuple[float | None, float | None]  # tokens in fp32; None: no eigenvalue turns
+    settings: dict[str, Any]
+    parts: tuple[Part, ...]
+    slow: int | None  # tokens or gates that still fade too slowly for training to show; None: kept
+    seen: Seen
+
+    def automaton(self, vocab: Sequence[str]) -> DFA:
+        """The minimal automaton of what the model answers: see `read_automaton`."""
+        return read_automaton(self.model, self.seen, vocab)
+
+    def sentences(self) -> Iterator[str]:
+        """The result, one sentence a line."""
+        before, after = self.loss
+        yield f"{'Hardened' if self.changed else 'Kept as it was'}: {self.why}."
+        yield f"Cross-entropy at the training lengths: {before:.2g} before, {after:.2g} after."
+        if self.changed:
+            lasts = " before, ".join(map(_tokens, self.horizon))
+            yield f"What turns lasts: {lasts} after."
+        if self.slow:
+            yield f"Not exact yet: {self.slow} still fade more slowly than training shows."
+        done = [part for part in self.parts if part.error is not None]
+        if done:
+            worst = max(part.error or 0.0 for part in done)
+            yield f"{len(done)} of {len(self.parts)} parts made exact, at most {worst:.3f} off."
+        reasons = dict.fromkeys((p.skipped, p.silenced) for p in self.parts if p.skipped)
+        for why, silenced in reasons:
+            names = [p.name for p in self.parts if (p.skipped, p.silenced) == (why, silenced)]
+            listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
+            yield f"{len(names)} {'silenced' if silenced else 'left'} ({listed}): {why}."
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON. A horizon is null where nothing turns, or where it has no end."""
+        horizons = [h if h is not None and math.isfinite(h) else None for h in self.horizon]
+        return {
+            "changed": self.changed,
+            "why": self.why,
+            "loss": dict(zip(("before", "after"), self.loss, strict=True)),
+            "horizon": dict(zip(("before", "after"), horizons, strict=True)),
+            "settings": self.settings,
+            "slow": self.slow,
+            "parts": [asdict(part) for part in self.parts],
+        }
+
+
+def _tokens(count: float | None) -> str:
+    if count is None:
+        return "nothing"
+    return "without end" if math.isinf(count) else f"{count:,.0f} tokens"

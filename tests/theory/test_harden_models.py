@@ -1,0 +1,192 @@
+"""Models that are exact but for noise become exact; others are kept, or refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from statetrack.automata import from_regex
+from statetrack.errors import UserError
+from statetrack.layers import (
+    AttentionConfig,
+    DeltaNetConfig,
+    DiagonalRNNConfig,
+    GLAConfig,
+    MambaConfig,
+)
+from statetrack.models import ModelConfig, SequenceModel
+from statetrack.tasks import generator, make_task
+from statetrack.theory import harden
+from statetrack.theory.hardening import delta_net, diagonal
+from statetrack.theory.hardening.automaton import agree
+from statetrack.theory.hardening.roles import assign
+from statetrack.theory.hardening.tokens import Seen
+from statetrack.training import evaluate
+
+PARITY = make_task("parity", supervision="dense")
+BATCH = PARITY.sample(generator(0, "validation", 0), np.full(64, 40))
+
+
+@torch.no_grad()
+def noisy_parity() -> SequenceModel:
+    """One head whose ones almost flip between 0 and 2 v, whose zeros almost do nothing."""
+    mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=1, conv_size=0)
+    config = ModelConfig(
+        vocab_size=3, hidden_size=8, num_layers=1, mixer=mixer, embedding="one_hot", norm="none",
+        residual=False, mlp="none", final_norm=False, head_bias=True,
+    )  # fmt: skip
+    model = SequenceModel(config)
+    layer = model.blocks[0].mixer
+    q, k, v = layer.qkv_proj.weight.split(8)  # [8, token]
+    for part in (q, k, v, layer.beta.proj.weight, layer.o_proj.weight, model.head.weight):
+        part.zero_()
+    q[0, 1:3] = 1.0
+    k[0, 2] = 1.0
+    k[:2, 1] = torch.tensor([0.2, 1.0])  # leaks
+    v[0, 1:3] = torch.tensor([0.5, 1.0])
+    layer.beta.proj.weight[0, 1:3] = torch.tensor([-3.5, 4.5])
+    layer.o_proj.weight[0, 0] = 1.0
+    model.head.weight[2, 0], model.head.bias[:] = 8.0, torch.tensor([-9.0, 9.0, 0.0])
+    return model.eval()
+
+
+def accuracy(model: SequenceModel, length: int) -> float:
+    return evaluate(model, PARITY, length, samples=8).token_accuracy
+
+
+def test_a_noisy_model_becomes_exact():
+    model = noisy_parity()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    result = harden(model, BATCH)
+    assert result.changed
+    assert accuracy(model, 2000) < 0.9
+    assert accuracy(result.model, 20_000) == 1.0
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert result.horizon[0] < 1e4 < 1e9 < result.horizon[1]
+    assert [part.error is not None for part in result.parts] == [True]
+    read = result.automaton(PARITY.vocab)
+    assert read.states == 2
+    assert agree(read, PARITY.automaton())
+    assert "Hardened: as good as it was" in str(result)
+    assert result.slow == 0
+
+
+def test_agree_tells_automata_apart():
+    read = harden(noisy_parity(), BATCH).automaton(PARITY.vocab)
+    task = PARITY.automaton()
+    assert not agree(read, from_regex("(0|1)*1"))  # outputs differ: the last symbol
+    flipped = tuple("0" if text == "1" else "1" for text in task.outputs)
+    assert not agree(read, replace(task, outputs=flipped))
+    assert agree(read, replace(task, outputs=None))  # which words it accepts
+
+
+def test_a_model_that_learned_nothing_is_kept():
+    torch.manual_seed(0)
+    mixer = DeltaNetConfig(allow_neg_eigval=True, conv_size=0)
+    model = SequenceModel(ModelConfig(vocab_size=3, hidden_size=16, num_layers=1, mixer=mixer))
+    result = harden(model, BATCH)
+    assert result.model is model
+    assert not result.changed
+    assert str(result).startswith("Kept as it was: no part of it comes near enough to an exact one")
+    with pytest.raises(UserError, match="more than 1024 states"):
+        result.automaton(PARITY.vocab)
+
+
+def test_a_model_that_needs_what_is_rounded_is_kept():
+    model = noisy_parity()
+    with torch.no_grad():  # the answers of a model that fades: none that lasts gives them
+        model.blocks[0].mixer.beta.proj.weight[0, 2] = 3.0  # 2 sigmoid(3) = 1.905
+        faded = model(torch.from_numpy(BATCH.tokens))[0].argmax(-1).numpy()
+    result = harden(model, BATCH._replace(targets=faded))
+    assert result.model is model
+    assert "every exact model tried is worse at the training lengths" in result.why
+    assert result.loss[1] > result.loss[0] + 0.003
+
+
+def test_embeddings_that_depend_on_each_other():
+    mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=1, conv_size=0)
+    config = ModelConfig(vocab_size=3, hidden_size=2, num_layers=1, mixer=mixer)
+    with torch.no_grad():
+        model = SequenceModel(config)
+        model.embedding.weight[2] = model.embedding.weight[1]
+    assert "embeddings of its 2 tokens are not independent" in harden(model, BATCH).why
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_layers": 2}, "models of one layer"),
+        ({"mixer": AttentionConfig()}, "harden knows DeltaNet, Mamba, GLA, Diagonal RNN; got"),
+        ({"mixer": DeltaNetConfig(conv_size=0)}, r"DeltaNet \[0,1\] cannot be hardened: its eigen"),
+        ({"mixer": DeltaNetConfig(allow_neg_eigval=True)}, "the convolution's window"),
+        ({"mixer": DeltaNetConfig(allow_neg_eigval=True, conv_size=0, num_v_heads=8)}, "share"),
+        ({"mixer": MambaConfig(allow_neg_eigval=True)}, "the convolution's window"),
+        ({"mixer": GLAConfig()}, "none flips"),
+    ],
+)
+def test_what_is_refused(changes, says):
+    config = ModelConfig(vocab_size=3, hidden_size=16, num_layers=1)
+    with pytest.raises(UserError, match=says):
+        harden(SequenceModel(replace(config, **changes)), BATCH)
+
+
+@pytest.mark.parametrize("orders", [(), (0,)])
+def test_orders_are_checked(orders):
+    with pytest.raises(UserError, match="order"):
+        harden(noisy_parity(), BATCH, orders=orders)
+
+
+def test_weights_give_back_the_heads_that_are_written():
+    torch.manual_seed(0)
+    mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=2, conv_size=0)
+    model = SequenceModel(ModelConfig(vocab_size=3, hidden_size=16, num_layers=1, mixer=mixer))
+    with torch.no_grad():
+        model.blocks[0].mixer.qkv_proj.weight.mul_(20)
+    seen = Seen.of(model, BATCH)
+    heads = delta_net.read_heads(model, seen)
+    heads[0].v[0] = -3.0  # below what SiLU gives: everything is scaled down
+    made = delta_net.write_heads(model, seen, heads)
+    scale = (made.config.mixers[0].head_norm_eps / mixer.head_norm_eps) ** 0.5
+    assert scale == pytest.approx(0.25 / 3)
+    for old, new in zip(heads, delta_net.read_heads(made, seen), strict=True):
+        assert torch.allclose(old.k, new.k, atol=1e-5)
+        assert torch.allclose(old.beta, new.beta, atol=1e-5)
+        assert torch.allclose(scale * old.v, new.v, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [MambaConfig, GLAConfig, DiagonalRNNConfig])
+def test_gates_get_their_roles(config):
+    """What is kept stays as it is bit for bit, what flips flips; the rest is as it was."""
+    torch.manual_seed(0)
+    options = {} if config is DiagonalRNNConfig else {"conv_size": 0}
+    mixer = config(allow_neg_eigval=True, **options)
+    model = SequenceModel(ModelConfig(vocab_size=3, hidden_size=16, num_layers=1, mixer=mixer))
+    with torch.no_grad():
+        for name, p in model.blocks[0].mixer.named_parameters():
+            if name.partition(".")[0] in ("x_proj", "dt_proj", "decay_proj", "W_A", "in_proj"):
+                p.normal_()
+    seen = Seen.of(model, BATCH)
+    gates = diagonal.read_gates(model, seen)
+    roles = assign(gates, seen.recurring, 0.3, alike=config is MambaConfig)
+    assert roles.keeps.any()
+    assert roles.flips.any()
+    made = diagonal.write_gates(model, seen, roles, torch.zeros_like(roles.slow))
+    after = diagonal.read_gates(made, seen)
+    kept = roles.keeps[..., None].expand_as(after)
+    assert (after[kept] == 1).all()
+    assert (after[roles.flips] == -1).all()
+    rest = ~kept & ~roles.flips
+    assert torch.allclose(after[rest], gates[rest], atol=1e-4)
+    heads = 2 if config is GLAConfig else 1  # the dimensions of a state that are channels
+    with torch.no_grad():
+        _, (first,) = made(torch.tensor([[1, 2, 2, 1, 2]]))
+        for i, token in enumerate(seen.ids.tolist()):
+            _, (then,) = made(torch.tensor([[token]]), (first,))
+            channels = roles.keeps[i].view(first[0].shape[1 : 1 + heads])
+            assert torch.allclose(then[0][0][channels], first[0][0][channels], atol=1e-5)
+        every = torch.ones_like(roles.slow)
+        silent = diagonal.write_gates(model, seen, roles, every)
+        assert silent(torch.tensor([[1, 2, 2, 1]]))[1][0][0].abs().max() < 1e-5

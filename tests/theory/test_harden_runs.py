@@ -1,0 +1,112 @@
+"""A trained model from end to end, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statetrack.experiments import presets
+from statetrack.layers import DeltaNetConfig
+from statetrack.theory.hardening.runs import training_lengths
+from statetrack.training import Run, evaluate, train
+from tests.conftest import Command
+from tests.training.refusal import Refused
+from tests.training.small import small_config
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Parity up to length 40 with a plain DeltaNet, seconds of training."""
+    config = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=0)
+    mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=2, conv_size=0)
+    model = replace(config.model, mixer=mixer, mlp_size=64)
+    training = replace(config.training, saturation=0.0, steps=200, batch_size=32)
+    config = replace(config, model=model, training=training)
+    return train(config, tmp_path_factory.mktemp("harden") / "run")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
+    before = content(trained.folder)
+    out, file = tmp_path / "exact", tmp_path / "result.json"
+    code, said, err = command(
+        "harden", trained.folder, "--out", out, "--lengths", "40", "10000", "--samples", "4",
+        "--json", file,
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "Hardened: as good as it was" in said
+    assert "the model answers as the task's automaton at every length." in said
+    assert content(trained.folder) == before
+    told = json.loads(file.read_text())
+    assert (told["run"], told["out"]) == (str(trained.folder), str(out))
+    short, long = told["accuracy"]
+    assert short == {"length": 40, "before": 1.0, "after": 1.0}
+    assert long["before"] < 0.9
+    assert long["after"] == 1.0
+    assert told["loss"]["after"] <= told["loss"]["before"] + 0.003
+    # the new run is one like any other
+    made = Run.open(out)
+    assert made.config.task == trained.config.task
+    assert made.checkpoint_steps() == [200]
+    assert evaluate(made.model(), made.config.task, 20_000, samples=2).token_accuracy == 1.0
+    assert command("eval", out, "--lengths", "500", "--samples", "4").code == 0
+    code, said, _ = command("diagnose", out)
+    assert code == 0
+    assert "not excluded" in said
+    # and nothing is ever written over
+    kept = content(out)
+    code, _, err = command("harden", trained.folder, "--out", out)
+    assert code == 2
+    assert f"{out} exists and is not empty" in err
+    assert content(out) == kept
+
+
+def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:
+    code, out, err = command("harden", trained.folder, "--lengths", "40", "--json", "-")
+    assert code == 0
+    folder = trained.folder.with_name("run-hardened")
+    assert json.loads(out)["out"] == str(folder)
+    assert f"The new run: {folder}\n" in err
+    assert command("harden", trained.folder).code == 2
+
+
+def test_a_run_that_cannot_be_hardened_leaves_nothing(command: Command, tmp_path: Path) -> None:
+    config = small_config(allow_neg_eigval=True)
+    mixer = replace(config.model.mixers[0], conv_size=0)  # type: ignore[call-arg]
+    run = train(replace(config, model=replace(config.model, mixer=mixer)), tmp_path / "run")
+    code, out, err = command("harden", run.folder)
+    assert (code, err) == (0, "")
+    assert "Kept as it was: no part of it comes near enough to an exact one." in out
+    assert "Nothing is written." in out
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_judged_at_the_training_lengths_only(trained: Run) -> None:
+    batch = training_lengths(trained.config)
+    assert batch.lengths.max() <= trained.config.training.max_length
+    assert batch.tokens.shape[1] <= 40
+    assert len(batch.tokens) == 1024
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["nowhere"], ["nowhere is not a run folder: it has no config.json"]),
+        (["run"], ["DeltaNet [0,1] cannot be hardened: its eigenvalues lie in [0, 1]"]),
+        (["run", "--checkpoint", "3"], ["no checkpoint of step 3; it has [2, 4]"]),
+        (["run", "--lengths", "0"], ["length"]),
+        (["run", "--samples", "0"], ["samples must be a finite number, at least 1; got 0"]),
+        (["run", "--orders", "0"], ["order"]),
+        (["run", "--json", "no/x.json"], ["cannot write JSON"]),
+    ],
+)
+def test_careless_users(
+    args: list[str], says: list[str], refused: Refused, run_folder: Path
+) -> None:
+    refused("harden", *args, says=says)
