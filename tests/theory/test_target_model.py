@@ -147,5 +147,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"1,497 weights; at most 1,000.*householder takes fewer"):
         compile("(ab)*", TARGET)
     net = compile("a|b", TARGET)
+    with pytest.raises(UserError, match="symbols from 0 to 1; got 0 to 2"):
+        net(torch.tensor([[0, 2]]))
     with pytest.raises(UserError, match="more than 2 states"):
         net.prove(max_states=2)

@@ -15,6 +15,7 @@ from statetrack.layers.gated_delta_product import GatedDeltaProduct
 from statetrack.models import ModelConfig, SequenceModel, count_parameters
 from statetrack.theory.hub import Column, columns
 from statetrack.theory.induction import MAX_STATES, Ints, Proof
+from statetrack.theory.network import check_tokens
 from statetrack.theory.reachable import Mistake, explore
 from statetrack.theory.stages import Stage
 from statetrack.theory.weights import (
@@ -49,6 +50,7 @@ class CompiledModel:
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
+        check_tokens(tokens, len(self.dfa.alphabet))
         states, carry = [], None
         with torch.no_grad():
             for part in tokens.split(LENGTH, dim=1):

@@ -91,7 +91,7 @@ class CompiledRNN(nn.Module):
     def _run(
         self, tokens: Tensor, carry: tuple[Carry, ...] | None, backend: str, measure: bool
     ) -> Run:
-        self._check(tokens)
+        check_tokens(tokens, len(self.first))
         carry = carry or self.begin(len(tokens))
         cells = max(layer.cells for layer in self.stack)
         length = max(1, CELLS // (cells * len(tokens)))
@@ -108,17 +108,6 @@ class CompiledRNN(nn.Module):
             carry = tuple(left)
             states.append(contexts)
         return Run(torch.cat(states, 1), deviation, carry)
-
-    def _check(self, tokens: Tensor) -> None:
-        if tokens.dim() != 2 or 0 in tokens.shape or tokens.is_floating_point():
-            raise UserError(
-                f"tokens must be whole numbers [B, T], at least one; got {tokens.dtype} of shape "
-                f"{list(tokens.shape)}"
-            )
-        symbols = len(self.first)
-        low, high = int(tokens.min()), int(tokens.max())
-        if low < 0 or high >= symbols:
-            raise UserError(f"tokens must be symbols from 0 to {symbols - 1}; got {low} to {high}")
 
     def prove(self, max_states: int = MAX_STATES) -> Proof:
         """Whether the network does what the DFA does, for words of any length; see `proofs`."""
@@ -137,6 +126,18 @@ class CompiledRNN(nn.Module):
         from statetrack.theory.proofs import report
 
         return report(self)
+
+
+def check_tokens(tokens: Tensor, symbols: int) -> None:
+    """Refuse what is no batch of symbols, by number."""
+    if tokens.dim() != 2 or 0 in tokens.shape or tokens.is_floating_point():
+        raise UserError(
+            f"tokens must be whole numbers [B, T], at least one; got {tokens.dtype} of shape "
+            f"{list(tokens.shape)}"
+        )
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= symbols:
+        raise UserError(f"tokens must be symbols from 0 to {symbols - 1}; got {low} to {high}")
 
 
 def _tell(layer: Layer, contexts: Tensor, seen: Tensor, before: Tensor, last: bool) -> Tensor:
