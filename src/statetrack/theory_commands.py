@@ -8,6 +8,7 @@ from typing import Literal
 
 import tyro
 
+from statetrack.errors import UserError
 from statetrack.terminal import Json, check_json, make_console, print_table, write_result
 
 
@@ -78,6 +79,8 @@ def compile_language(
     if prove:
         with console.status("proving"):
             proof = net.prove()
+        if not proof.holds:
+            raise UserError(f"not written, for the proof fails: {proof}")
     save(out, net, found, target, method, delay)
     console.print(net.report(), markup=False, soft_wrap=True)
     if proof is not None:
@@ -115,7 +118,10 @@ def run_words(
     check_json(json)
     console = make_console(json)
     net = load(folder)
-    given = list(words) or [line.rstrip("\r\n") for line in sys.stdin]
+    try:
+        given = list(words) or [line.rstrip("\r\n") for line in sys.stdin]
+    except UnicodeDecodeError:
+        raise UserError("standard input is not UTF-8 text") from None
     rows = read_words(net, given)
     shown = [[repr(r["word"]), r["result"], str(r["state"])] for r in rows]
     print_table(console, str(folder), ["word", "result", "state"], shown)

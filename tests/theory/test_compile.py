@@ -187,6 +187,18 @@ def test_tables_and_report() -> None:
     assert "exact at any length in float32 and bfloat16" in report
 
 
+def test_writes_that_add_up_are_not_certified() -> None:
+    """Integers and norms of 1 are not enough: a reset that keeps the old state counts on."""
+    net = compile(LANGUAGES["flip-flop"], "dense")
+    layer = net.stack[0]
+    resets = layer.B.flatten(1).any(1)
+    assert net.certificate()["fresh_writes"]
+    layer.A[resets] = torch.eye(layer.size)
+    facts = net.certificate()
+    assert (facts["integer_entries"], facts["largest_norm"]) == (True, 1.0)
+    assert not facts["exact"]
+
+
 def test_bfloat16_holds_integers_up_to_256() -> None:
     cycle = (np.arange(257) + 1) % 257
     net = compile(DFA(("a",), cycle[:, None], 0, np.arange(257) == 0), "dense")

@@ -126,20 +126,24 @@ def _largest(net: CompiledRNN) -> float:
 
 
 def certificate(net: CompiledRNN) -> dict[str, Any]:
-    """Why nothing is rounded, however long the word: all entries are integers, no norm exceeds 1.
+    """Why nothing is rounded, however long the word.
 
-    A product of the transitions then has norm at most 1 as well, and its entries are integers: in
-    any order of multiplication, step by step or chunk by chunk, all numbers that occur are small
-    integers, which the formats hold.
+    All entries are integers, no norm exceeds 1, and what is written goes where nothing is kept.
+    A product of the transitions then has norm at most 1 as well, its entries are integers, and
+    writes do not add up: in any order of multiplication, step by step or chunk by chunk, all
+    numbers that occur are small integers, which the formats hold.
     """
     tables = [table for layer in net.stack for table in (*layer.tables().values(), layer.H0)]
     integers = all(bool((table == table.round()).all()) for table in tables)
     norms = [float(torch.linalg.matrix_norm(layer.A.double(), 2).max()) for layer in net.stack]
+    written = [layer.B.abs().sum(-1) > 0 for layer in net.stack]  # [contexts, size]
+    fresh = not any(bool(layer.A[w].any()) for layer, w in zip(net.stack, written, strict=True))
     return {
         "integer_entries": integers,
         "largest_norm": max(norms),
         "largest_reading": _largest(net),
-        "exact": integers and max(norms) <= 1 + NORM_SLACK,
+        "fresh_writes": fresh,
+        "exact": integers and fresh and max(norms) <= 1 + NORM_SLACK,
         "formats": [*map(_name, _formats(net))],
     }
 
@@ -159,7 +163,9 @@ def report(net: CompiledRNN) -> str:
     facts = certificate(net)
     if facts["exact"]:
         formats = " and ".join(facts["formats"])
-        lines.append(f"exact at any length in {formats}: integer tables, norms at most 1")
+        lines.append(
+            f"exact at any length in {formats}: integer tables, norms at most 1, fresh writes"
+        )
     else:
         lines.append("rounds: see theorems.horizon for how far it holds")
     return "\n".join(lines)
