@@ -57,7 +57,7 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
             Part(
                 f"channel {c}",
                 error=float(roles.error[c]) if roles.moved[c] and not roles.slow[c] else None,
-                skipped="a gate of it neither keeps nor flips nor fades" if roles.slow[c] else None,
+                skipped="a gate fades more slowly than training shows" if roles.slow[c] else None,
                 silenced=bool(silenced[c]),
             )
             for c in torch.nonzero(roles.moved | roles.slow).flatten().tolist()

@@ -17,6 +17,7 @@ from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 from statetrack.theory.diagnostics.spectrum import Extremes, horizon
 from statetrack.theory.hardening import delta_net, diagonal
+from statetrack.theory.hardening.reflections import SLOW
 from statetrack.theory.hardening.report import Candidate, Hardened
 from statetrack.theory.hardening.tokens import Seen, independent
 
@@ -113,13 +114,13 @@ def _judge(model: SequenceModel, batch: Batch) -> tuple[float, int]:
 
 
 def lasting(model: SequenceModel, seen: Seen) -> float | None:
-    """How many tokens the eigenvalues that turn last in fp32, for the token that loses most."""
+    """How many tokens the eigenvalues that turn, and hardly fade, last in fp32; the worst token."""
     wide = copy.deepcopy(model).double()
     (transition,) = wide.transitions(torch.from_numpy(seen.ids)[seen.recurring][None])
     assert transition is not None
     values = transition.eigvals()[0].numpy()  # [n, ...]
     moduli = [Extremes.of(v, tolerance=1e-4).turning_modulus for v in values]
-    turning = [modulus for modulus in moduli if modulus is not None and modulus > 0.5]
+    turning = [modulus for modulus in moduli if modulus is not None and modulus > SLOW]
     return horizon(min(turning), "fp32") if turning else None
 
 

@@ -56,11 +56,14 @@ class Hardened:
     def sentences(self) -> Iterator[str]:
         """The result, one sentence a line."""
         before, after = self.loss
-        yield f"{'Hardened' if self.changed else 'Kept as it was'}: {self.why}."
-        yield f"Cross-entropy at the training lengths: {before:.2g} before, {after:.2g} after."
-        if self.changed:
-            lasts = " before, ".join(map(_tokens, self.horizon))
-            yield f"What turns lasts: {lasts} after."
+        losses = f"{before:.2g} before, {after:.2g} after"
+        if not self.changed:
+            yield f"Kept as it was: {self.why}."
+            yield f"Cross-entropy at the training lengths: {losses}, the best that was tried."
+            return
+        yield f"Hardened: {self.why}."
+        yield f"Cross-entropy at the training lengths: {losses}."
+        yield f"What turns lasts: {' before, '.join(map(_tokens, self.horizon))} after."
         if self.slow:
             yield f"Not exact yet: {self.slow} still fade more slowly than training shows."
         done = [part for part in self.parts if part.error is not None]
