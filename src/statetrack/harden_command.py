@@ -62,7 +62,8 @@ def harden(
         trained = opened.model(step)
         result = harden_model(trained, training_lengths(config), orders=orders)
         if result.changed:
-            folder = out or run.with_name(f"{run.name}-hardened")
+            named = run.resolve() if run.name in ("", "..") else run
+            folder = out or named.with_name(f"{named.name}-hardened")
             write_run(folder, config, step, result)
             told["out"] = str(folder)
     for sentence in result.sentences():
@@ -93,4 +94,7 @@ def _automaton(compared: Callable[[], bool | None]) -> str:
     if same is None:
         return "The model is a finite automaton; the task has none to compare it with."
     verb = "answers" if same else "does not answer"
-    return f"Followed state by state, the model {verb} as the task's automaton at every length."
+    return (
+        f"Followed state by state, those within a thousandth of each other taken for one, the model "
+        f"{verb} as the task's automaton at every length."
+    )
