@@ -13,6 +13,7 @@ from statetrack.experiments import bench
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
+DOCS = sorted((ROOT / "docs").glob("*.md"))
 
 
 def blocks(language: str) -> list[str]:
@@ -51,11 +52,15 @@ def test_commands_work_one_after_the_other(
     assert (tmp_path / "runs" / "parity.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_links_lead_somewhere() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    local = [link for link in links if "://" not in link]
-    assert len(local) >= 6
-    assert [link for link in local if not (ROOT / link).exists()] == []
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in DOCS)])
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / page).read_text())
+    local = [(ROOT / page).parent / link for link in links if "://" not in link]
+    assert [str(path) for path in local if not path.exists()] == []
+
+
+def test_every_page_is_linked() -> None:
+    assert [page.name for page in DOCS if f"](docs/{page.name})" not in README] == []
 
 
 def test_the_commands_are_on_the_path() -> None:

@@ -81,4 +81,4 @@ def test_the_page_has_the_numbers():
     page = (ROOT / "docs" / "presets.md").read_text()
     for name, model in LANGUAGE_MODELS.items():
         assert f"| {name} | {model.hidden_size} | {model.num_layers} |" in page
-        assert f"{count_parameters(model):,} |" in page
+        assert f" | {model.initializer_range} | {count_parameters(model):,} |" in page

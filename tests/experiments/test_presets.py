@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from statetrack.config import option
 from statetrack.errors import UserError
 from statetrack.experiments import presets
-from statetrack.layers import MIXERS as LAYERS
-from statetrack.layers import MixerConfig
 from statetrack.models import SequenceModel
 from statetrack.training import RunConfig
 
@@ -98,29 +95,6 @@ def test_an_unknown_task(recipe: Any, mixer: str, task: str, message: str) -> No
         recipe(mixer, task, allow_neg_eigval=True)
 
 
-# -- layers that are not here yet -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("recipe", "mixer", "task", "label"),
-    [
-        (presets.paper, "attention", "parity", "the Transformer"),
-        (presets.paper, "mlstm", "modular_arithmetic", "mLSTM"),
-        (presets.paper, "slstm", "modular_arithmetic_brackets", "sLSTM"),
-        (presets.paper, "full_matrix", "S5", "the full matrix"),
-        (presets.repo, "mlstm", "parity", "mLSTM"),
-        (presets.repo, "slstm", "modular_arithmetic", "sLSTM"),
-    ],
-)
-def test_a_layer_that_is_not_here_yet(
-    recipe: Any, mixer: str, task: str, label: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(LAYERS, mixer, raising=False)
-    said = f"{label} is in the paper, but this version has no layer {mixer} yet"
-    with pytest.raises(UserError, match=f"^{said}$"):
-        recipe(mixer, task)
-
-
 @pytest.mark.parametrize(
     ("recipe", "mixer", "task", "said"),
     [
@@ -140,26 +114,7 @@ def test_a_model_that_the_paper_does_not_have_there(
         recipe(mixer, task)
 
 
-@dataclass(frozen=True)
-class AnyLayerConfig(MixerConfig):
-    """Stands for a layer that comes later."""
-
-    label: ClassVar[str] = "any"
-    about: ClassVar[str] = "anything"
-
-    num_heads: int = option(4, "heads")
-    conv_size: int = option(4, "width of the convolution")
-    gate_init: str = option("xlstm", "how gates are initialised")
-
-
-@pytest.fixture
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layers of the paper that are not here yet, registered."""
-    for name in {"attention", "mlstm", "slstm", "full_matrix"} - set(LAYERS):
-        monkeypatch.setitem(LAYERS, name, type(name, (AnyLayerConfig,), {"name": name}))
-
-
-def test_the_tables_other_models(later: None) -> None:
+def test_the_tables_other_models() -> None:
     """Steps and lengths are everyone's; the rest is as the paper has it for each of them."""
 
     def told(mixer: str, task: str) -> tuple[object, ...]:
@@ -215,7 +170,7 @@ def test_the_tables_slstm(task: str, gate_init: str, parameters: int) -> None:
         presets.paper("slstm", task, allow_neg_eigval=True)
 
 
-def test_figure_4s_full_matrix(later: None) -> None:
+def test_figure_4s_full_matrix() -> None:
     model = presets.paper("full_matrix", "S5").model
     assert (model.num_layers, model.hidden_size, model.embedding) == (1, 127, "one_hot")
     assert (model.norm, model.residual, model.mlp) == ("none", False, "none")
@@ -227,7 +182,7 @@ def test_figure_4s_full_matrix(later: None) -> None:
     assert with_filler.hidden_size == with_filler.vocab_size == 128
 
 
-def test_the_authors_xlstms(later: None) -> None:
+def test_the_authors_xlstms() -> None:
     for mixer in ("mlstm", "slstm"):
         for task in FORMAL:
             config = presets.repo(mixer, task)

@@ -89,6 +89,8 @@ def test_exclusions_are_those_that_the_layers_guarantee(mixer: str) -> None:
     if named:
         for word in (1, 2, 3):
             assert factor(2, word) == 1
+    if config.label.startswith("Gated "):
+        assert factor(2, 1, allow_neg_gate=True) != 1  # and what is said excepts it
     if label in diagonal:
         for word in (1, 2, 3):
             assert factor(2, word, allow_neg_eigval=True) == 4

@@ -71,7 +71,8 @@ def exclusions_by(counters: tuple[Counter, ...]) -> list[Exclusion]:
     first = min(counters, key=lambda c: (len(c.word), c.m))
     found = [
         Exclusion(
-            f"eigenvalues in [0,1]: {DIAGONAL}, (Gated) DeltaNet and DeltaProduct [0,1], any depth",
+            f"eigenvalues in [0,1]: {DIAGONAL}, (Gated) DeltaNet and DeltaProduct [0,1] "
+            "(gated ones without allow_neg_gate), any depth",
             "Theorem 1",
             f"powers of {_word(first)} are counted modulo {first.m}",
         )
