@@ -95,6 +95,6 @@ def _automaton(compared: Callable[[], bool | None]) -> str:
         return "The model is a finite automaton; the task has none to compare it with."
     verb = "answers" if same else "does not answer"
     return (
-        f"Followed state by state, those within a thousandth of each other taken for one, the model "
+        "Followed state by state, those within a thousandth of each other taken for one, the model "
         f"{verb} as the task's automaton at every length."
     )
