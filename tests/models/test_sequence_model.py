@@ -140,6 +140,17 @@ def test_initialisation():
         assert torch.equal(block.mixer_norm.weight, torch.ones(128))
 
 
+def test_initialisation_of_xlstms_blocks():
+    """The MLP of sLSTM's models, as in xLSTM: its second matrix starts smaller by the depth."""
+    torch.manual_seed(0)
+    model = SequenceModel(presets.paper("slstm", "parity").model)
+    assert (model.config.hidden_size, model.config.num_layers) == (128, 2)
+    for block in model.blocks:
+        gate_up, down = (w.detach().std().item() for w in block.mlp.parameters())
+        assert gate_up == pytest.approx(math.sqrt(2 / (5 * 128)), rel=0.03)
+        assert down == pytest.approx(2 / (2 * math.sqrt(128)), rel=0.03)
+
+
 def test_other_initialisations():
     torch.manual_seed(0)
     wide = SequenceModel(ModelConfig(vocab_size=100, initializer_range=0.5))

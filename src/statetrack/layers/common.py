@@ -168,6 +168,12 @@ def small_init_(weight: Tensor, size: int) -> None:
         weight.normal_(std=math.sqrt(2 / (5 * size)))
 
 
+def wang_init_(weight: Tensor, size: int, num_layers: int) -> None:
+    """xLSTM's initialisation, by Wang, of what goes back to `size` features, in place."""
+    with torch.no_grad():
+        weight.normal_(std=2 / (num_layers * math.sqrt(size)))
+
+
 def head_size(
     option: str, hidden_size: int, expand: float, num_heads: int, heads: str = "num_heads"
 ) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from statetrack.config import at_least, one_of, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import HeadNorm, HeadwiseLinear, ShortConv, small_init_
+from statetrack.layers.common import HeadNorm, HeadwiseLinear, ShortConv, small_init_, wang_init_
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
 
@@ -114,7 +114,7 @@ class MLSTM(Mixer):
         f.copy_(torch.linspace(3, 6, self.config.num_heads))
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
-        nn.init.normal_(self.down_proj.weight, std=2 / (num_layers * math.sqrt(self.hidden_size)))
+        wang_init_(self.down_proj.weight, self.hidden_size, num_layers)
 
     def init_state(self, batch: int) -> MLSTMState:
         size = self.head_size

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from statetrack.errors import UserError
 from statetrack.layers import Transition
-from statetrack.layers.common import RMSNorm
+from statetrack.layers.common import RMSNorm, wang_init_
 from statetrack.models.config import ModelConfig
 from statetrack.ops import swiglu
 
@@ -47,10 +47,13 @@ class SequenceModel(nn.Module):
                 nn.init.zeros_(self.head.bias)
         if self.config.embedding == "learned":
             nn.init.normal_(self.embedding.weight, std=std)
+        num_layers = self.config.num_layers
         for mlp in (m for m in self.modules() if isinstance(m, GatedMLP)):
             nn.init.normal_(mlp.gate_up.weight, std=std)
-            # keeps the variance of the residual stream the same at any depth
-            nn.init.normal_(mlp.down.weight, std=std / math.sqrt(2 * self.config.num_layers))
+            if self.config.mlp == "gated_gelu":
+                wang_init_(mlp.down.weight, self.config.hidden_size, num_layers)
+            else:  # keeps the variance of the residual stream the same at any depth
+                nn.init.normal_(mlp.down.weight, std=std / math.sqrt(2 * num_layers))
 
     def forward(
         self,
