@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from statetrack.errors import UserError
 from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig, SequenceModel
@@ -121,6 +122,15 @@ def test_one_hot_has_no_embedding_weights():
     assert not any("embedding" in name for name, _ in model.named_parameters())
 
 
+@pytest.mark.parametrize("embedding", ["learned", "one_hot"])
+@pytest.mark.parametrize("wrong", [-1, VOCAB])
+def test_tokens_outside_the_vocabulary(embedding, wrong):
+    model = make_model(small(mixer=DELTA, embedding=embedding))
+    for call in (lambda t: model(t[None]), lambda t: model.step(t, model.init_state(2))):
+        with pytest.raises(UserError, match=rf"tokens must be int64 in 0\.\.{VOCAB - 1}"):
+            call(torch.tensor([0, wrong]))
+
+
 def test_initialisation():
     torch.manual_seed(0)
     model = SequenceModel(ModelConfig(vocab_size=100, num_layers=8, head_bias=True))
@@ -228,10 +238,3 @@ def test_autocast(mixer, switch):
     loss.backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert_close(logits, expected, 0.05)
-
-
-def test_a_one_hot_token_past_the_vocabulary_is_refused():
-    config = ModelConfig(vocab_size=3, hidden_size=8, num_layers=1, embedding="one_hot")
-    model = SequenceModel(config)
-    with pytest.raises(RuntimeError, match="num_classes"):
-        model(torch.tensor([[3]]))

@@ -114,10 +114,21 @@ class SequenceModel(nn.Module):
             yield block
 
     def _embed(self, tokens: Tensor) -> Tensor:
+        # what torch finds out costs no second look at the tokens
         if self.config.embedding == "learned":
-            return self.embedding(tokens)
-        unit = F.one_hot(tokens, self.config.vocab_size).to(next(self.parameters()).dtype)
+            try:
+                return self.embedding(tokens)
+            except IndexError as error:
+                raise self._no_tokens() from error
+        try:
+            unit = F.one_hot(tokens, self.config.vocab_size)
+        except RuntimeError as error:
+            raise self._no_tokens() from error
+        unit = unit.to(next(self.parameters()).dtype)
         return F.pad(unit, (0, self.config.hidden_size - self.config.vocab_size))
+
+    def _no_tokens(self) -> UserError:
+        return UserError(f"tokens must be int64 in 0..{self.config.vocab_size - 1}")
 
     def _states(self, state: State | None) -> State:
         if state is None:
