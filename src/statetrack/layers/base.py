@@ -46,6 +46,11 @@ class MixerConfig(Named):
             return self.label
         return f"{self.label} {'[-1,1]' if self.allow_neg_eigval else '[0,1]'}"
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Where the real parts of the eigenvalues of A(x) lie, if the switch decides that."""
+        return (-1.0 if self.allow_neg_eigval else 0.0), 1.0
+
     def __post_init__(self) -> None:
         check_types(self)
         if self.allow_neg_eigval and self.no_switch:

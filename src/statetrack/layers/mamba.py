@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import ShortConv, check_step_sizes, init_step_sizes_
+from statetrack.layers.common import ShortConv, check_step_sizes, first_window, init_step_sizes_
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import selective_scan
 from statetrack.ops.selective_scan import transition
@@ -87,7 +87,7 @@ class Mamba(Mixer):
 
     def init_state(self, batch: int) -> MambaState:
         h = torch.zeros(batch, self.channels, self.config.d_state, device=self.device)
-        conv = self.conv.init_state(batch) if self.conv else h.new_zeros(batch, 0, self.channels)
+        conv = first_window(self.conv, h, self.channels)
         return MambaState(h, conv)
 
     def _inputs(
@@ -136,6 +136,6 @@ class Mamba(Mixer):
     def transitions(self, x: Tensor) -> Diagonal:
         u, _ = self.in_proj(x).chunk(2, -1)
         _, delta, *_ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
-        switch = self.config.allow_neg_eigval
-        values = transition(delta, self._rates(delta), switch)  # [B, T, D, N]
-        return Diagonal(values, bounds=(-1.0 if switch else 0.0, 1.0))
+        c = self.config
+        values = transition(delta, self._rates(delta), c.allow_neg_eigval)  # [B, T, D, N]
+        return Diagonal(values, bounds=c.bounds)
