@@ -156,6 +156,8 @@ class MLSTM(Mixer):
             log_i = log_i.masked_fill(padding, -torch.inf)
             least = least.masked_fill(padding, -torch.inf)
         m = _running_max(f.detach(), least, state.m.detach())
+        # h depends on none of these but the first: with state.S that says what C and n are, so if
+        # a caller makes state.m a variable, its gradient is right; our own m never is one
         before = torch.cat([state.m[:, None], m[:, :-1]], 1)
         o, S = gated_linear_attention(
             q,
