@@ -50,11 +50,13 @@ EXPORT int64_t statetrack_use(const char* name) {
   return 0;
 }
 
-// How many bytes a kernel's arguments have; 0 if there is none of that name.
-EXPORT int64_t statetrack_size(const char* kernel) {
+// How many bytes a kernel's arguments have, or how many numbers sLSTM keeps of a feature; 0 if
+// there is none of that name.
+EXPORT int64_t statetrack_size(const char* what) {
 #define SIZE(name, Arguments) \
-  if (!std::strcmp(kernel, #name)) return sizeof(Arguments);
+  if (!std::strcmp(what, #name)) return sizeof(Arguments);
   KERNELS(SIZE)
+  if (!std::strcmp(what, "slstm_kept")) return SLSTM_KEPT;
   return 0;
 }
 

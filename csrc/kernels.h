@@ -117,6 +117,7 @@ struct ShortConv {
 };
 
 // The recurrence of sLSTM (csrc/slstm.h), whose state is h, c, n and m.
+constexpr int64_t SLSTM_KEPT = 7;  // i', f', tanh(z), sigmoid(o), c, n, sigmoid(-f)
 struct SLSTM {
   View x;                  // [tokens, H, 4 D]: what i, f, z and o get from outside
   const float* R;          // [H, 4, D, D]: what they get from h
@@ -124,7 +125,7 @@ struct SLSTM {
   const int64_t* lengths;  // [B] how many tokens of a row exist; null: all T
   float* out;              // [B, T, H, D]
   float* final;            // [4, B, H, D]
-  float* kept;             // B T H times [7, D], in an order of its own; null: not kept
+  float* kept;             // B T H times [SLSTM_KEPT, D], in an order of its own; null: not kept
   const float* d_out;      // [B, T, H, D]; from here on for the backward pass alone
   const float* d_final;    // [4, B, H, D] or null
   float* dx;               // [H, B, T, 4, D]

@@ -20,7 +20,6 @@ namespace {
 // are a multiple of it.
 constexpr int TILE_ROWS = LANES == 16 ? 6 : 3;
 constexpr int64_t BLOCK_ROWS = 24;
-constexpr int64_t KEPT = 7;  // i', f', tanh(z), sigmoid(o), c, n, sigmoid(-f)
 
 template <int N>
 struct Count {
@@ -70,7 +69,7 @@ struct Rows {
   }
   // In the order in which it is written, so that memory comes and goes in one stream.
   float* kept(int64_t row, int64_t t) const {
-    return x.kept + ((head * x.B + first) * x.T + t * rows + row) * KEPT * x.D;
+    return x.kept + ((head * x.B + first) * x.T + t * rows + row) * SLSTM_KEPT * x.D;
   }
   int64_t lanes(int64_t vector) const { return at_most(x.D - vector * LANES, LANES); }
 };
@@ -159,7 +158,7 @@ struct SLSTMForward {
     if (t >= x.T) return;
     prefetch(rows.gates(row, t), 4 * x.D);
     prefetch_write(x.out + rows.at(row, t), x.D);
-    if (x.kept) prefetch_write(rows.kept(row, t), x.D * KEPT);
+    if (x.kept) prefetch_write(rows.kept(row, t), x.D * SLSTM_KEPT);
   }
 
   INLINE void cell(const vf* gates, int64_t t, int64_t v, int64_t row) const {
@@ -189,7 +188,8 @@ struct SLSTMForward {
     if (!x.kept) return;
     float* keep = rows.kept(row, t) + v * LANES;
     const vf all[] = {i, f, z, o, c_now, n_now, forget.complement};
-    for (int64_t part = 0; part < KEPT; ++part) store_first(keep + part * x.D, all[part], lanes);
+    for (int64_t part = 0; part < SLSTM_KEPT; ++part)
+      store_first(keep + part * x.D, all[part], lanes);
   }
 };
 

@@ -105,7 +105,7 @@ struct SLSTMBackward {
     prefetch(x.d_out + rows.at(row, t), x.D);
     prefetch_write(rows.d_gates(row, t), 4 * x.D);
     if (t == 0) return;
-    prefetch(rows.kept(row, t - 1), KEPT * x.D);
+    prefetch(rows.kept(row, t - 1), SLSTM_KEPT * x.D);
     prefetch(x.out + rows.at(row, t - 1), x.D);
   }
 
@@ -121,7 +121,7 @@ struct SLSTMBackward {
       auto part = [&](int64_t p) { return load_first(kept + p * D, lanes); };
       const vf i = part(0), f = part(1), z = part(2), o = part(3), c = part(4);
       const vf n = load_filled(kept + 5 * D, lanes, 1.0f);
-      const float* before = kept - rows.rows * D * KEPT;  // what token t - 1 kept
+      const float* before = kept - rows.rows * D * SLSTM_KEPT;  // what token t - 1 kept
       const vf c_before = t ? load_first(before + 4 * D, lanes) : load_state(x.initial, 1, row, v);
       const vf n_before = t ? load_first(before + 5 * D, lanes) : load_state(x.initial, 2, row, v);
       store(h_before + place, t ? load_first(x.out + at - x.H * D, lanes)

@@ -64,7 +64,7 @@ def reference(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     "options",
     [{"num_heads": 3}, {"num_heads": 1, "rope_base": 7.0}, {"num_heads": 6, "num_kv_heads": 3},
-     {"num_heads": 2, "num_kv_heads": 1}, {"num_heads": 3, "rope_base": None},
+     {"num_heads": 2, "num_kv_heads": 1}, {"num_heads": 4, "rope_base": None},
      {"num_heads": 6, "num_kv_heads": 2, "qk_norm_eps": 0.1}],
     ids=str,
 )  # fmt: skip
@@ -190,6 +190,7 @@ def test_title():
         ({"num_heads": 0}, "num_heads must be"),
         ({"num_heads": 5}, "num_heads must divide hidden_size into heads of even size; got 5 head"),
         ({"num_heads": 4}, "num_heads must divide hidden_size into heads of even size; got 4 head"),
+        ({"num_heads": 5, "rope_base": None}, "must divide hidden_size into heads; got 5"),
         ({"num_kv_heads": 0}, "num_kv_heads must be"),
         ({"num_heads": 6, "num_kv_heads": 4}, "num_kv_heads must divide num_heads; got 4 for 6"),
         ({"rope_base": 0.5}, "rope_base must be"),

@@ -37,8 +37,9 @@ def test_unknown_options(layer):
 
 @pytest.mark.parametrize("layer", [DeltaNet, GLA, Mamba, Mamba2])
 def test_hidden_size(layer):
-    with pytest.raises(UserError, match="hidden_size must be at least 1"):
-        layer(0)
+    for wrong in (0, "128", 32.0, None):
+        with pytest.raises(UserError, match="hidden_size must be a whole number, at least 1; got"):
+            layer(wrong)
 
 
 @pytest.mark.parametrize("layer", [DeltaNet, GLA])
@@ -171,8 +172,12 @@ def test_mask_and_cu_seqlens(config):
     with pytest.raises(UserError, match="not both"):
         layer(x, mask=mask, cu_seqlens=cu_seqlens)
     for wrong in (mask[0], mask[:, :4], mask.expand(2, 5)):
-        with pytest.raises(UserError, match=r"mask must be \[B, T\] = \[1, 5\]"):
+        with pytest.raises(UserError, match=r"mask must be a tensor \[B, T\] = \[1, 5\]"):
             layer(x, mask=wrong)
+    with pytest.raises(UserError, match=r"mask must be a tensor .*; got a list"):
+        layer(x, mask=mask.tolist())
+    with pytest.raises(UserError, match="cu_seqlens must be a 1-d tensor"):
+        layer(x, cu_seqlens=cu_seqlens.tolist())
     with pytest.raises(UserError, match="cu_seqlens must"):
         layer(x, cu_seqlens=torch.tensor([0, 2, 6]))
     with pytest.raises(UserError, match="batch must be 1"):

@@ -11,16 +11,27 @@ from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig, SequenceModel
 
 SWITCHED = [name for name, config in MIXERS.items() if not config.no_switch]
-RANGES = [(name, False) for name in MIXERS] + [(name, True) for name in SWITCHED]
-NAMES = [f"{name}-{'[-1,1]' if switch else '[0,1]'}" for name, switch in RANGES]
+SIGNED_GATE = [name for name, config in MIXERS.items() if hasattr(config, "allow_neg_gate")]
+SWITCHES = [(name, "allow_neg_eigval") for name in SWITCHED] + [
+    (name, "allow_neg_gate") for name in SIGNED_GATE
+]
+VARIANTS = (
+    [MIXERS[name]() for name in MIXERS]
+    + [MIXERS[name](**{switch: True}) for name, switch in SWITCHES]
+    + [MIXERS[name](allow_neg_eigval=True, allow_neg_gate=True) for name in SIGNED_GATE]
+)
 
 
-@pytest.mark.parametrize("name", SWITCHED)
-def test_the_switch_reaches_the_recurrence(name):
+def test_the_layers_with_a_signed_gate():
+    assert SIGNED_GATE == ["gated_delta_net", "gated_delta_product"]
+
+
+@pytest.mark.parametrize(("name", "option"), SWITCHES)
+def test_the_switch_reaches_the_recurrence(name, option):
     least = {}
     for switch in (False, True):
         torch.manual_seed(0)
-        layer = MIXERS[name](allow_neg_eigval=switch).build(32)
+        layer = MIXERS[name](**{option: switch}).build(32)
         with torch.no_grad():
             for parameter in layer.parameters():  # gates and betas come to their ends
                 parameter.add_(torch.randn_like(parameter)).mul_(10)
@@ -37,11 +48,10 @@ def test_a_layer_without_the_switch_says_why(name):
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize(("name", "switch"), RANGES, ids=NAMES)
-def test_trains_stably(name, switch, precision):
+@pytest.mark.parametrize("mixer", VARIANTS, ids=[mixer.title for mixer in VARIANTS])
+def test_trains_stably(mixer, precision):
     """300 steps at lr 1e-3 on the prefix sums of bits: finite throughout, and it learns."""
     torch.manual_seed(0)
-    mixer = MIXERS[name](allow_neg_eigval=switch)
     model = SequenceModel(
         ModelConfig(vocab_size=4, hidden_size=32, num_layers=1, mixer=mixer, mlp_size=32)
     )

@@ -116,3 +116,17 @@ def test_states_are_float32_whatever_the_weights():
 def test_title():
     assert MambaConfig().title == "Mamba [0,1]"
     assert MambaConfig(allow_neg_eigval=True).title == "Mamba [-1,1]"
+
+
+@pytest.mark.parametrize("half", ["autocast", "weights"])
+def test_the_step_sizes_are_wide_in_half_precision(half):
+    """In bfloat16 eigenvalues near 1, which long memories need, would be 1 or 0.996."""
+    layer, x = Mamba(32), torch.randn(1, 5, 32)
+    if half == "weights":
+        layer, x = layer.bfloat16(), x.bfloat16()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half == "autocast"):
+        values = layer.transitions(x).values
+        y, state = layer(x)
+    assert values.dtype == state.h.dtype == torch.float32
+    assert not torch.equal(values, values.bfloat16().float())
+    assert y.dtype == torch.bfloat16

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from statetrack.errors import UserError
 from statetrack.layers import MLSTM, MLSTMConfig, MLSTMState
 from statetrack.models import ModelConfig, SequenceModel
-from tests.layers.common import HIDDEN, inputs, linear_state, make_layer, step_through
+from tests.layers.common import (
+    HIDDEN,
+    inputs,
+    linear_state,
+    make_layer,
+    make_state,
+    step_through,
+)
 from tests.layers.references import causal_conv
 from tests.ops.common import assert_close, draw
 
@@ -310,3 +317,18 @@ def test_bad_options(options, message):
 def test_title():
     assert MLSTMConfig().title == "mLSTM [0,1]"
     assert MLSTMConfig(allow_neg_eigval=True).title == "mLSTM [-1,1]"
+
+
+def test_the_scale_of_a_given_state_has_its_gradient():
+    """C = S exp(m), so that a little more of m is the same factor in S."""
+    layer = make_layer(MLSTMConfig(num_heads=2))
+    x, state = inputs(2, 5), make_state(layer, 2)
+    shift = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
+    in_m = state._replace(m=state.m + shift)
+    in_S = state._replace(S=state.S * torch.exp(shift)[..., None, None])
+    weights = inputs(2, 5, seed=5)
+    got, expected = (
+        torch.autograd.grad((weights * layer(x, s)[0]).sum(), shift)[0] for s in (in_m, in_S)
+    )
+    assert expected.abs().max() > 1e-3
+    assert_close(got, expected, 1e-9)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from statetrack.errors import UserError
 from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig, SequenceModel
@@ -121,6 +122,15 @@ def test_one_hot_has_no_embedding_weights():
     assert not any("embedding" in name for name, _ in model.named_parameters())
 
 
+@pytest.mark.parametrize("embedding", ["learned", "one_hot"])
+@pytest.mark.parametrize("wrong", [-1, VOCAB])
+def test_tokens_outside_the_vocabulary(embedding, wrong):
+    model = make_model(small(mixer=DELTA, embedding=embedding))
+    for call in (lambda t: model(t[None]), lambda t: model.step(t, model.init_state(2))):
+        with pytest.raises(UserError, match=rf"tokens must be int64 in 0\.\.{VOCAB - 1}"):
+            call(torch.tensor([0, wrong]))
+
+
 def test_initialisation():
     torch.manual_seed(0)
     model = SequenceModel(ModelConfig(vocab_size=100, num_layers=8, head_bias=True))
@@ -138,6 +148,17 @@ def test_initialisation():
         bound = 2**-2.5 * math.sqrt(6 / 256)  # the mixer keeps its own
         assert 0.98 * bound < block.mixer.o_proj.weight.abs().max() <= bound
         assert torch.equal(block.mixer_norm.weight, torch.ones(128))
+
+
+def test_initialisation_of_xlstms_blocks():
+    """The MLP of sLSTM's models, as in xLSTM: its second matrix starts smaller by the depth."""
+    torch.manual_seed(0)
+    model = SequenceModel(presets.paper("slstm", "parity").model)
+    assert (model.config.hidden_size, model.config.num_layers) == (128, 2)
+    for block in model.blocks:
+        gate_up, down = (w.detach().std().item() for w in block.mlp.parameters())
+        assert gate_up == pytest.approx(math.sqrt(2 / (5 * 128)), rel=0.03)
+        assert down == pytest.approx(2 / (2 * math.sqrt(128)), rel=0.03)
 
 
 def test_other_initialisations():
@@ -217,10 +238,3 @@ def test_autocast(mixer, switch):
     loss.backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
     assert_close(logits, expected, 0.05)
-
-
-def test_a_one_hot_token_past_the_vocabulary_is_refused():
-    config = ModelConfig(vocab_size=3, hidden_size=8, num_layers=1, embedding="one_hot")
-    model = SequenceModel(config)
-    with pytest.raises(RuntimeError, match="num_classes"):
-        model(torch.tensor([[3]]))

@@ -53,14 +53,23 @@ LAYERS: dict[str, Functions] = {
 class Acceleration:
     """What `accelerate` has done; as a context manager it is undone at the end."""
 
-    def __init__(self, layers: list[nn.Module]) -> None:
-        self.layers = layers
+    def __init__(self, forwards: dict[nn.Module, MethodType]) -> None:
+        self._forwards = forwards
+
+    @property
+    def layers(self) -> list[nn.Module]:
+        """Those that run on our kernels."""
+        return list(self._forwards)
 
     def undo(self) -> None:
         """Give the layers their own functions back."""
-        for layer in self.layers:
+        for layer, forward in self._forwards.items():
+            if vars(layer).get("forward") is not forward:
+                name = type(layer).__name__
+                raise UserError(f"the forward of a {name} has been replaced since; undo that first")
+        for layer in self._forwards:
             del layer.forward
-        self.layers = []
+        self._forwards = {}
 
     def __enter__(self) -> Acceleration:
         return self
@@ -80,6 +89,8 @@ def accelerate(model: nn.Module) -> Acceleration:
     In place; outputs, gradients and generated tokens stay the same up to rounding. The model must
     be on the CPU.
     """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"accelerate takes a model, a torch.nn.Module; got {model!r}")
     layers = {m: LAYERS[_path(m)] for m in model.modules() if _path(m) in LAYERS}
     name = type(model).__name__
     if not layers:
@@ -93,10 +104,10 @@ def accelerate(model: nn.Module) -> Acceleration:
         if getattr(layer, "activation", "silu") not in ours.ACTIVATIONS:
             allowed = ", ".join(ours.ACTIVATIONS)
             raise UserError(f"{name} has the activation {layer.activation!r}, not {allowed}")
-    forwards = [_with(type(m).forward, functions) for m, functions in layers.items()]
-    for layer, forward in zip(layers, forwards, strict=True):
-        layer.forward = MethodType(forward, layer)
-    return Acceleration(list(layers))
+    forwards = {m: MethodType(_with(type(m).forward, fs), m) for m, fs in layers.items()}
+    for layer, forward in forwards.items():
+        layer.forward = forward
+    return Acceleration(forwards)
 
 
 def _path(module: nn.Module) -> str:

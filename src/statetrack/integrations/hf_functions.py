@@ -84,6 +84,7 @@ def mamba_scan(
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor | None]:
     """hidden_states, dt, z [B, D, T], A [D, N], B, C [B, N, T] -> [B, D, T], state [B, D, N]."""
+    _refuse_packed(options)
     y, state = selective_scan(
         hidden_states.mT,
         _step_size(dt.mT, delta_bias, delta_softplus),
@@ -111,6 +112,7 @@ def mamba_step(
     **options: Any,
 ) -> Tensor:
     """hidden_states, dt, z [B, D], B, C [B, N] -> [B, D]; state [B, D, N] is updated."""
+    _refuse_packed(options)
     delta = _step_size(dt, dt_bias, dt_softplus)
     if not torch.is_grad_enabled():
         return selective_scan_step(state, hidden_states, delta, A, B, C, D, z)
@@ -189,6 +191,7 @@ def mamba2_step(
 
     What belongs to a head comes once for each of its channels; state [B, H, P, N] is updated.
     """
+    _refuse_packed(options)
     bias = None if dt_bias is None else dt_bias[:, 0]
     delta = _step_size(dt[..., 0], bias, dt_softplus).float()
     x = hidden_states.float()

@@ -71,15 +71,17 @@ class Attention(Mixer):
     def __init__(self, hidden_size: int, config: AttentionConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
         c = self.config
-        if hidden_size % (2 * c.num_heads):
+        unit = 1 if c.rope_base is None else 2  # positions turn pairs
+        if hidden_size % (unit * c.num_heads):
+            heads = "heads" if unit == 1 else "heads of even size"
             raise UserError(
-                f"num_heads must divide hidden_size into heads of even size; got {c.num_heads} "
-                f"heads for {hidden_size}"
+                f"num_heads must divide hidden_size into {heads}; got {c.num_heads} heads for "
+                f"{hidden_size}"
             )
         self.head_size = hidden_size // c.num_heads
         self.kv_heads = c.num_kv_heads or c.num_heads
-        heads = c.num_heads + 2 * self.kv_heads
-        self.qkv_proj = nn.Linear(hidden_size, heads * self.head_size, bias=False)
+        count = c.num_heads + 2 * self.kv_heads
+        self.qkv_proj = nn.Linear(hidden_size, count * self.head_size, bias=False)
         self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()

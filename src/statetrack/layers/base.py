@@ -46,6 +46,11 @@ class MixerConfig(Named):
             return self.label
         return f"{self.label} {'[-1,1]' if self.allow_neg_eigval else '[0,1]'}"
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Where the real parts of the eigenvalues of A(x) lie, if the switch decides that."""
+        return (-1.0 if self.allow_neg_eigval else 0.0), 1.0
+
     def __post_init__(self) -> None:
         check_types(self)
         if self.allow_neg_eigval and self.no_switch:
@@ -87,8 +92,8 @@ class Mixer(nn.Module, ABC):
         elif type(config) is not self.config_class:  # a subclass belongs to another layer
             wanted, got = self.config_class.__name__, type(config).__name__
             raise UserError(f"{type(self).__name__} takes a {wanted}; got a {got}")
-        if hidden_size < 1:
-            raise UserError(f"hidden_size must be at least 1; got {hidden_size}")
+        if not isinstance(hidden_size, int) or hidden_size < 1:
+            raise UserError(f"hidden_size must be a whole number, at least 1; got {hidden_size!r}")
         self.hidden_size = hidden_size
         self.config = config
 
@@ -121,10 +126,9 @@ class Mixer(nn.Module, ABC):
         if mask is not None and cu_seqlens is not None:
             raise UserError("give a mask or cu_seqlens, not both")
         if mask is not None:
-            if mask.shape != x.shape[:2]:
-                raise UserError(
-                    f"mask must be [B, T] = {list(x.shape[:2])}; got {list(mask.shape)}"
-                )
+            if not isinstance(mask, Tensor) or mask.shape != x.shape[:2]:
+                got = list(mask.shape) if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+                raise UserError(f"mask must be a tensor [B, T] = {list(x.shape[:2])}; got {got}")
             ragged = Ragged.from_mask(mask.bool())
         else:
             assert cu_seqlens is not None

@@ -57,6 +57,15 @@ class ShortConv(nn.Module):
         )
 
 
+def first_window(conv: ShortConv | None, state: Tensor, channels: int) -> Tensor:
+    """The convolution's part of a layer's first state, whose other part is `state` [B, ...].
+
+    Without a convolution it holds nothing, [B, 0, channels].
+    """
+    batch = state.shape[0]
+    return conv.init_state(batch) if conv else state.new_zeros(batch, 0, channels)
+
+
 class RMSNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight, in float32."""
 
@@ -86,22 +95,22 @@ class HeadNorm(nn.Module):
 
 
 class HeadwiseLinear(nn.Module):
-    """A block-diagonal linear map: the features lie in `blocks`, each with a matrix of its own."""
+    """A block-diagonal linear map: the features lie in `blocks`, each with a matrix of its own.
 
-    def __init__(self, features: int, blocks: int, bias: bool) -> None:
+    `weight` is for the layer to initialise.
+    """
+
+    def __init__(self, features: int, blocks: int) -> None:
         super().__init__()
         if blocks < 1 or features % blocks:
             raise UserError(f"{blocks} blocks do not divide {features} features")
         size = features // blocks
         self.weight = nn.Parameter(torch.empty(blocks, size, size))  # [block, out, in]
-        self.bias = nn.Parameter(torch.zeros(features)) if bias else None
-        small_init_(self.weight, size)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., features] -> the same."""
         x = x.unflatten(-1, self.weight.shape[::2])
-        y = torch.einsum("...bi,boi->...bo", x, self.weight).flatten(-2)
-        return y if self.bias is None else y + self.bias
+        return torch.einsum("...bi,boi->...bo", x, self.weight).flatten(-2)
 
 
 class GatedRMSNorm(nn.Module):
@@ -155,9 +164,9 @@ def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
 
 
-def xavier_(weight: Tensor, gain: float) -> None:
-    """Xavier-uniform initialisation in place."""
-    bound = gain * math.sqrt(6 / sum(weight.shape))
+def xavier_(weight: Tensor) -> None:
+    """Xavier-uniform initialisation in place, with the gain of flash-linear-attention."""
+    bound = 2**-2.5 * math.sqrt(6 / sum(weight.shape))
     with torch.no_grad():
         weight.uniform_(-bound, bound)
 
@@ -166,6 +175,12 @@ def small_init_(weight: Tensor, size: int) -> None:
     """xLSTM's "small" initialisation in place: N(0, 2 / (5 size))."""
     with torch.no_grad():
         weight.normal_(std=math.sqrt(2 / (5 * size)))
+
+
+def wang_init_(weight: Tensor, size: int, num_layers: int) -> None:
+    """xLSTM's initialisation, by Wang, of what goes back to `size` features, in place."""
+    with torch.no_grad():
+        weight.normal_(std=2 / (num_layers * math.sqrt(size)))
 
 
 def head_size(

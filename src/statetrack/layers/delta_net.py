@@ -22,14 +22,13 @@ from statetrack.layers.common import (
     GatedRMSNorm,
     RMSNorm,
     ShortConv,
+    first_window,
     head_size,
     l2_normalize,
     xavier_,
 )
 from statetrack.layers.transitions import HouseholderProduct
 from statetrack.ops import delta_product
-
-GAIN = 2**-2.5  # of the projections' Xavier initialisation
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class DeltaNet(Mixer):
         if c.output_gate:
             self.norm = GatedRMSNorm(self.value_size, c.head_norm_eps, gate_first=False)
             self.g_proj = nn.Linear(hidden_size, values, bias=False)
-            xavier_(self.g_proj.weight, GAIN)
+            xavier_(self.g_proj.weight)
         else:
             self.norm = RMSNorm(self.value_size, c.head_norm_eps)
         self.o_proj = nn.Linear(values, hidden_size, bias=False)
@@ -144,11 +143,11 @@ class DeltaNet(Mixer):
             *torch.split(self.beta.proj.weight, self.num_v_heads),
             self.o_proj.weight,
         ):
-            xavier_(part, GAIN)
+            xavier_(part)
 
     def init_state(self, batch: int) -> DeltaNetState:
         S = torch.zeros(batch, self.num_v_heads, self.key_size, self.value_size, device=self.device)
-        conv = self.conv.init_state(batch) if self.conv else S.new_zeros(batch, 0, sum(self.sizes))
+        conv = first_window(self.conv, S, sum(self.sizes))
         return DeltaNetState(S, conv)
 
     def _decay(self, x: Tensor) -> Tensor | None:

@@ -70,5 +70,4 @@ class DiagonalRNN(Mixer):
         return h.to(factor.dtype), DiagonalRNNState(h[:, -1])
 
     def transitions(self, x: Tensor) -> Diagonal:
-        low = -1.0 if self.config.allow_neg_eigval else 0.0
-        return Diagonal(self._gate(x)[:, :, None], bounds=(low, 1.0))  # [B, T, 1, D]
+        return Diagonal(self._gate(x)[:, :, None], bounds=self.config.bounds)  # [B, T, 1, D]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from statetrack.config import option
 from statetrack.layers.base import register
 from statetrack.layers.common import init_step_sizes_, xavier_
-from statetrack.layers.delta_net import GAIN, DeltaNet, DeltaNetConfig
+from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class GatedDeltaNet(DeltaNet):
     def __init__(self, hidden_size: int, config: GatedDeltaNetConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
         self.a_proj = nn.Linear(hidden_size, self.num_v_heads, bias=False)
-        xavier_(self.a_proj.weight, GAIN)
+        xavier_(self.a_proj.weight)
         self.A_log = nn.Parameter((16 * (1 - torch.rand(self.num_v_heads))).log())  # A in (0, 16]
         self.dt_bias = nn.Parameter(torch.empty(self.num_v_heads))
         init_step_sizes_(self.dt_bias, 1e-3, 1e-1)

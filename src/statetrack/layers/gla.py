@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import GatedRMSNorm, ShortConv, head_size, xavier_
+from statetrack.layers.common import GatedRMSNorm, ShortConv, first_window, head_size, xavier_
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
 
@@ -92,14 +92,14 @@ class GLA(Mixer):
             self.gate_proj.weight,
             self.o_proj.weight,
         ):
-            xavier_(part, gain=2**-2.5)
+            xavier_(part)
         nn.init.zeros_(up.bias)
 
     def init_state(self, batch: int) -> GLAState:
         S = torch.zeros(
             batch, self.config.num_heads, self.key_size, self.value_size, device=self.device
         )
-        conv = self.conv.init_state(batch) if self.conv else S.new_zeros(batch, 0, sum(self.sizes))
+        conv = first_window(self.conv, S, sum(self.sizes))
         return GLAState(S, conv)
 
     def _decay(self, x: Tensor) -> Tensor:
@@ -133,4 +133,4 @@ class GLA(Mixer):
         return self.o_proj(o.flatten(-2)), GLAState(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
-        return Diagonal(self._decay(x), bounds=(-1.0 if self.config.allow_neg_eigval else 0.0, 1.0))
+        return Diagonal(self._decay(x), bounds=self.config.bounds)

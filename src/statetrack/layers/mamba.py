@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import ShortConv, check_step_sizes, init_step_sizes_
+from statetrack.layers.common import ShortConv, check_step_sizes, first_window, init_step_sizes_
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import selective_scan
 from statetrack.ops.selective_scan import transition
@@ -87,19 +87,28 @@ class Mamba(Mixer):
 
     def init_state(self, batch: int) -> MambaState:
         h = torch.zeros(batch, self.channels, self.config.d_state, device=self.device)
-        conv = self.conv.init_state(batch) if self.conv else h.new_zeros(batch, 0, self.channels)
+        conv = first_window(self.conv, h, self.channels)
         return MambaState(h, conv)
 
     def _inputs(
         self, u: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """u, delta [B, T, D], B, C [B, T, N] and the convolution's next window."""
+        """u, delta [B, T, D], B, C [B, T, N] and the convolution's next window.
+
+        delta is in float32 or wider: in bfloat16 its errors would grow with every token.
+        """
         if self.conv:
             (u,), window = self.conv(u, window, valid, backend=backend)
         else:
             u = F.silu(u)
         low, B, C = self.x_proj(u).split([self.dt_rank, *[self.config.d_state] * 2], -1)
-        return u, F.softplus(self.dt_proj(low)), B, C, window
+        dt = self.dt_proj(low)
+        delta = F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32)))
+        return u, delta, B, C, window
+
+    def _rates(self, delta: Tensor) -> Tensor:
+        """A [D, N], in the type of delta."""
+        return -torch.exp(self.A_log.to(delta.dtype))
 
     def mix(
         self, x: Tensor, state: MambaState, valid: Tensor | None, backend: str = "auto"
@@ -111,7 +120,7 @@ class Mamba(Mixer):
         y, h = selective_scan(
             u,
             delta,
-            -torch.exp(self.A_log),
+            self._rates(delta),
             B,
             C,
             self.D,
@@ -127,6 +136,6 @@ class Mamba(Mixer):
     def transitions(self, x: Tensor) -> Diagonal:
         u, _ = self.in_proj(x).chunk(2, -1)
         _, delta, *_ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
-        switch = self.config.allow_neg_eigval
-        values = transition(delta, -torch.exp(self.A_log), switch)  # [B, T, D, N]
-        return Diagonal(values, bounds=(-1.0 if switch else 0.0, 1.0))
+        c = self.config
+        values = transition(delta, self._rates(delta), c.allow_neg_eigval)  # [B, T, D, N]
+        return Diagonal(values, bounds=c.bounds)

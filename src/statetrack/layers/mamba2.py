@@ -16,6 +16,7 @@ from statetrack.layers.common import (
     GatedRMSNorm,
     ShortConv,
     check_step_sizes,
+    first_window,
     init_step_sizes_,
 )
 from statetrack.layers.transitions import Diagonal
@@ -105,7 +106,7 @@ class Mamba2(Mixer):
     def init_state(self, batch: int) -> Mamba2State:
         c = self.config
         S = torch.zeros(batch, self.num_heads, c.d_state, c.head_dim, device=self.device)
-        conv = self.conv.init_state(batch) if self.conv else S.new_zeros(batch, 0, sum(self.sizes))
+        conv = first_window(self.conv, S, sum(self.sizes))
         return Mamba2State(S, conv)
 
     def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,4 +155,4 @@ class Mamba2(Mixer):
     def transitions(self, x: Tensor) -> Diagonal:
         _, _, dt = self._project(x)
         values = self._decay(dt)[..., None].expand(-1, -1, -1, self.config.d_state)
-        return Diagonal(values, bounds=(-1.0 if self.config.allow_neg_eigval else 0.0, 1.0))
+        return Diagonal(values, bounds=self.config.bounds)

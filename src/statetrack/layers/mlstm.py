@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from statetrack.config import at_least, one_of, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import HeadNorm, HeadwiseLinear, ShortConv, small_init_
+from statetrack.layers.common import (
+    HeadNorm,
+    HeadwiseLinear,
+    ShortConv,
+    first_window,
+    small_init_,
+    wang_init_,
+)
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
 
@@ -90,9 +97,9 @@ class MLSTM(Mixer):
         blocks = self.channels // c.qkv_block_size
         self.up_proj = nn.Linear(hidden_size, 2 * self.channels, bias=False)
         self.conv = ShortConv(self.channels, c.conv_size, bias=True) if c.conv_size else None
-        self.q_proj = HeadwiseLinear(self.channels, blocks, bias=False)
-        self.k_proj = HeadwiseLinear(self.channels, blocks, bias=False)
-        self.v_proj = HeadwiseLinear(self.channels, blocks, bias=False)
+        self.q_proj = HeadwiseLinear(self.channels, blocks)
+        self.k_proj = HeadwiseLinear(self.channels, blocks)
+        self.v_proj = HeadwiseLinear(self.channels, blocks)
         self.gates = nn.Linear(3 * self.channels, 2 * c.num_heads)  # log i, then f before sigmoid
         self.norm = HeadNorm(c.num_heads, self.head_size)
         self.skip = nn.Parameter(torch.ones(self.channels))
@@ -114,12 +121,12 @@ class MLSTM(Mixer):
         f.copy_(torch.linspace(3, 6, self.config.num_heads))
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
-        nn.init.normal_(self.down_proj.weight, std=2 / (num_layers * math.sqrt(self.hidden_size)))
+        wang_init_(self.down_proj.weight, self.hidden_size, num_layers)
 
     def init_state(self, batch: int) -> MLSTMState:
         size = self.head_size
         S = torch.zeros(batch, self.config.num_heads, size, size + 1, device=self.device)
-        conv = self.conv.init_state(batch) if self.conv else S.new_zeros(batch, 0, self.channels)
+        conv = first_window(self.conv, S, self.channels)
         return MLSTMState(S, S.new_zeros(S.shape[:2]), conv)
 
     def _inputs(
@@ -149,6 +156,8 @@ class MLSTM(Mixer):
             log_i = log_i.masked_fill(padding, -torch.inf)
             least = least.masked_fill(padding, -torch.inf)
         m = _running_max(f.detach(), least, state.m.detach())
+        # h depends on none of these but the first: with state.S that says what C and n are, so if
+        # a caller makes state.m a variable, its gradient is right; our own m never is one
         before = torch.cat([state.m[:, None], m[:, :-1]], 1)
         o, S = gated_linear_attention(
             q,
@@ -169,7 +178,7 @@ class MLSTM(Mixer):
         u, _ = self.up_proj(x).chunk(2, -1)
         *_, f, _ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
         values = f[..., None].expand(*f.shape, self.head_size)
-        return Diagonal(values, bounds=(-1.0 if self.config.allow_neg_eigval else 0.0, 1.0))
+        return Diagonal(values, bounds=self.config.bounds)
 
 
 @torch.no_grad()

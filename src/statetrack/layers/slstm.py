@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from statetrack.config import at_least, one_of, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import HeadNorm, ShortConv, small_init_
+from statetrack.layers.common import HeadNorm, ShortConv, first_window, small_init_
 from statetrack.ops import slstm
 
 FORGET = 1  # the place of f among the gates i, f, z, o
@@ -95,9 +95,7 @@ class SLSTM(Mixer):
 
     def init_state(self, batch: int) -> SLSTMState:
         zero = torch.zeros(batch, self.config.num_heads, self.head_size, device=self.device)
-        conv = (
-            self.conv.init_state(batch) if self.conv else zero.new_zeros(batch, 0, self.hidden_size)
-        )
+        conv = first_window(self.conv, zero, self.hidden_size)
         return SLSTMState(zero, zero, zero, zero, conv)
 
     def mix(

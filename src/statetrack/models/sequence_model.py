@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from statetrack.errors import UserError
 from statetrack.layers import Transition
-from statetrack.layers.common import RMSNorm
+from statetrack.layers.common import RMSNorm, wang_init_
 from statetrack.models.config import ModelConfig
 from statetrack.ops import swiglu
 
@@ -47,10 +47,13 @@ class SequenceModel(nn.Module):
                 nn.init.zeros_(self.head.bias)
         if self.config.embedding == "learned":
             nn.init.normal_(self.embedding.weight, std=std)
+        num_layers = self.config.num_layers
         for mlp in (m for m in self.modules() if isinstance(m, GatedMLP)):
             nn.init.normal_(mlp.gate_up.weight, std=std)
-            # keeps the variance of the residual stream the same at any depth
-            nn.init.normal_(mlp.down.weight, std=std / math.sqrt(2 * self.config.num_layers))
+            if self.config.mlp == "gated_gelu":
+                wang_init_(mlp.down.weight, self.config.hidden_size, num_layers)
+            else:  # keeps the variance of the residual stream the same at any depth
+                nn.init.normal_(mlp.down.weight, std=std / math.sqrt(2 * num_layers))
 
     def forward(
         self,
@@ -111,10 +114,21 @@ class SequenceModel(nn.Module):
             yield block
 
     def _embed(self, tokens: Tensor) -> Tensor:
+        # what torch finds out costs no second look at the tokens
         if self.config.embedding == "learned":
-            return self.embedding(tokens)
-        unit = F.one_hot(tokens, self.config.vocab_size).to(next(self.parameters()).dtype)
+            try:
+                return self.embedding(tokens)
+            except IndexError as error:
+                raise self._no_tokens() from error
+        try:
+            unit = F.one_hot(tokens, self.config.vocab_size)
+        except RuntimeError as error:
+            raise self._no_tokens() from error
+        unit = unit.to(next(self.parameters()).dtype)
         return F.pad(unit, (0, self.config.hidden_size - self.config.vocab_size))
+
+    def _no_tokens(self) -> UserError:
+        return UserError(f"tokens must be int64 in 0..{self.config.vocab_size - 1}")
 
     def _states(self, state: State | None) -> State:
         if state is None:

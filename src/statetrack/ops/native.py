@@ -146,8 +146,13 @@ def call(name: str, arguments: ctypes.Structure) -> None:
 
 
 def _kernel(name: str, arguments: ctypes.Structure) -> Callable[..., None]:
-    """A kernel that takes what we give it: the library may be older than this file."""
-    assert LIBRARY is not None, WHY_MISSING
-    if LIBRARY.statetrack_size(name.encode()) != ctypes.sizeof(arguments):
-        raise UserError(f"{PATH.name} is not of this version of statetrack: install it again")
+    """A kernel that takes what we give it."""
+    check_size(name, ctypes.sizeof(arguments))
     return getattr(LIBRARY, f"statetrack_{name}")
+
+
+def check_size(what: str, size: int) -> None:
+    """Check a size that the library must agree on: it may be older than these files."""
+    assert LIBRARY is not None, WHY_MISSING
+    if LIBRARY.statetrack_size(what.encode()) != size:
+        raise UserError(f"{PATH.name} is not of this version of statetrack: install it again")

@@ -63,7 +63,8 @@ def check_cu_seqlens(cu_seqlens: Tensor, batch: int, length: int) -> list[int]:
     """The boundaries of packed sequences as a list, or a UserError."""
     if batch != 1:
         raise UserError(f"cu_seqlens packs sequences into one row: batch must be 1, got {batch}")
-    if cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
+    tensor = isinstance(cu_seqlens, Tensor)
+    if not tensor or cu_seqlens.dim() != 1 or cu_seqlens.is_floating_point() or len(cu_seqlens) < 2:
         raise UserError("cu_seqlens must be a 1-d tensor of integers [0, end of first, ..., total]")
     bounds: list[int] = cu_seqlens.tolist()
     increasing = all(a < b for a, b in pairwise(bounds))

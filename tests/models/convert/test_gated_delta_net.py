@@ -7,13 +7,7 @@ import torch
 from torch import Tensor
 
 from statetrack.layers import DeltaProduct, GatedDeltaNet
-from statetrack.models.convert.gated_delta_net import (
-    fla_delta_net,
-    fla_gated_delta_net,
-    fla_gated_delta_product,
-    olmo_hybrid_mixer,
-    qwen3_next_mixer,
-)
+from statetrack.models.convert.gated_delta_net import delta_rule_mixer, qwen3_next_mixer
 from tests.ops.common import draw
 
 WIDTH, K, V = 10, 3, 4
@@ -32,10 +26,9 @@ def fla_state(heads: int, value_heads: int, n: int = 1, conv: int = 4) -> dict[s
     return state | gate | {"a_proj.weight": normal(value_heads, WIDTH)}
 
 
-@pytest.mark.parametrize("rename", [fla_gated_delta_net, olmo_hybrid_mixer])
-def test_gated_delta_net(rename):
+def test_gated_delta_net():
     state = fla_state(2, 4)
-    ours = rename(state)
+    ours = delta_rule_mixer(state)
     layer = GatedDeltaNet(WIDTH, num_heads=2, num_v_heads=4, expand_k=0.6, expand_v=1.6)
     layer.load_state_dict(ours)  # all of them, in their shapes
     assert torch.equal(ours["qkv_proj.weight"][6:12], state["k_proj.weight"])
@@ -52,14 +45,14 @@ def test_delta_product(conv):
         WIDTH, num_heads=2, expand_k=0.6, expand_v=0.8, output_gate=True, num_householder=3,
         conv_size=conv,
     )  # fmt: skip
-    layer.load_state_dict(fla_gated_delta_product(state))
+    layer.load_state_dict(delta_rule_mixer(state))
 
 
 def test_delta_net_without_an_output_gate():
     state = fla_state(2, 2)
     for name in ("A_log", "dt_bias", "a_proj.weight", "g_proj.weight"):
         del state[name]
-    assert fla_delta_net(state).keys() == {
+    assert delta_rule_mixer(state).keys() == {
         *("qkv_proj.weight", "conv.weight", "beta.proj.weight", "norm.weight", "o_proj.weight")
     }
 

@@ -60,6 +60,11 @@ def test_limits_of_the_step_size(limit, expected):
         ("use_bias", True, "use_bias must be False; got True"),
         ("use_conv_bias", False, "use_conv_bias must be True"),
         ("hidden_act", "gelu", "hidden_act must be 'silu' or 'swish'; got 'gelu'"),
+        ("time_step_limit", 0.5, "time_step_limit must be two numbers; got 0.5"),
+        ("time_step_limit", [0.5], r"time_step_limit must be two numbers; got \[0.5\]"),
+        ("time_step_limit", [0.0, "many"], "time_step_limit must be two numbers"),
+        ("time_step_limit", [0.0, True], "dt_limit_max must be a number"),
+        ("model_type", ["mamba2"], r"unknown model_type \['mamba2'\]; known: "),
         ("num_heads", 3, r"must be expand \* hidden_size; got 3 \* 4 and 2 \* 8"),
     ],
 )
@@ -84,3 +89,13 @@ def test_every_weight_finds_its_place(tied):
 def test_weights_of_something_else(name):
     with pytest.raises(UserError, match=f"tensors without a place here: {name}"):
         convert(CONFIG, {**weights(), name: torch.ones(1)})
+
+
+def test_the_model_itself_is_no_state():
+    model = convert(CONFIG, weights())
+    with pytest.raises(UserError, match=r"model\.config\.to_dict\(\); got a ModelConfig"):
+        convert(model.config, weights())
+    with pytest.raises(UserError, match=r"model\.state_dict\(\); got a SequenceModel"):
+        convert(CONFIG, model)
+    with pytest.raises(UserError, match=r"tensors by name; lm_head\.weight is a list"):
+        convert(CONFIG, {**weights(), "lm_head.weight": [1.0]})

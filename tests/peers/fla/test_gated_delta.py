@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from torch import Tensor
 
 from statetrack.layers import DeltaNet, DeltaProduct, GatedDeltaNet, GatedDeltaProduct, Mixer
-from statetrack.models.convert import gated_delta_net as convert
+from statetrack.models.convert.gated_delta_net import delta_rule_mixer
 from statetrack.ops import delta_product, delta_rule, native
 from tests.ops.common import (
     Tensors,
@@ -99,7 +98,6 @@ def forward(layer: Any, x: Tensor, n: int) -> Tensor:
 class Case(NamedTuple):
     theirs: Any
     their_options: dict[str, Any]
-    rename: Callable[[Mapping[str, Tensor]], Tensors]
     ours: type[Mixer]
     options: dict[str, Any]
     n: int = 1
@@ -112,29 +110,27 @@ BARE = {"use_forget_gate": False, "use_output_gate": False, "use_short_conv": Fa
 
 CASES = {
     "DeltaNet": Case(
-        theirs.DeltaNet, {"num_heads": 2, **SWITCH}, convert.fla_delta_net,
+        theirs.DeltaNet, {"num_heads": 2, **SWITCH},
         DeltaNet, {"num_heads": 2, **SWITCH},
     ),
     "DeltaNet-gated-output": Case(
-        theirs.DeltaNet, {"num_heads": 3, "use_gate": True}, convert.fla_delta_net,
+        theirs.DeltaNet, {"num_heads": 3, "use_gate": True},
         DeltaNet, {"num_heads": 3, "output_gate": True},
     ),
     "GatedDeltaNet": Case(
-        theirs.GatedDeltaNet, HEADS | SWITCH, convert.fla_gated_delta_net,
+        theirs.GatedDeltaNet, HEADS | SWITCH,
         GatedDeltaNet, OUR_HEADS | SWITCH,
     ),
     "GatedDeltaNet-shared-keys": Case(
         theirs.GatedDeltaNet, HEADS | {"num_v_heads": 4, "use_gate": False},
-        convert.fla_gated_delta_net,
         GatedDeltaNet, OUR_HEADS | {"num_v_heads": 4, "expand_v": 2.0, "output_gate": False},
     ),
     "GatedDeltaProduct": Case(
-        theirs.GatedDeltaProduct, HEADS | {"num_householder": 3}, convert.fla_gated_delta_product,
+        theirs.GatedDeltaProduct, HEADS | {"num_householder": 3},
         GatedDeltaProduct, OUR_HEADS | SWITCH | {"num_householder": 3}, 3,
     ),
     "DeltaProduct-bare": Case(
         theirs.GatedDeltaProduct, HEADS | BARE | {"allow_neg_eigval": False},
-        convert.fla_gated_delta_product,
         DeltaProduct, OUR_HEADS | {"conv_size": 0}, 2,
     ),
 }  # fmt: skip
@@ -149,7 +145,7 @@ def test_weights_of_whole_layers(case: Case) -> None:
         for p in layer.parameters():
             p.copy_(0.3 * normal(*p.shape))
     ours = case.ours(WIDTH, head_norm_eps=1e-5, **case.options).double()
-    ours.load_state_dict(case.rename(layer.state_dict()))
+    ours.load_state_dict(delta_rule_mixer(layer.state_dict()))
     x = normal(2, 40, WIDTH)
     y, _ = ours(x)
     assert_close(y, forward(layer, x, case.n), 1e-5)  # fla's loop computes in float32

@@ -12,7 +12,7 @@ from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGated
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
 from statetrack.layers import GatedDeltaNet
-from statetrack.models.convert.gated_delta_net import olmo_hybrid_mixer, qwen3_next_mixer
+from statetrack.models.convert.gated_delta_net import delta_rule_mixer, qwen3_next_mixer
 from tests.ops.common import Tensors, assert_all_close, assert_close, draw
 from tests.peers.common import SINGLE, assert_same_gradients
 
@@ -87,15 +87,15 @@ def test_olmo_hybrid(switch: bool, value_heads: int) -> None:
         linear_allow_neg_eigval=switch,
     )
     layer = ours(value_heads, 12, head_norm_eps=1e-5, allow_neg_eigval=switch)
-    compare(OlmoHybridGatedDeltaNet(config, 0), layer, olmo_hybrid_mixer)
+    compare(OlmoHybridGatedDeltaNet(config, 0), layer, delta_rule_mixer)
 
 
 def test_the_convolutions_of_olmo_hybrid_in_checkpoint_files() -> None:
     """They have one for each of q, k and v; loading joins them."""
     config = transformers.OlmoHybridConfig(**HEADS, linear_num_value_heads=2)
     state = OlmoHybridGatedDeltaNet(config, 0).state_dict()
-    expected = olmo_hybrid_mixer(state)
+    expected = delta_rule_mixer(state)
     sizes = [len(state[f"{part}_proj.weight"]) for part in "qkv"]
     parts = state.pop("conv1d.weight").split(sizes)
     state |= {f"{n}_conv1d.weight": part for n, part in zip("qkv", parts, strict=True)}
-    assert_all_close(olmo_hybrid_mixer(state), expected, 0.0)
+    assert_all_close(delta_rule_mixer(state), expected, 0.0)

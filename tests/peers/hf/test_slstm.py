@@ -80,6 +80,7 @@ def test_states():
 )
 def test_the_papers_models_at_first(task, layers, hidden_size, heads, bias_init):
     """The whole model of the paper's tables: its parameters, and the weights' sizes."""
+    torch.manual_seed(0)
     config = presets.paper("slstm", task)
     model = SequenceModel(config.model)
     layer = xlstm.sLSTMLayerConfig(
@@ -97,7 +98,9 @@ def test_the_papers_models_at_first(task, layers, hidden_size, heads, bias_init)
     )
     peer.reset_parameters()
     assert model.num_parameters() == sum(p.numel() for p in peer.parameters())
+    pairs = [(model.embedding, peer.token_embedding), (model.head, peer.lm_head)]
     for ours, theirs in zip(model.blocks, peer.xlstm_block_stack.blocks, strict=True):
+        pairs += [(ours.mlp.gate_up, theirs.ffn.proj_up), (ours.mlp.down, theirs.ffn.proj_down)]
         weights = xlstm_slstm(theirs.xlstm.state_dict())
         assert not weights["R"].any()
         assert not ours.mixer.R.any()
@@ -106,3 +109,7 @@ def test_the_papers_models_at_first(task, layers, hidden_size, heads, bias_init)
             assert getattr(ours.mixer, name).std().item() == pytest.approx(expected, rel=0.15)
         if bias_init != "standard":
             assert_close(ours.mixer.bias, weights["bias"], 1e-6)
+    for mine, other in pairs:
+        assert mine.weight.shape == other.weight.shape
+        expected = other.weight.std().item()
+        assert mine.weight.std().item() == pytest.approx(expected, rel=0.15)

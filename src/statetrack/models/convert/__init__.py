@@ -83,18 +83,34 @@ def translate(
     allow_neg_eigval: bool | None = None,
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
     """What `convert` builds: our configuration, and the tensors under our names."""
+    _check_kinds(config, state)
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise unknown("model_type", kind, FAMILIES)
     options, tensors = Options(config), Tensors(state)
     model_config, weights = FAMILIES[kind](options, tensors)
     options.finish()
     tensors.finish()
+    if allow_neg_eigval and all(mixer.no_switch for mixer in model_config.mixers):
+        raise UserError(f"no layer has allow_neg_eigval: {model_config.title} is all there is")
     if allow_neg_eigval is not None:
         mixers = tuple(_in_range(mixer, allow_neg_eigval) for mixer in model_config.mixers)
         same = len(set(mixers)) == 1
         model_config = replace(model_config, mixer=mixers[0] if same else mixers)
     return model_config, weights
+
+
+def _check_kinds(config: object, state: object) -> None:
+    """What is nearest at hand is neither: the model's `config` object, and the model itself."""
+    if not isinstance(config, Mapping):
+        right = "the keys of a config.json, or model.config.to_dict()"
+        raise UserError(f"config must be {right}; got a {type(config).__name__}")
+    if not isinstance(state, Mapping):
+        right = "tensors by name, or model.state_dict()"
+        raise UserError(f"state must be {right}; got a {type(state).__name__}")
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise UserError(f"state must be tensors by name; {name} is a {type(tensor).__name__}")
 
 
 def _in_range(mixer: MixerConfig, allow_neg_eigval: bool) -> MixerConfig:

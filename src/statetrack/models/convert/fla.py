@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from statetrack.layers import (
     MixerConfig,
 )
 from statetrack.models.config import ModelConfig
-from statetrack.models.convert import gated_delta_net as layers
+from statetrack.models.convert.gated_delta_net import delta_rule_mixer
 from statetrack.models.convert.parts import ends, gated_mlp, prefixed
 from statetrack.models.convert.source import Options, Tensors
 
@@ -34,7 +33,7 @@ def delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str
         output_gate=options.get("use_gate", False),
         **_common(options, num_heads=16),
     )
-    return _model(options, tensors, mixer, layers.fla_delta_net, num_layers=24)
+    return _model(options, tensors, mixer, num_layers=24)
 
 
 def gated_delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -46,7 +45,7 @@ def gated_delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, di
         **_common(options, num_heads=6),
         **_sizes(options),
     )
-    return _model(options, tensors, mixer, layers.fla_gated_delta_net, num_layers=21)
+    return _model(options, tensors, mixer, num_layers=21)
 
 
 def gated_delta_product(
@@ -60,7 +59,7 @@ def gated_delta_product(
         **_common(options, num_heads=6),
         **_sizes(options),
     )
-    return _model(options, tensors, mixer, layers.fla_gated_delta_product, num_layers=21)
+    return _model(options, tensors, mixer, num_layers=21)
 
 
 def _common(options: Options, num_heads: int) -> dict[str, Any]:
@@ -87,12 +86,11 @@ def _model(
     options: Options,
     tensors: Tensors,
     mixer: MixerConfig,
-    mixer_weights: Callable[[Mapping[str, Tensor]], dict[str, Tensor]],
     num_layers: int,
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
     """What fla builds around a layer: pre-norm blocks with a SwiGLU.
 
-    `mixer_weights` renames the tensors of a layer; `num_layers` is what fla takes by default.
+    `num_layers` is what fla takes by default.
     """
     options.expect("hidden_act", "swish")
     options.expect("attn", None)
@@ -119,6 +117,6 @@ def _model(
         source, target = tensors.under(f"model.layers.{layer}."), f"blocks.{layer}."
         weights[f"{target}mixer_norm.weight"] = source["attn_norm.weight"]
         weights[f"{target}mlp_norm.weight"] = source["mlp_norm.weight"]
-        weights |= prefixed(f"{target}mixer.", mixer_weights(source.under("attn.")))
+        weights |= prefixed(f"{target}mixer.", delta_rule_mixer(source.under("attn.")))
         weights |= prefixed(f"{target}mlp.", gated_mlp(source.under("mlp.")))
     return config, weights

@@ -26,31 +26,14 @@ RENAMED = {
 """Our names and those of flash-linear-attention; not every layer has every part."""
 
 
-def fla_delta_net(state: State) -> dict[str, Tensor]:
-    """`DeltaNet`, with or without `use_gate`, our `output_gate`.
+def delta_rule_mixer(state: State) -> dict[str, Tensor]:
+    """fla's `DeltaNet`, `GatedDeltaNet` and `GatedDeltaProduct`, and `OlmoHybridGatedDeltaNet`.
 
-    Without a convolution ours has no SiLU on q and k: that is qk_activation = identity there.
+    q, k and v are one matrix here, and so are their convolutions, [D, 1, W] there; those of
+    OLMo-Hybrid are three in checkpoints and one in the module. fla's `use_gate` is our
+    `output_gate`, and its Gated DeltaProduct without `use_forget_gate` our DeltaProduct. Without a
+    convolution our DeltaNet has no SiLU on q and k: that is qk_activation = identity there.
     """
-    return _from_fla(state)
-
-
-def fla_gated_delta_net(state: State) -> dict[str, Tensor]:
-    """`GatedDeltaNet`, with or without `use_gate`, our `output_gate`."""
-    return _from_fla(state)
-
-
-def fla_gated_delta_product(state: State) -> dict[str, Tensor]:
-    """`GatedDeltaProduct`; without `use_forget_gate` the weights of our `DeltaProduct`."""
-    return _from_fla(state)
-
-
-def olmo_hybrid_mixer(state: State) -> dict[str, Tensor]:
-    """`OlmoHybridGatedDeltaNet`, as checkpoints or as the module has it: three or one conv1d."""
-    return _from_fla(state)
-
-
-def _from_fla(state: State) -> dict[str, Tensor]:
-    """q, k and v are one matrix here, and so are their convolutions, [D, 1, W] there."""
     out = {"qkv_proj.weight": torch.cat([state[f"{part}_proj.weight"] for part in "qkv"])}
     if "conv1d.weight" in state:
         out["conv.weight"] = state["conv1d.weight"][:, 0]

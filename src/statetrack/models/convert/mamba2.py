@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 
@@ -29,9 +30,7 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, T
             f"num_heads * head_dim must be expand * hidden_size; got {heads} * {head_dim} and "
             f"{expand} * {hidden_size}"
         )
-    low, high = options.get("time_step_limit", (0.0, math.inf))
-    if not isinstance(high, float | int) or math.isinf(high):  # JSON has no number for infinity
-        high = None
+    low, high = _limits(options.get("time_step_limit", (0.0, math.inf)))
     eps = options.get("layer_norm_epsilon", 1e-5)
     mixer = Mamba2Config(
         d_state=options.get("state_size", 128),
@@ -53,6 +52,16 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, T
         tie_embeddings=options.get("tie_word_embeddings", False),
     )
     return config, backbone(tensors, config, mamba2_mixer)
+
+
+def _limits(value: Any) -> tuple[float, float | None]:
+    """Least and greatest step size, None for infinity, which JSON has no number for."""
+    match value:
+        case [float() | int() as low, float() | int() as high]:
+            return low, None if high == math.inf else high
+        case [float() | int() as low, None | "Infinity" | {"__float__": "Infinity"}]:
+            return low, None
+    raise UserError(f"the checkpoint's time_step_limit must be two numbers; got {value!r}")
 
 
 def mamba2_mixer(tensors: Tensors) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from statetrack.config import one_of
 from statetrack.layers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from statetrack.models.config import ModelConfig
-from statetrack.models.convert.gated_delta_net import olmo_hybrid_mixer
+from statetrack.models.convert.gated_delta_net import delta_rule_mixer
 from statetrack.models.convert.parts import ends, gated_mlp, prefixed
 from statetrack.models.convert.source import Options, Tensors
 
@@ -54,7 +54,7 @@ def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[s
             mixer = attention_mixer(source.under("self_attn."))
         else:
             norms = "input_layernorm", "post_attention_layernorm"
-            mixer = olmo_hybrid_mixer(source.under("linear_attn."))
+            mixer = delta_rule_mixer(source.under("linear_attn."))
         for name, norm in zip(("mixer_norm", "mlp_norm"), norms, strict=True):
             theirs = norm if f"{norm}.weight" in source else IN_FILES.get(norm, norm)
             weights[f"{target}{name}.weight"] = source[f"{theirs}.weight"]

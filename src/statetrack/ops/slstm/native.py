@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import View, call, pointer, viewable
+from statetrack.ops.native import View, call, check_size, pointer, viewable
 from statetrack.ops.operators import differentiable, operator
 
-KEPT = 7  # numbers per feature and token that the backward pass reads
+KEPT = 7  # numbers per feature and token that the backward pass reads: the library's slstm_kept
 
 
 class SLSTM(ctypes.Structure):
@@ -55,6 +55,8 @@ def _run(
 def _forward(
     x: Tensor, R: Tensor, initial: Tensor, lengths: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if keep:
+        check_size("slstm_kept", KEPT)
     out, final, kept = _fake_forward(x, R, initial, lengths, keep)
     others = {"out": out, "final": final, "kept": kept if keep else None}
     _run("slstm_forward", x, R, initial, lengths, **others)
