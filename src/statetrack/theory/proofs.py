@@ -135,9 +135,9 @@ def certificate(net: CompiledRNN) -> dict[str, Any]:
     """
     tables = [table for layer in net.stack for table in (*layer.tables().values(), layer.H0)]
     integers = all(bool((table == table.round()).all()) for table in tables)
-    norms = [float(torch.linalg.matrix_norm(layer.A.double(), 2).max()) for layer in net.stack]
-    written = [layer.B.abs().sum(-1) > 0 for layer in net.stack]  # [contexts, size]
-    fresh = not any(bool(layer.A[w].any()) for layer, w in zip(net.stack, written, strict=True))
+    maps = [(torch.as_tensor(layer.A), torch.as_tensor(layer.B)) for layer in net.stack]
+    norms = [float(torch.linalg.matrix_norm(A.double(), 2).max()) for A, _ in maps]
+    fresh = not any(bool(A[B.any(-1)].any()) for A, B in maps)  # rows that B writes to
     return {
         "integer_entries": integers,
         "largest_norm": max(norms),
