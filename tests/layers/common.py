@@ -109,6 +109,11 @@ LINEAR = [
 ]
 
 
+def conditioning(config: MixerConfig) -> float:
+    """How much more rounding counts: mLSTM divides by a sum that cancels where gates have signs."""
+    return 5.0 if isinstance(config, MLSTMConfig) and config.allow_neg_eigval else 1.0
+
+
 def make_state(layer: Mixer, batch: int, seed: int = 7):
     """A state full of numbers, as tokens leave it.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 from statetrack.tasks import Stream
 from statetrack.training import TrainingConfig, train
@@ -106,7 +107,7 @@ def test_betas_of_products_are_recorded() -> None:
 
 def test_recording_ends_with_an_error_too() -> None:
     model = SequenceModel(small_config().model)
-    with pytest.raises(IndexError), recorded_betas(model) as betas:
+    with pytest.raises(UserError, match="tokens must be"), recorded_betas(model) as betas:
         model(torch.full((1, 2), 99))
     model(torch.ones(1, 2, dtype=torch.long))
     assert betas == []
