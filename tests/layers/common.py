@@ -64,7 +64,7 @@ LAYERS = [
         "mlstm-[0,1]": MLSTMConfig(),
         "mlstm-[-1,1]": MLSTMConfig(allow_neg_eigval=True, num_heads=2, gate_init="standard"),
         "mlstm-[-1,1]-conv0": MLSTMConfig(
-            allow_neg_eigval=True, num_heads=8, conv_size=0, expand=0.5, qkv_block_size=8
+            allow_neg_eigval=True, num_heads=2, conv_size=0, expand=0.5, qkv_block_size=8
         ),
         "attention": AttentionConfig(num_heads=3),
         "attention-grouped": AttentionConfig(num_heads=6, num_kv_heads=2, rope_base=100.0),
@@ -107,11 +107,6 @@ def make_layer(config: MixerConfig, hidden_size: int = HIDDEN, seed: int = 0) ->
 LINEAR = [
     p for p in LAYERS if make_layer(p.values[0]).transitions(torch.zeros(1, 1, HIDDEN).double())
 ]
-
-
-def conditioning(config: MixerConfig) -> float:
-    """How much more rounding counts: mLSTM divides by a sum that cancels where gates have signs."""
-    return 5.0 if isinstance(config, MLSTMConfig) and config.allow_neg_eigval else 1.0
 
 
 def make_state(layer: Mixer, batch: int, seed: int = 7):
