@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.layers.peers import PEERS, Peer, Step
+from benchmarks.layers.peers import PEERS, Decoder, Peer, Step
 from benchmarks.layers.shapes import Shape, build, ranges
 from benchmarks.timing import Progress, Tensors, compare, seconds
 from statetrack.layers import Mixer
@@ -34,7 +34,7 @@ def measure(
         for peer in PEERS
         if peer.layer == layer
         and peer.environment in (None, environment)
-        and (shape.kind == "training" or peer.decodes)
+        and (shape.kind == "training" or issubclass(peer, Decoder))
     ]
     for other in peers[1:]:  # the peers of a layer have the same names for their weights
         other.module.load_state_dict(peers[0].module.state_dict())
@@ -90,6 +90,7 @@ def prepare(layer: Mixer | Peer, shape: Shape) -> Begin:
         run = _forward(layer) if isinstance(layer, Mixer) else layer.forward
         call = training(run, module, x, dy)
         return lambda: call
+    assert isinstance(layer, Mixer | Decoder)
     begin = _begin(layer) if isinstance(layer, Mixer) else layer.begin
     return decoding(begin, prompt, [x_t.contiguous() for x_t in x.unbind(1)])
 

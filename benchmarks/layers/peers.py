@@ -28,7 +28,6 @@ class Peer(ABC):
     name: ClassVar[str]
     layer: ClassVar[str]  # which of ours
     environment: ClassVar[str | None] = "hf"  # where its package is; None: everywhere
-    decodes: ClassVar[bool] = True
     same_with: ClassVar[dict[str, Any]] = {}  # the options with which ours does the same
 
     def __init__(self, shape: Shape) -> None:
@@ -49,12 +48,16 @@ class Peer(ABC):
         """[B, T, D] -> the same."""
         return self.module(x)
 
+
+class Decoder(Peer):
+    """One that also goes token by token."""
+
+    @abstractmethod
     def begin(self, prompt: Tensor) -> Step:
         """Read a prompt [B, T, D]; returns what takes the tokens after it."""
-        raise NotImplementedError
 
 
-class Transformers(Peer):
+class Transformers(Decoder):
     """A layer of transformers, which keeps its state in a cache."""
 
     config: Any
@@ -86,7 +89,7 @@ class MambaMixer(Transformers):
         return mamba_mixer(Tensors(self.module.state_dict()))
 
 
-class MambaBlock(Peer):
+class MambaBlock(Decoder):
     """Mamba of mamba.py, on its parallel scan."""
 
     name = "mambapy MambaBlock"
@@ -163,7 +166,7 @@ class Qwen3NextGatedDeltaNet(Transformers):
         return qwen3_next_mixer(self.module.state_dict(), num_heads=heads)
 
 
-class XLSTM(Peer):
+class XLSTM(Decoder):
     """A layer of xlstm, whose step takes and gives its state by keywords."""
 
     def begin(self, prompt: Tensor) -> Step:
@@ -227,7 +230,6 @@ class MultiheadAttention(Peer):
     name = "torch MultiheadAttention"
     layer = "attention"
     environment = None
-    decodes = False
     same_with: ClassVar[dict[str, Any]] = {"rope_base": None}
 
     def build(self, shape: Shape) -> nn.Module:

@@ -64,7 +64,7 @@ def test_peers_are_of_known_layers() -> None:
 # -- the gate -------------------------------------------------------------------------------------
 
 
-class Nearly(peers.Peer):
+class Nearly(peers.Decoder):
     """DiagonalRNN, a little off."""
 
     name = "nearly"

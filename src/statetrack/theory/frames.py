@@ -7,6 +7,7 @@ automata.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from statetrack.automata import DFA
@@ -43,7 +44,7 @@ def members(states: int) -> list[int]:
     return found
 
 
-class Frame:
+class Frame(ABC):
     """Levels and tiles.
 
     A set's tiles are proper subsets of lower levels that cover it. If a symbol takes X onto Y of
@@ -55,13 +56,13 @@ class Frame:
         self.images = Images(dfa)
         self.everything = (1 << dfa.states) - 1
 
+    @abstractmethod
     def level(self, states: int) -> int:
         """The level of a set."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tiles(self, states: int) -> list[int]:
         """The tiles of a set, in the order in which coordinates count them."""
-        raise NotImplementedError
 
 
 class BannedState(Frame):

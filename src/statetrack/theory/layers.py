@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ def rows(table: Tensor, index: Tensor) -> Tensor:
     return table.index_select(0, index.flatten()).view(*index.shape, *table.shape[1:])
 
 
-class Layer(nn.Module):
+class Layer(nn.Module, ABC):
     """H_t = A(context_t) H_{t-1} + B(context_t), where H_0 is the codeword of the start.
 
     The states of a layer are matrices [n, V]; what is read of one tells its number.
@@ -69,17 +70,17 @@ class Layer(nn.Module):
         """How many numbers a token takes."""
         return sum(table[0].numel() for table in self.tables().values())
 
+    @abstractmethod
     def tables(self) -> dict[str, Tensor]:
         """What the op looks up, by context."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         """contexts [B, T], state [B, n, V] -> readings [B, T, R] and the last state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def seen(self, readings: Tensor) -> Tensor:
         """[..., R] -> [...]: the states that were read."""
-        raise NotImplementedError
 
 
 class StageLayer(Layer):

@@ -11,7 +11,7 @@ import torch
 from fla.ops.delta_rule.naive import delta_rule_chunkwise, delta_rule_recurrence
 from torch import Tensor
 
-from statetrack.ops import delta_rule, native
+from statetrack.ops import delta_rule
 from tests.ops.common import Tensors, assert_all_close, delta_rule_inputs, run
 
 Op = Callable[..., tuple[Tensor, Tensor | None]]
@@ -37,8 +37,6 @@ def inputs(*shape: int) -> Tensors:
 
 
 def ours(backend: str) -> Op:
-    if backend == "native" and native.WHY_MISSING:
-        pytest.skip(native.WHY_MISSING)
     return partial(delta_rule, backend=backend)
 
 

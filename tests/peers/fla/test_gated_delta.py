@@ -15,7 +15,7 @@ from torch import Tensor
 
 from statetrack.layers import DeltaNet, DeltaProduct, GatedDeltaNet, GatedDeltaProduct, Mixer
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
-from statetrack.ops import delta_product, delta_rule, native
+from statetrack.ops import delta_product, delta_rule
 from tests.ops.common import (
     Tensors,
     assert_all_close,
@@ -33,8 +33,6 @@ WIDTH = 24
 
 def check(ours: Any, reference: Any, drawn: Tensors, backend: str) -> None:
     """Values and all gradients, in float32 on both sides."""
-    if backend == "native" and native.WHY_MISSING:
-        pytest.skip(native.WHY_MISSING)
     expected = run(reference, drawn, torch.float32)
     assert_all_close(run(partial(ours, backend=backend), drawn, torch.float32), expected, 1e-5)
 

@@ -9,7 +9,7 @@ import torch
 from fla.ops.gla.naive import naive_recurrent_gla
 from torch import Tensor
 
-from statetrack.ops import gated_linear_attention, native
+from statetrack.ops import gated_linear_attention
 from tests.ops.common import assert_all_close, linear_attention_inputs, run
 
 
@@ -20,8 +20,6 @@ def theirs(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Any:
 @pytest.mark.parametrize("backend", ["naive", "torch", "native"])
 @pytest.mark.parametrize("shape", [(1, 1, 1, 4, 4), (2, 63, 3, 8, 16), (1, 100, 2, 16, 5)], ids=str)
 def test_the_op(shape: tuple[int, ...], backend: str) -> None:
-    if backend == "native" and native.WHY_MISSING:
-        pytest.skip(native.WHY_MISSING)
     inputs = linear_attention_inputs(*shape, gate="g", per_channel=True)
     expected = run(theirs, inputs, torch.float32)
     actual = run(gated_linear_attention, inputs, torch.float32, backend=backend)

@@ -74,23 +74,12 @@ def _fake_forward(
 
 
 def _backward(
-    d_out: Tensor,
-    d_final: Tensor | None,
-    out: Tensor,
-    final: Tensor,
-    kept: Tensor,
-    x: Tensor,
-    R: Tensor,
-    initial: Tensor,
-    lengths: Tensor | None,
+    d_out: Tensor, d_final: Tensor | None, out: Tensor, final: Tensor, kept: Tensor, *inputs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dx, dR, d_initial = _fake_backward(d_out, d_final, out, final, kept, x, R, initial, lengths)
+    dx, dR, d_initial = _fake_backward(d_out, d_final, out, final, kept, *inputs)
     _run(
         "slstm_backward",
-        x,
-        R,
-        initial,
-        lengths,
+        *inputs,
         out=out,
         final=final,
         kept=kept,
@@ -103,17 +92,8 @@ def _backward(
     return dx, dR, d_initial
 
 
-def _fake_backward(
-    d_out: Tensor,
-    d_final: Tensor | None,
-    out: Tensor,
-    final: Tensor,
-    kept: Tensor,
-    x: Tensor,
-    R: Tensor,
-    initial: Tensor,
-    lengths: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *_, x, R, initial, _ = inputs  # as of _backward
     batch, length, heads, gates, size = x.shape
     dx = x.new_empty(heads, batch, length, gates, size).permute(1, 2, 0, 3, 4)
     return dx, R.new_empty(R.shape), initial.new_empty(initial.shape)
