@@ -19,6 +19,7 @@ from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
     BetaGate,
+    Gate,
     GatedRMSNorm,
     RMSNorm,
     ShortConv,
@@ -150,9 +151,9 @@ class DeltaNet(Mixer):
         conv = first_window(self.conv, S, sum(self.sizes))
         return DeltaNetState(S, conv)
 
-    def _decay(self, x: Tensor) -> Tensor | None:
+    def _gate(self, x: Tensor) -> Gate:
         """The gate before the delta rule, [B, T, H], for the layers that have one."""
-        return None
+        return Gate()
 
     def _project(
         self, x: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
@@ -183,18 +184,19 @@ class DeltaNet(Mixer):
         self, x: Tensor, state: DeltaNetState, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, DeltaNetState]:
         q, k, v, window = self._project(x, state.conv, valid, backend)
-        beta, decay = self.beta(x), self._decay(x)
+        beta, gate = self.beta(x), self._gate(x)
         if valid is not None:
             padding = ~valid[..., None]
             beta = beta.masked_fill(padding, 0.0)
-            decay = None if decay is None else decay.masked_fill(padding, 1.0)
+            gate = gate.kept(padding)
         o, S = delta_product(
             q,
             k,
             v,
             beta.unflatten(-1, (-1, self.num_v_heads)).flatten(1, 2),
             num_householder=self.config.factors,
-            decay=decay,
+            g=gate.g,
+            decay=gate.decay,
             initial_state=state.S,
             output_final_state=True,
             backend=backend,
@@ -210,7 +212,7 @@ class DeltaNet(Mixer):
         _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)
         n = self.config.factors
         return HouseholderProduct(
-            decay=self._decay(x),
+            decay=self._gate(x).values(),
             k=k.unflatten(1, (-1, n)).transpose(2, 3),
             beta=self.beta(x).unflatten(-1, (n, -1)).mT,
             bounds=self.config.bounds,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from statetrack.config import option
 from statetrack.layers.base import register
-from statetrack.layers.common import init_step_sizes_, xavier_
+from statetrack.layers.common import Gate, init_step_sizes_, xavier_
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig
 
 
@@ -67,7 +67,7 @@ class GatedDeltaNet(DeltaNet):
         self.dt_bias = nn.Parameter(torch.empty(self.num_v_heads))
         init_step_sizes_(self.dt_bias, 1e-3, 1e-1)
 
-    def _decay(self, x: Tensor) -> Tensor:
+    def _gate(self, x: Tensor) -> Gate:
         step = self.a_proj(x).to(torch.promote_types(x.dtype, torch.float32)) + self.dt_bias
-        a = torch.exp(-torch.exp(self.A_log.to(step.dtype)) * F.softplus(step))
-        return 2 * a - 1 if self.config.allow_neg_gate else a
+        g = -torch.exp(self.A_log.to(step.dtype)) * F.softplus(step)
+        return Gate.of(g, signed=self.config.allow_neg_gate)

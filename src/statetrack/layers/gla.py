@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
-from statetrack.layers.common import GatedRMSNorm, ShortConv, first_window, head_size, xavier_
+from statetrack.layers.common import (
+    Gate,
+    GatedRMSNorm,
+    ShortConv,
+    first_window,
+    head_size,
+    xavier_,
+)
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
 
@@ -102,14 +109,13 @@ class GLA(Mixer):
         conv = first_window(self.conv, S, sum(self.sizes))
         return GLAState(S, conv)
 
-    def _decay(self, x: Tensor) -> Tensor:
+    def _gate(self, x: Tensor) -> Gate:
         """[B, T, hidden_size] -> the diagonal of A(x) [B, T, H, K], in float32 or wider."""
         logits = self.decay_proj(x).to(torch.promote_types(x.dtype, torch.float32))
         # through the logarithm: the gradient of a power of sigmoid would be infinite at 0
-        a = torch.exp(F.logsigmoid(logits) / self.config.gate_logit_normalizer)
-        if self.config.allow_neg_eigval:
-            a = 2 * a - 1
-        return a.unflatten(-1, (self.config.num_heads, -1))
+        g = F.logsigmoid(logits) / self.config.gate_logit_normalizer
+        g = g.unflatten(-1, (self.config.num_heads, -1))
+        return Gate.of(g, signed=self.config.allow_neg_eigval)
 
     def mix(
         self, x: Tensor, state: GLAState, valid: Tensor | None, backend: str = "auto"
@@ -121,16 +127,25 @@ class GLA(Mixer):
         else:
             parts = qkv.split(self.sizes, -1)
         q, k, v = (part.unflatten(-1, heads) for part in parts)
-        decay = self._decay(x)
+        gate = self._gate(x)
         if valid is not None:
             missing = ~valid[..., None, None]
-            k, decay = k.masked_fill(missing, 0.0), decay.masked_fill(missing, 1.0)
+            k, gate = k.masked_fill(missing, 0.0), gate.kept(missing)
         o, S = gated_linear_attention(
-            q, k, v, decay=decay, initial_state=state.S, output_final_state=True, backend=backend
+            q,
+            k,
+            v,
+            gate.g,
+            decay=gate.decay,
+            initial_state=state.S,
+            output_final_state=True,
+            backend=backend,
         )
         assert S is not None
         o = self.norm(o, self.gate_proj(x).unflatten(-1, heads), backend)
         return self.o_proj(o.flatten(-2)), GLAState(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
-        return Diagonal(self._decay(x), bounds=self.config.bounds)
+        values = self._gate(x).values()
+        assert values is not None
+        return Diagonal(values, bounds=self.config.bounds)

@@ -13,6 +13,7 @@ from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
+    Gate,
     GatedRMSNorm,
     ShortConv,
     check_step_sizes,
@@ -115,9 +116,9 @@ class Mamba2(Mixer):
         dt = F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32)) + self.dt_bias)
         return z, xBC, dt.clamp(self.config.dt_limit_min, self.config.dt_limit_max)
 
-    def _decay(self, dt: Tensor) -> Tensor:
-        a = torch.exp(-dt * torch.exp(self.A_log.to(dt.dtype)))
-        return 2 * a - 1 if self.config.allow_neg_eigval else a
+    def _gate(self, dt: Tensor) -> Gate:
+        g = -dt * torch.exp(self.A_log.to(dt.dtype))
+        return Gate.of(g, signed=self.config.allow_neg_eigval)
 
     def _for_heads(self, x: Tensor) -> Tensor:
         """[B, T, G N] -> [B, T, H, N]: every head gets what is its group's."""
@@ -138,11 +139,13 @@ class Mamba2(Mixer):
             parts = F.silu(xBC).split(self.sizes, -1)
         u = parts[0].unflatten(-1, (self.num_heads, -1))  # [B, T, H, P]
         B, C = (self._for_heads(part) for part in parts[1:])
+        gate = self._gate(dt)
         y, S = gated_linear_attention(
             C,
             B,
             dt[..., None] * u,
-            decay=self._decay(dt),
+            gate.g,
+            decay=gate.decay,
             scale=1.0,
             initial_state=state.S,
             output_final_state=True,
@@ -154,5 +157,7 @@ class Mamba2(Mixer):
 
     def transitions(self, x: Tensor) -> Diagonal:
         _, _, dt = self._project(x)
-        values = self._decay(dt)[..., None].expand(-1, -1, -1, self.config.d_state)
+        values = self._gate(dt).values()
+        assert values is not None
+        values = values[..., None].expand(-1, -1, -1, self.config.d_state)
         return Diagonal(values, bounds=self.config.bounds)

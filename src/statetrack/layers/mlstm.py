@@ -14,6 +14,7 @@ from statetrack.config import at_least, one_of, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
+    Gate,
     HeadNorm,
     HeadwiseLinear,
     ShortConv,
@@ -132,7 +133,10 @@ class MLSTM(Mixer):
     def _inputs(
         self, u: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
     ) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor]:
-        """c [B, T, D], (q, k, v) [B, T, H, K], log i and f [B, T, H], the next window."""
+        """c [B, T, D], (q, k, v) [B, T, H, K], log i and f [B, T, H], the next window.
+
+        f is what comes before its sigmoid.
+        """
         if self.conv:
             (c,), window = self.conv(u, window, valid, backend=backend)
         else:
@@ -140,7 +144,6 @@ class MLSTM(Mixer):
         qkv = torch.cat([self.q_proj(c), self.k_proj(c), self.v_proj(u)], -1)
         gates = self.gates(qkv)
         log_i, f = gates.to(torch.promote_types(gates.dtype, torch.float32)).chunk(2, -1)
-        f = torch.tanh(f / 2) if self.config.allow_neg_eigval else torch.sigmoid(f)
         heads = [part.unflatten(-1, (-1, self.head_size)) for part in qkv.chunk(3, -1)]
         return c, heads, log_i, f, window
 
@@ -152,18 +155,24 @@ class MLSTM(Mixer):
         least = log_i.detach().clamp(min=0)  # of m: i and the normaliser's 1 must not overflow
         if valid is not None:
             padding = ~valid[..., None]
-            f = f.masked_fill(padding, 1.0)
+            f = f.masked_fill(padding, torch.inf)
             log_i = log_i.masked_fill(padding, -torch.inf)
             least = least.masked_fill(padding, -torch.inf)
-        m = _running_max(f.detach(), least, state.m.detach())
+        signed = self.config.allow_neg_eigval
+        f = torch.tanh(f / 2) if signed else F.logsigmoid(f)  # the gate, or its logarithm
+        log_f = f.detach().abs().log() if signed else f.detach()
+        m = _running_max(log_f, least, state.m.detach())
         # h depends on none of these but the first: with state.S that says what C and n are, so if
         # a caller makes state.m a variable, its gradient is right; our own m never is one
         before = torch.cat([state.m[:, None], m[:, :-1]], 1)
+        fall = before - m
+        gate = Gate(decay=f * torch.exp(fall)) if signed else Gate(f + fall)
         o, S = gated_linear_attention(
             q,
             k * torch.exp(log_i - m)[..., None],
             F.pad(v.to(m.dtype), (0, 1), value=1.0),  # [B, T, H, K + 1]: the last column makes n
-            decay=f * torch.exp(before - m),
+            gate.g,
+            decay=gate.decay,
             initial_state=state.S,
             output_final_state=True,
             backend=backend,
@@ -177,19 +186,20 @@ class MLSTM(Mixer):
     def transitions(self, x: Tensor) -> Diagonal:
         u, _ = self.up_proj(x).chunk(2, -1)
         *_, f, _ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
+        f = torch.tanh(f / 2) if self.config.allow_neg_eigval else torch.sigmoid(f)
         values = f[..., None].expand(*f.shape, self.head_size)
         return Diagonal(values, bounds=self.config.bounds)
 
 
 @torch.no_grad()
-def _running_max(f: Tensor, least: Tensor, m: Tensor) -> Tensor:
+def _running_max(log_f: Tensor, least: Tensor, m: Tensor) -> Tensor:
     """m_t = max(m_{t-1} + log|f_t|, least_t) [B, T, H], from m [B, H], in log2(T) passes.
 
     A token is the map m -> max(m + a, b), and two in a row are one of the same kind. Nothing is
     subtracted, so |f| may be 0; that counts as so small a number that exp(m_{t-1} - m_t) and its
     square are still finite.
     """
-    a = f.abs().log().clamp(min=-math.log(torch.finfo(f.dtype).max) / 2)
+    a = log_f.clamp(min=-math.log(torch.finfo(log_f.dtype).max) / 2)
     b = least
     reach = 1
     while reach < a.shape[1]:
