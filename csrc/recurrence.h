@@ -22,11 +22,15 @@ namespace {
 constexpr int AHEAD = 4;  // steps to prefetch ahead: heads lie strided, which hardware misses
 
 // Gates so small that their gradients are not to be had by division.
-inline bool is_small(float a) { return -0x1p-4f < a && a < 0x1p-4f; }
+constexpr float SMALL_GATE = 0x1p-6f;
+inline bool is_small(float a) { return -SMALL_GATE < a && a < SMALL_GATE; }
+inline vi is_small(vf a) { return (a > splat(-SMALL_GATE)) & (a < splat(SMALL_GATE)); }
 
+// Products of gates so far from 1 that they are multiplied in.
+constexpr float FAR = 0x1p56f;
 inline bool out_of_range(float c) {
   float size = c < 0 ? -c : c;
-  return !(size > 0x1p-30f && size < 0x1p30f);
+  return !(size > 1 / FAR && size < FAR);
 }
 
 inline bool any(vi mask) {
@@ -39,7 +43,7 @@ inline bool any(vi mask) {
 
 inline vi out_of_range(vf c) {
   const vf square = c * c;
-  return ~((square > splat(0x1p-60f)) & (square < splat(0x1p60f)));
+  return ~((square > splat(1 / (FAR * FAR))) & (square < splat(FAR * FAR)));
 }
 
 // c *= a for n channels, c padded with ones; whether some product is out of range now.

@@ -17,7 +17,8 @@
 
 namespace {
 
-constexpr int64_t SEGMENT = 4096, SMALL_GATE_SEGMENT = 256;  // tokens
+constexpr int64_t SEGMENT = 4096, SHORTEST_SEGMENT = 256;  // tokens
+constexpr int64_t MOST_KEPT = int64_t(1) << 20;            // floats of dX in a segment, if it can be
 
 // One sequence and head: its scratch memory and what happens between the sweeps.
 template <bool DELTA, bool CHANNEL>
@@ -27,24 +28,27 @@ struct BackwardHead {
   int64_t K = x.K, V = x.V, channels = x.gate_channels;
   Blocks<STEP_PART> v_blocks{K, V};
   Blocks<PAIR_PART> k_blocks{V, K};
-  bool gated = x.gate.data, small = gated && !x.log_gate && has_small_gates();
-  int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
+  bool gated = x.gate.data;
   int64_t state = V * padded(K), gradient = K * padded(V);
-  int64_t slots = small ? length : 0, all_terms = gated ? padded(length * channels) : 0;
-  int64_t per_token = gated ? 2 * (length + channels) : 0;  // slot and totals
+  int64_t per_gate = CHANNEL ? padded(V) : gradient;  // floats of dX that a gate stands for
+  int64_t most_small = 0;                             // small gates of a segment, at most
+  int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
+  int64_t gates = gated ? length * channels : 0;
+  int64_t indices = most_small ? length + 1 + most_small + 1 : 0;
   int64_t buf_size = (3 + LANES) * padded(K) + 2 * padded(V);
-  Scratch scratch{state + 2 * gradient + buf_size + segments * state + slots * gradient +
-                  all_terms + per_token};
+  Scratch scratch{state + 2 * gradient + buf_size + segments * state + most_small * per_gate +
+                  padded(gates) + 2 * (indices + (gated ? channels : 0))};
   float* S = scratch.get();  // blocks along K
   float* G = S + state;      // blocks along V
   float* G_end = G + gradient;
   float* buf = G_end + gradient;
   float* checkpoints = buf + buf_size;  // S where segments start
   float* dX = checkpoints + segments * state;
-  float* terms = dX + slots * gradient;
-  int64_t* slot = reinterpret_cast<int64_t*>(terms + all_terms);
-  double* totals = reinterpret_cast<double*>(slot + length);
-  Segment segment{row, 0, 0, terms, slot, dX};
+  float* terms = dX + most_small * per_gate;
+  double* totals = reinterpret_cast<double*>(terms + padded(gates));
+  int64_t* small = reinterpret_cast<int64_t*>(totals + channels);
+  int64_t* channel = small + length + 1;
+  Segment segment{row, 0, 0, terms, most_small ? small : nullptr, channel, dX};
 
   BackwardHead(const Recurrence& x, int64_t sequence, int64_t head) : row(x, sequence, head) {
     load_state(checkpoints);
@@ -55,36 +59,49 @@ struct BackwardHead {
     segment.start = i * length;
     segment.end = (i + 1) * length < row.tokens ? (i + 1) * length : row.tokens;
     std::memcpy(S, checkpoints + i * state, state * 4);
-    for (int64_t t = 0; gated && t < length; ++t) slot[t] = -1;
   }
   void keep_state(int64_t i) { std::memcpy(checkpoints + i * state, S, state * 4); }
 
   void before_sweeps() {
     if (!gated) return;
-    int64_t used = 0;
-    for (int64_t t = segment.start; small && t < segment.end; ++t)
-      if (small_token(t)) slot[t - segment.start] = used++;
-    for (int64_t j = 0; j < length * channels; ++j) terms[j] = 0;
+    if (most_small) {
+      int64_t used = small[0] = 0;
+      for (int64_t t = segment.start; t < segment.end; ++t) {
+        const float* a = row.gate(t);
+        for (int64_t j = 0; j < channels; ++j) channel[used] = j, used += is_small(a[j]);
+        small[t - segment.start + 1] = used;
+      }
+    }
+    for (int64_t j = 0; j < gates; ++j) terms[j] = 0;
     std::memcpy(G_end, G, gradient * 4);
   }
   void after_sweeps() {
     if (gated) write_dgate();
   }
 
-  int64_t segment_length() const {
-    const int64_t most = !gated ? row.tokens : small ? SMALL_GATE_SEGMENT : SEGMENT;
-    return most < row.tokens ? most : row.tokens;
+  // In tokens: so long that what is kept for small gates, at most `most_small`, is not too much.
+  int64_t segment_length() {
+    if (!gated) return row.tokens;
+    int64_t tokens = row.tokens < SEGMENT ? row.tokens : SEGMENT;
+    if (x.log_gate) return tokens;
+    while (count_small(tokens) * per_gate > MOST_KEPT && tokens > SHORTEST_SEGMENT) tokens /= 2;
+    return tokens;
   }
-  bool has_small_gates() const {
-    for (int64_t t = 0; t < row.tokens; ++t)
-      if (small_token(t)) return true;
-    return false;
-  }
-  bool small_token(int64_t t) const {
-    const float* a = row.gate(t);
-    for (int64_t j = 0; j < channels; ++j)
-      if (is_small(a[j])) return true;
-    return false;
+  int64_t count_small(int64_t tokens) {
+    most_small = 0;
+    for (int64_t start = 0; start < row.tokens; start += tokens) {
+      int64_t count = 0;
+      vi counts{};  // lane by lane: a comparison that holds is -1
+      for (int64_t t = start; t < row.tokens && t < start + tokens; ++t) {
+        const float* a = row.gate(t);
+        int64_t j = 0;
+        for (; j + LANES <= channels; j += LANES) counts -= is_small(load(a + j));
+        for (; j < channels; ++j) count += is_small(a[j]);
+      }
+      for (int i = 0; i < LANES; ++i) count += counts[i];
+      if (count > most_small) most_small = count;
+    }
+    return most_small;
   }
 
   // f(block) for all blocks.
@@ -154,6 +171,8 @@ struct BackwardHead {
           out[g] = static_cast<float>(totals[g]);
         else if (!is_small(a[g]))
           out[g] = static_cast<float>(totals[g] / a[g]);
+        else
+          totals[g] = double(a[g]) * out[g];  // and the sum is rid of its errors
       }
     }
   }

@@ -174,9 +174,8 @@ struct ForwardHead {
     after[0] = after[1] = product;
     if (!gated) return both;
     if (CHANNEL) {
-      if (multiply_gates(c, row.gate(t[0]), K))
-        for (int64_t j = 0; j < K; ++j)
-          if (out_of_range(c[j])) scale_state(j, c[j]), c[j] = 1.0f;
+      if (multiply_gates(c, row.gate(t[0]), K))  // all channels, so that the next is far off
+        for (int64_t j = 0; j < K; ++j) scale_state(j, c[j]), c[j] = 1.0f;
       std::memcpy(c + Kp, c, Kp * 4);
       return both && !multiply_gates(c + Kp, row.gate(t[1]), K);
     }

@@ -10,11 +10,19 @@ struct Segment {
   const Row& row;
   int64_t start, end;   // tokens
   float* terms;         // [tokens][gate_channels]: what each token adds to the gates' running sums
-  const int64_t* slot;  // [tokens]: where dX of a token with a small gate is kept, or -1
-  float* dX;            // [slots][K][padded V]
+  const int64_t* small;    // [tokens + 1]: where a token's gates that are small begin in what follows;
+                           // null if there are none
+  const int64_t* channel;  // of each small gate
+  float* dX;               // [small gates][rows of dX that a gate stands for][padded V]
 
-  float* kept(int64_t t) const {
-    return dX + slot[t - start] * row.x.K * padded(row.x.V);
+  bool has_small(int64_t t) const { return small && small[t - start] < small[t - start + 1]; }
+
+  // f(channel, dX) for each gate of token t that is small.
+  template <class F>
+  void each_small(int64_t t, const F& f) const {
+    if (!small) return;
+    const int64_t size = (row.x.gate_channels > 1 ? 1 : row.x.K) * padded(row.x.V);
+    for (int64_t i = small[t - start]; i < small[t - start + 1]; ++i) f(channel[i], dX + i * size);
   }
 };
 
@@ -103,7 +111,7 @@ struct SweepA {
   void finish() {
     if (gated) {
       const float* a = row.gate(segment.start);
-      if (segment.slot[0] >= 0) keep(segment.start);
+      keep(segment.start);
       product *= *a;
       if (CHANNEL) multiply_gates(c, a, K);
     }
@@ -165,17 +173,11 @@ struct SweepA {
   // The gate of token u, between its first step and the last of the token before it.
   void pass_gate(int64_t u) {
     const float* a = row.gate(u);
-    if (segment.slot[u - segment.start] >= 0) keep(u);
+    keep(u);
     if (CHANNEL) {
       if (!multiply_gates(c, a, K)) return;
-      for (int64_t j = 0; j < K; ++j) {
-        if (!out_of_range(c[j])) continue;
-        for (int i = 0; i < block.vectors(); ++i) {
-          float* g = G + block.at(j, i);
-          store(g, c[j] * load(g));
-        }
-        c[j] = 1.0f;
-      }
+      take_off();
+      for (int64_t j = 0; j < K; ++j) c[j] = 1.0f;
       return;
     }
     product *= *a;
@@ -195,10 +197,13 @@ struct SweepA {
     for (int64_t j = 0; j < K; ++j)
       for (int i = 0; i < block.vectors(); ++i) store(G + block.at(j, i), whole(j, i));
   }
+  // dX of what token u's gates are small for.
   void keep(int64_t u) const {
-    for (int64_t j = 0; j < K; ++j)
-      for (int i = 0; i < block.vectors(); ++i)
-        store(segment.kept(u) + j * padded(V) + block.start + i * LANES, whole(j, i));
+    segment.each_small(u, [&](int64_t channel, float* dX) {
+      for (int64_t j = 0; j < (CHANNEL ? 1 : K); ++j)
+        for (int i = 0; i < block.vectors(); ++i)
+          store(dX + j * padded(V) + block.start + i * LANES, whole(channel + j, i));
+    });
   }
 
   INLINE inline void prefetch_step(int64_t s) const {
@@ -306,13 +311,14 @@ struct SweepB {
     vf after[2][MOST];  // the products of gates after either step
     if (gated) {
       if (factor[0] == 0) {
-        if (GRAD && is_kept(t[0])) small_gate(t[0]);
+        if (GRAD) small_gates(t[0], nullptr);
         if (multiply(t[0], product, c)) rescale();
       }
       for (int i = 0; i < nv; ++i) after[0][i] = after[1][i] = CHANNEL ? c[i] : splat(product);
       if (both && factor[1] == 0) {
         float next = product;
-        if (is_kept(t[1]) || multiply(t[1], next, after[1])) both = false;
+        // with gates on channels the first step's writing is easily accounted for
+        if ((!CHANNEL && segment.has_small(t[1])) || multiply(t[1], next, after[1])) both = false;
         if (!CHANNEL)
           for (int i = 0; i < nv; ++i) after[1][i] = splat(next);
       }
@@ -327,6 +333,7 @@ struct SweepB {
       pair.d_o[m] = x.d_o + row.token(t[m]) * V;
       pair.out[m] = GRAD && factor[m] + 1 == n;
     }
+    if (GRAD && CHANNEL && both) small_gates(t[1], after[0]);
     if (!both) {
       for (int i = 0; i < nv; ++i) pair.k[1][i] = vf{};
       pair.u[1] = pair.u[0], pair.dv[1] = pair.dv[0], pair.out[1] = false;
@@ -346,8 +353,6 @@ struct SweepB {
   void finish() { rescale(); }
 
  private:
-  bool is_kept(int64_t t) const { return segment.slot[t - segment.start] >= 0; }
-
   // u over the product of gates: what was written into S.
   const float* written(int64_t s, float product, float* to) const {
     if (!DELTA && product == 1.0f) return row.v(s);
@@ -431,23 +436,38 @@ struct SweepB {
     for (int i = 0; i < block.vectors(); ++i) c[i] = splat(1.0f);
   }
 
-  // <dX_t, S_{t-1}> where the gate is small, for this block's channels.
-  void small_gate(int64_t t) const {
-    const float* dX = segment.kept(t);
-    const float* a = row.gate(t);
+  // <dX_t, S_{t-1}> where the gate is small, for this block's channels. If token t is the second of a
+  // pair, S in memory is that before the first; `after` are the products of gates behind the first.
+  void small_gates(int64_t t, const vf* after) const {
     float* dgate = x.dgate + row.token(t) * x.gate_channels;
-    double whole = 0;
-    for (int64_t j = 0; j < block.count(); ++j) {
-      const int64_t channel = block.start + j;
-      if (CHANNEL && !is_small(a[channel])) continue;
-      double along = 0;
-      for (int64_t m = 0; m < V; ++m)
-        along += double(dX[channel * padded(V) + m]) * S[block.element(m, j)];
-      along *= CHANNEL ? c[j / LANES][j % LANES] : product;
-      if (CHANNEL) dgate[channel] = static_cast<float>(along);
-      whole += along;
-    }
-    if (!CHANNEL) *dgate = static_cast<float>((block.start ? *dgate : 0.0f) + whole);
+    segment.each_small(t, [&](int64_t channel, const float* dX) {
+      if (!CHANNEL) {
+        double along = block.start ? *dgate : 0.0;
+        for (int64_t j = 0; j < block.count(); ++j)
+          along += double(product) * along_state(dX + (block.start + j) * padded(V), j);
+        *dgate = static_cast<float>(along);
+        return;
+      }
+      const int64_t j = channel - block.start;
+      if (j < 0 || j >= block.count()) return;
+      float along = (after ? after : c)[j / LANES][j % LANES] * along_state(dX, j);
+      if (after) along += row.k(t - 1)[channel] * dot(dX, row.v(t - 1), V);
+      dgate[channel] = along;
+    });
+  }
+  // <dX, S> of channel j, which lies strided.
+  float along_state(const float* dX, int64_t j) const {
+    constexpr int CHAINS = 8;  // of sums, or each addition would wait for the one before
+    const float* s = S + block.element(0, j);
+    const int64_t stride = block.element(1, j) - block.element(0, j);
+    float along[CHAINS] = {};
+    int64_t m = 0;
+    for (; m + CHAINS <= V; m += CHAINS, s += CHAINS * stride)
+      for (int i = 0; i < CHAINS; ++i) along[i] += dX[m + i] * s[i * stride];
+    for (; m < V; ++m, s += stride) along[0] += dX[m] * *s;
+    for (int n = CHAINS / 2; n; n /= 2)
+      for (int i = 0; i < n; ++i) along[i] += along[i + n];
+    return along[0];
   }
 
   INLINE inline void prefetch_step(int64_t s) const {
