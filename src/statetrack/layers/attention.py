@@ -128,6 +128,8 @@ class Attention(Mixer):
         length = state.length + count
         k_past, v_past = state.k.to(dtype), state.v.to(dtype)
         if aligned:
+            # A copy at every step: it takes less time than attention takes to read the cache, and
+            # room to grow in place would have to be shared between states that branch.
             k, v = torch.cat([k_past, k], 1), torch.cat([v_past, v], 1)
         else:
             size = max(past, int(length.max()))
