@@ -43,7 +43,7 @@ def test_tensors_and_options(norm: str) -> None:
     theirs = state(norm)
     model = convert(CONFIG, theirs)
     (mixer,) = model.config.mixers
-    assert (mixer.num_heads, mixer.conv_size, mixer.head_norm_eps) == (2, 0, 1e-4)
+    assert (mixer.num_heads, mixer.conv_size, mixer.output_norm_eps) == (2, 0, 1e-4)
     assert (mixer.gate_logit_normalizer, mixer.gate_low_rank_dim) == (16, 16)
     ours = model.blocks[0].mixer.state_dict()
     for name, other in (

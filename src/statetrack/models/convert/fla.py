@@ -101,7 +101,7 @@ def _common(options: Options, num_heads: int, use_short_conv: bool = True) -> di
         "allow_neg_eigval": options.get("allow_neg_eigval", False),
         "num_heads": options.get("num_heads", num_heads),
         "conv_size": conv if options.get("use_short_conv", use_short_conv) else 0,
-        "head_norm_eps": options.get("norm_eps", 1e-6),
+        "output_norm_eps": options.get("norm_eps", 1e-6),
     }
 
 

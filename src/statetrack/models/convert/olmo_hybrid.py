@@ -19,7 +19,7 @@ IN_FILES = {
 }
 """What transformers calls its modules, and these in the files that it writes and reads."""
 
-HEAD_NORM_EPS = 1e-5  # of the norm on each head, whatever rms_norm_eps is
+OUTPUT_NORM_EPS = 1e-5  # of the norm on each head, whatever rms_norm_eps is
 
 
 def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -81,7 +81,7 @@ def _gated_delta_net(options: Options) -> MixerConfig:
         expand_k=key_heads * key_size / hidden_size,
         expand_v=value_heads * value_size / hidden_size,
         conv_size=options.get("linear_conv_kernel_dim", 4),
-        head_norm_eps=HEAD_NORM_EPS,
+        output_norm_eps=OUTPUT_NORM_EPS,
     )
 
 
