@@ -41,10 +41,17 @@ def models() -> dict[str, Callable[[], Any]]:
     hybrid = transformers.OlmoHybridConfig(
         **tokens, **size, num_attention_heads=4, intermediate_size=768
     )
+    qwen = transformers.Qwen3NextConfig(
+        **tokens, **size, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+        linear_num_key_heads=4, linear_num_value_heads=8, linear_key_head_dim=64,
+        linear_value_head_dim=64, num_experts=16, num_experts_per_tok=2, moe_intermediate_size=64,
+        shared_expert_intermediate_size=64,
+    )  # fmt: skip
     return {
         "Mamba": lambda: transformers.MambaForCausalLM(mamba),
         "Mamba2": lambda: transformers.Mamba2ForCausalLM(mamba2),
         "OLMo-Hybrid": lambda: transformers.OlmoHybridForCausalLM(hybrid),
+        "Qwen3-Next": lambda: transformers.Qwen3NextForCausalLM(qwen),
     }
 
 
@@ -118,10 +125,11 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
 
 
 def main(
-    only: tuple[Literal["Mamba", "Mamba2", "OLMo-Hybrid"], ...] = (
+    only: tuple[Literal["Mamba", "Mamba2", "OLMo-Hybrid", "Qwen3-Next"], ...] = (
         "Mamba",
         "Mamba2",
         "OLMo-Hybrid",
+        "Qwen3-Next",
     ),
     threads: int = 1,
     rounds: int = 5,

@@ -34,7 +34,7 @@ def candidates(seed: int) -> dict[str, RunConfig]:
     mamba = presets.demo_parity("mamba", allow_neg_eigval=True, seed=seed)
     delta = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=seed)
     swaps = presets.demo_swaps(allow_neg_eigval=True, seed=seed)
-    robust = _training(_mixer(swaps, beta_stretch=0.1, head_norm_eps=1e-3), saturation=0.03)
+    robust = _training(_mixer(swaps, beta_stretch=0.1, output_norm_eps=1e-3), saturation=0.03)
     return {
         "Mamba (demo)": mamba,
         "Mamba, no final norm": _model(mamba, final_norm=False),
@@ -44,11 +44,11 @@ def candidates(seed: int) -> dict[str, RunConfig]:
         "Mamba, 300 steps": _training(mamba, steps=300),
         "DeltaNet (demo)": delta,
         "DeltaNet, plain": _training(
-            _mixer(delta, beta_stretch=0.0, head_norm_eps=1e-6), saturation=0.0
+            _mixer(delta, beta_stretch=0.0, output_norm_eps=1e-6), saturation=0.0
         ),
         "DeltaNet, no stretch": _mixer(delta, beta_stretch=0.0),
         "DeltaNet, no penalty": _training(delta, saturation=0.0),
-        "DeltaNet, head-norm eps 1e-6": _mixer(delta, head_norm_eps=1e-6),
+        "DeltaNet, output-norm eps 1e-6": _mixer(delta, output_norm_eps=1e-6),
         "Mamba [0,1] (demo)": _mixer(mamba, allow_neg_eigval=False),
         "DeltaNet [0,1] (demo)": _mixer(delta, allow_neg_eigval=False),
         "swaps, plain, 400 steps": _training(swaps, steps=400),

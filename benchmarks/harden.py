@@ -37,7 +37,7 @@ def config(name: str, seed: int) -> RunConfig:
     if name == "parity, Mamba":
         return presets.demo_parity("mamba", allow_neg_eigval=True, seed=seed)
     robust = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=seed)
-    plain = replace(robust.model.mixers[0], beta_stretch=0.0, head_norm_eps=1e-6)  # type: ignore[call-arg]
+    plain = replace(robust.model.mixers[0], beta_stretch=0.0, output_norm_eps=1e-6)  # type: ignore[call-arg]
     return replace(
         robust,
         model=replace(robust.model, mixer=plain),

@@ -151,7 +151,8 @@ def test_a_hybrid_with_attention(command: Command, tmp_path: Path) -> None:
     flags = [
         "--mixer=attention,delta_net,mamba,delta_net", "--mixer0-num-heads=2",
         "--mixer1-num-heads=2", "--mixer3-num-heads=4", "--allow-neg-eigval", "--num-layers=4",
-        "--hidden-size=8", "--mlp=none", "--steps=2", "--batch-size=4",
+        "--hidden-size=8", "--mlp-size=4", "--mlp-after", "attention", "mamba", "--steps=2",
+        "--batch-size=4",
     ]  # fmt: skip
     code, out, _ = command("train", *flags, "--out", tmp_path / "run")
     assert code == 0
@@ -159,10 +160,12 @@ def test_a_hybrid_with_attention(command: Command, tmp_path: Path) -> None:
     config = Run.open(tmp_path / "run").config
     switches = [mixer.allow_neg_eigval for mixer in config.model.mixers]
     assert switches == [False, True, True, True]
+    assert config.model.mlp_after == ("attention", "mamba")
     again = ["--config", tmp_path / "run" / "config.json", "--no-allow-neg-eigval"]
     assert command("train", *again, "--out", tmp_path / "again").code == 0
     other = Run.open(tmp_path / "again").config
     assert [mixer.allow_neg_eigval for mixer in other.model.mixers] == [False] * 4
+    assert other.model.mlp_after == ("attention", "mamba")
     assert command("eval", tmp_path / "run", "--lengths=5", "--samples=4").code == 0
 
     # one layer set apart by a file: then each has its own flag

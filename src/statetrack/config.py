@@ -12,7 +12,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -41,6 +41,7 @@ class Named:
     """Base of configurations that are chosen by name (mixers, tasks)."""
 
     kind: ClassVar[str]
+    renamed: ClassVar[Mapping[str, str]] = {}  # options that once had another name, old to new
 
     if TYPE_CHECKING:
 
@@ -123,6 +124,11 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
         cls = cls.class_for(data["name"])
         if "name" not in hints(cls):
             del data["name"]
+        for old, new in cls.renamed.items():
+            if old in data and new in data:
+                raise UserError(f"{where} has both {old} and {new}, the same option's new name")
+            if old in data and new in hints(cls):
+                data[new] = data.pop(old)
     allowed = hints(cls)
     for key in data:
         if key not in allowed:

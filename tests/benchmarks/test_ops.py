@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -65,11 +67,14 @@ def test_expectations_are_of_candidates() -> None:
 
 
 def test_peers_are_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = {re.split("[<>=]", wanted)[0] for wanted in project["dependencies"]}
     for name in processes.ENVIRONMENTS:
         lines = (ROOT / "requirements" / f"peers-{name}.txt").read_text().splitlines()
         wanted = [line for line in lines if line and not line.startswith("#")]
         assert "torch==2.13.0" in wanted
         assert all(line.count("==") == 1 for line in wanted)
+        assert ours <= {line.split("==")[0] for line in wanted}
 
 
 # -- the gate -------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def delta_net_parts(layer: DeltaNet, x: Tensor) -> tuple[Tensor, Tensor, Tensor,
 def delta_net(layer: DeltaNet, x: Tensor) -> tuple[Tensor, Tensor]:
     """y [T, hidden_size] and S [H, K, V]."""
     q, k, v, beta = delta_net_parts(layer, x)
-    gain, eps = layer.norm.weight, layer.config.head_norm_eps
+    gain, eps = layer.norm.weight, layer.config.output_norm_eps
     outputs = []
     states = [torch.zeros(layer.key_size, layer.value_size).double()] * layer.config.num_heads
     for t in range(len(x)):
@@ -96,7 +96,7 @@ def delta_layer(layer: DeltaNet, x: Tensor) -> tuple[Tensor, Tensor]:
                 factor = torch.eye(K) - beta[t, j, h] * torch.outer(k, k)
                 S = factor @ S + beta[t, j, h] * torch.outer(k, v)
             o = S.T @ parts[0][t, own] / K**0.5
-            o = layer.norm.weight * o / torch.sqrt((o**2).mean() + c.head_norm_eps)
+            o = layer.norm.weight * o / torch.sqrt((o**2).mean() + c.output_norm_eps)
             if c.output_gate:
                 z = layer.g_proj.weight[h * V : (h + 1) * V] @ x[t]
                 o = o * z * torch.sigmoid(z)

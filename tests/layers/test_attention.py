@@ -143,12 +143,12 @@ def test_only_the_distance_of_two_positions_counts():
     q, k = normal(1, 1, 2, 8), normal(1, 1, 2, 8)
 
     def scores(m: int, n: int) -> Tensor:
-        at = [rotate(x, torch.tensor([t]), 100.0) for x, t in ((q, m), (k, n))]
+        at = [rotate([x], torch.tensor([t]), 100.0)[0] for x, t in ((q, m), (k, n))]
         return (at[0] * at[1]).sum(-1)
 
     assert_close(scores(40, 33), scores(7, 0), 1e-12)
     assert (scores(40, 33) - scores(40, 34)).abs().max() > 1e-3
-    assert_close(rotate(q, torch.tensor([0]), 100.0), q, 1e-15)
+    assert_close(rotate([q], torch.tensor([0]), 100.0)[0], q, 1e-15)
 
 
 def test_the_cache_has_the_type_of_the_weights():

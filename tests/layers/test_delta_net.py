@@ -18,7 +18,7 @@ from tests.ops.common import assert_close
     [
         {"num_heads": 4},
         {"num_heads": 3, "expand_k": 0.5, "expand_v": 2.0},
-        {"num_heads": 1, "head_norm_eps": 0.1, "conv_size": 2},
+        {"num_heads": 1, "output_norm_eps": 0.1, "conv_size": 2},
     ],
     ids=["plain", "expanded", "one-head"],
 )

@@ -24,7 +24,7 @@ from tests.ops.common import assert_close, draw, spread, unit, with_exact
     [
         {"num_heads": 3, "num_householder": 1},
         {"num_heads": 2, "expand_k": 0.5, "expand_v": 2.0, "output_gate": True},
-        {"num_heads": 1, "num_v_heads": 2, "num_householder": 3, "head_norm_eps": 0.1},
+        {"num_heads": 1, "num_v_heads": 2, "num_householder": 3, "output_norm_eps": 0.1},
     ],
     ids=["one-factor", "two-factors-gated-output", "three-factors-shared-keys"],
 )

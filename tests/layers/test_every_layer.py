@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig, SequenceModel
+from tests.layers.common import LAYERS
 
 SWITCHED = [name for name, config in MIXERS.items() if not config.no_switch]
 SIGNED_GATE = [name for name, config in MIXERS.items() if hasattr(config, "allow_neg_gate")]
@@ -20,6 +21,10 @@ VARIANTS = (
     + [MIXERS[name](**{switch: True}) for name, switch in SWITCHES]
     + [MIXERS[name](allow_neg_eigval=True, allow_neg_gate=True) for name in SIGNED_GATE]
 )
+
+
+def test_states_and_masks_are_tested_for_every_layer():
+    assert {param.values[0].name for param in LAYERS} == MIXERS.keys()
 
 
 def test_the_layers_with_a_signed_gate():

@@ -25,7 +25,7 @@ SWITCHES = [
     [
         {"num_heads": 3},
         {"num_heads": 2, "num_v_heads": 4, "expand_k": 0.5, "expand_v": 1.0},
-        {"num_heads": 1, "output_gate": False, "head_norm_eps": 0.1},
+        {"num_heads": 1, "output_gate": False, "output_norm_eps": 0.1},
     ],
     ids=["plain", "shared-keys", "no-output-gate"],
 )

@@ -45,7 +45,7 @@ def reference(layer: GLA, x: Tensor) -> tuple[Tensor, Tensor]:
         for h in range(heads):
             states[h] = torch.diag(a[t, h]) @ states[h] + torch.outer(k[t, h], v[t, h])
             o = states[h].T @ q[t, h] / math.sqrt(K)
-            o = layer.norm.weight * o / torch.sqrt((o**2).mean() + layer.config.head_norm_eps)
+            o = layer.norm.weight * o / torch.sqrt((o**2).mean() + layer.config.output_norm_eps)
             parts.append(o * g[t, h] * torch.sigmoid(g[t, h]))
         outputs.append(layer.o_proj.weight @ torch.cat(parts))
     return torch.stack(outputs), torch.stack(states)
@@ -56,7 +56,7 @@ def reference(layer: GLA, x: Tensor) -> tuple[Tensor, Tensor]:
     [
         {"num_heads": 3},
         {"num_heads": 2, "expand_k": 1.0, "expand_v": 0.5, "gate_low_rank_dim": 3},
-        {"num_heads": 1, "head_norm_eps": 0.1, "gate_logit_normalizer": 16.0},
+        {"num_heads": 1, "output_norm_eps": 0.1, "gate_logit_normalizer": 16.0},
     ],
     ids=["plain", "expanded", "normaliser"],
 )

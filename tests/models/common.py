@@ -42,6 +42,7 @@ MODELS = [
         "norm-after": small(
             mixer=(DELTA, ATTENTION), norm_after=("attention",), num_layers=4, norm_eps=0.1
         ),
+        "mlp-after": small(mixer=(DELTA, MAMBA), mlp_after=("mamba",), num_layers=4),
         "diagonal_rnn": small(
             mixer=DIAGONAL, num_layers=1, norm="layer", residual=False, mlp="none"
         ),

@@ -40,6 +40,13 @@ def test_absent_keys_are_defaults_and_whole_numbers_are_numbers():
     assert type(config.mixer.dt_max) is float
 
 
+def test_old_names_of_options():
+    config = read({"mixer": {"name": "delta_net", "head_norm_eps": 0.5}})
+    assert config == ModelConfig(mixer=DeltaNetConfig(output_norm_eps=0.5))
+    with pytest.raises(UserError, match=r"model\.mixer has both head_norm_eps and output_norm_eps"):
+        read({"mixer": {"name": "gla", "head_norm_eps": 0.5, "output_norm_eps": 0.5}})
+
+
 def test_frozen():
     config = ModelConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -95,6 +102,9 @@ def test_bad_json(data, message):
         ({"norm": "batch"}, "norm must be one of"),
         ({"norm_after": ("mamba",)}, "norm_after must be one of delta_net; got 'mamba'"),
         ({"mlp": "relu"}, "mlp must be one of"),
+        ({"mlp_after": ("mamba",)}, "mlp_after must be one of delta_net; got 'mamba'"),
+        ({"mlp_after": ()}, r"mlp_after names the mixers with an MLP.*mlp_after = \[\]"),
+        ({"mlp_after": ("delta_net",), "mlp": "none"}, "mlp says which; got mlp = none"),
         ({"mixer": ()}, "pattern of mixers"),
         ({"mixer": (DELTA, MAMBA), "num_layers": 3}, "2 mixers for 3 layers"),
         ({"mixer": (DELTA, MAMBA, DELTA), "num_layers": 2}, "3 mixers for 2 layers"),

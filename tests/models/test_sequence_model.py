@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from statetrack.errors import UserError
 from statetrack.experiments import presets
-from statetrack.layers import DeltaNetConfig, MambaConfig
+from statetrack.layers import MIXERS, DeltaNetConfig, MambaConfig, MLSTMConfig, SLSTMConfig
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.training import TrainingConfig
 from statetrack.training.optim import make_optimizer
@@ -90,7 +90,7 @@ def by_hand(model: SequenceModel, x: torch.Tensor) -> torch.Tensor:
         y = block.mixer(x if after else norm(x, block.mixer_norm))[0]
         y = norm(y, block.mixer_norm) if after else y
         x = x + y if config.residual else y
-        if config.mlp != "none":
+        if config.mlp != "none" and block.mixer.config.name in (config.mlp_after or MIXERS):
             inner = (x if after else norm(x, block.mlp_norm)) @ block.mlp.gate_up.weight.T
             gate, up = inner[..., : config.mlp_size], inner[..., config.mlp_size :]
             act = gate * torch.sigmoid(gate) if config.mlp == "swiglu" else F.gelu(gate)
@@ -115,6 +115,15 @@ def test_forward_is_its_parts_in_order(config):
 def test_hybrids_repeat_their_pattern():
     model = SequenceModel(small(mixer=(DELTA, MAMBA), num_layers=4))
     assert [block.mixer.config for block in model.blocks] == [DELTA, MAMBA, DELTA, MAMBA]
+
+
+def test_an_xlstm_of_7_to_1_has_mlps_after_slstm_only():
+    mixers = (*[MLSTMConfig(expand=1.0)] * 7, SLSTMConfig(num_heads=2))
+    model = SequenceModel(
+        small(mixer=mixers, num_layers=16, mlp="gated_gelu", mlp_after=("slstm",), norm="layer")
+    )
+    assert [block.mlp is not None for block in model.blocks] == [*[False] * 7, True] * 2
+    assert_close(model.double()(tokens(2, 9))[0], by_hand(model, tokens(2, 9)), 1e-11)
 
 
 def test_one_hot_has_no_embedding_weights():

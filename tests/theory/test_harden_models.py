@@ -149,7 +149,7 @@ def test_weights_give_back_the_heads_that_are_written():
     heads = delta_net.read_heads(model, seen)
     heads[0].v[0] = -3.0  # below what SiLU gives: everything is scaled down
     made = delta_net.write_heads(model, seen, heads)
-    scale = (made.config.mixers[0].head_norm_eps / mixer.head_norm_eps) ** 0.5
+    scale = (made.config.mixers[0].output_norm_eps / mixer.output_norm_eps) ** 0.5
     assert scale == pytest.approx(0.25 / 3)
     for old, new in zip(heads, delta_net.read_heads(made, seen), strict=True):
         assert torch.allclose(old.k, new.k, atol=1e-5)

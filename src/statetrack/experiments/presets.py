@@ -208,7 +208,7 @@ def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConf
                 num_heads=2,
                 conv_size=0,
                 beta_stretch=0.1,
-                head_norm_eps=1e-2,
+                output_norm_eps=1e-2,
             ),
         )
         training = TrainingConfig(steps=300, batch_size=64, saturation=0.05)

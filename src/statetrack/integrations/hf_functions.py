@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.layers.common import l2_normalize
 from statetrack.ops import (
     delta_rule,
     delta_rule_step,
@@ -23,6 +22,7 @@ from statetrack.ops import (
     selective_scan_step,
     short_conv,
 )
+from statetrack.ops.l2_norm import l2_normalize
 
 ACTIVATIONS = ("silu", "swish")
 

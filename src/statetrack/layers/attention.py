@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -121,13 +122,15 @@ class Attention(Mixer):
         q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.unflatten(-1, (-1, self.head_size)) for part in (q, k, v))
         if self.config.rope_base is not None:
-            q, k = (rotate(part, positions, self.config.rope_base) for part in (q, k))
+            q, k = rotate((q, k), positions, self.config.rope_base)
         dtype = self.o_proj.weight.dtype
         q, k, v = (part.to(dtype) for part in (q, k, v))
         count = T if valid is None else valid.sum(1)
         length = state.length + count
         k_past, v_past = state.k.to(dtype), state.v.to(dtype)
         if aligned:
+            # A copy at every step: it takes less time than attention takes to read the cache, and
+            # room to grow in place would have to be shared between states that branch.
             k, v = torch.cat([k_past, k], 1), torch.cat([v_past, v], 1)
         else:
             size = max(past, int(length.max()))
@@ -155,18 +158,21 @@ class Attention(Mixer):
         return None
 
 
-def rotate(x: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Turn each pair (x_i, x_{i + D/2}) by position * base^(-2 i / D).
+def rotate(parts: Sequence[Tensor], positions: Tensor, base: float) -> list[Tensor]:
+    """Turn each pair (x_i, x_{i + D/2}) of every part by position * base^(-2 i / D).
 
-    x: [B, T, H, D]; positions: [T] or [B, T]. In float32 or wider.
+    parts: [B, T, H, D], each with its own H; positions: [T] or [B, T]. In float32 or wider.
     """
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    half = x.shape[-1] // 2
-    frequencies = base ** (-torch.arange(half, dtype=x.dtype, device=x.device) / half)
+    dtype, half = parts[0].dtype, parts[0].shape[-1] // 2
+    dtype = torch.promote_types(dtype, torch.float32)
+    frequencies = base ** (-torch.arange(half, dtype=dtype, device=positions.device) / half)
     angles = (positions[..., None] * frequencies)[..., None, :]  # [.., T, 1, D / 2]
     cos, sin = angles.cos(), angles.sin()
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    turned = []
+    for x in parts:
+        a, b = x.to(dtype).chunk(2, -1)
+        turned.append(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+    return turned
 
 
 def _put(cache: Tensor, new: Tensor, positions: Tensor, there: Tensor, size: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -24,6 +25,7 @@ class MixerConfig(Named):
     """Options of a layer; each layer's own class adds what is special to it."""
 
     kind: ClassVar[str] = "mixer"
+    renamed: ClassVar[Mapping[str, str]] = {"head_norm_eps": "output_norm_eps"}
     name: ClassVar[str]
     label: ClassVar[str]
     has_beta: ClassVar[bool] = False  # whether the saturation penalty has something to act on

@@ -182,15 +182,6 @@ class Gate(NamedTuple):
         )
 
 
-def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """x / sqrt(sum(x^2) + eps) over the last dimension, in float32 or wider.
-
-    Not in bfloat16: a key even 0.5 % too long makes I - 2 k k^T an expansion.
-    """
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
-
-
 def xavier_(weight: Tensor) -> None:
     """Xavier-uniform initialisation in place, with the gain of flash-linear-attention."""
     bound = 2**-2.5 * math.sqrt(6 / sum(weight.shape))

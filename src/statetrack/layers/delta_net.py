@@ -25,11 +25,11 @@ from statetrack.layers.common import (
     ShortConv,
     first_window,
     head_size,
-    l2_normalize,
     xavier_,
 )
 from statetrack.layers.transitions import HouseholderProduct
 from statetrack.ops import delta_product
+from statetrack.ops.l2_norm import l2_normalize
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,11 @@ class DeltaNetConfig(MixerConfig):
     )
     expand_k: float = option(1.0, "key size of all heads together / hidden size")
     expand_v: float = option(1.0, "value size of all heads together / hidden size")
-    conv_size: int = option(4, "width of the causal convolution on q, k, v; 0 for none")
+    conv_size: int = option(
+        4, "width of the causal convolution, with SiLU, on q, k, v; 0: SiLU on v, and no more"
+    )
     output_gate: bool = option(False, "multiply the output by SiLU of a projection of x")
-    head_norm_eps: float = option(1e-6, "epsilon of the norm on each head's output")
+    output_norm_eps: float = option(1e-6, "epsilon of the norm of what each head reads")
     beta_stretch: float = option(0.0, "d > 0 stretches beta past its ends by d and clips it")
 
     def __post_init__(self) -> None:
@@ -63,7 +65,7 @@ class DeltaNetConfig(MixerConfig):
         at_least("expand_k", self.expand_k, 0)
         at_least("expand_v", self.expand_v, 0)
         at_least("conv_size", self.conv_size, 0)
-        at_least("head_norm_eps", self.head_norm_eps, 0)
+        at_least("output_norm_eps", self.output_norm_eps, 0)
         at_least("beta_stretch", self.beta_stretch, 0)
 
     @property
@@ -133,11 +135,11 @@ class DeltaNet(Mixer):
         self.norm: nn.Module
         self.g_proj: nn.Linear | None = None
         if c.output_gate:
-            self.norm = GatedRMSNorm(self.value_size, c.head_norm_eps, gate_first=False)
+            self.norm = GatedRMSNorm(self.value_size, c.output_norm_eps, gate_first=False)
             self.g_proj = nn.Linear(hidden_size, values, bias=False)
             xavier_(self.g_proj.weight)
         else:
-            self.norm = RMSNorm(self.value_size, c.head_norm_eps)
+            self.norm = RMSNorm(self.value_size, c.output_norm_eps)
         self.o_proj = nn.Linear(values, hidden_size, bias=False)
         for part in (
             *torch.split(self.qkv_proj.weight, [keys] * (1 + n) + [values] * n),

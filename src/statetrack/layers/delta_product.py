@@ -18,6 +18,9 @@ class DeltaProductConfig(DeltaNetConfig):
     label: ClassVar[str] = "DeltaProduct"
     about: ClassVar[str] = "A(x) a product of n generalised Householder matrices I - beta k k^T"
 
+    conv_size: int = option(
+        4, "width of the causal convolution, with SiLU, on q, k, v; 0: SiLU without it"
+    )
     num_householder: int = option(2, "n, the steps of the delta rule per token")
 
     def __post_init__(self) -> None:

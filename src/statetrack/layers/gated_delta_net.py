@@ -24,6 +24,9 @@ class GatedDeltaNetConfig(DeltaNetConfig):
     about: ClassVar[str] = "A(x) = a (I - beta k k^T) with a scalar gate a per head"
 
     expand_v: float = option(2.0, "value size of all heads together / hidden size")
+    conv_size: int = option(
+        4, "width of the causal convolution, with SiLU, on q, k, v; 0: SiLU without it"
+    )
     output_gate: bool = option(True, "multiply the output by SiLU of a projection of x")
     allow_neg_gate: bool = option(False, "the gate a in [-1,1] instead of [0,1]")
 

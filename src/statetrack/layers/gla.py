@@ -35,10 +35,12 @@ class GLAConfig(MixerConfig):
     num_heads: int = option(4, "heads, each with its own state")
     expand_k: float = option(0.5, "key size of all heads together / hidden size")
     expand_v: float = option(1.0, "value size of all heads together / hidden size")
-    conv_size: int = option(0, "width of the causal convolution on q, k, v; 0 for none")
+    conv_size: int = option(
+        0, "width of the causal convolution, with SiLU, on q, k, v; 0 for neither"
+    )
     gate_low_rank_dim: int = option(16, "rank of the decay's projection")
     gate_logit_normalizer: float = option(1.0, "n in a = sigmoid(W x)^(1/n)")
-    head_norm_eps: float = option(1e-6, "epsilon of the norm on each head's output")
+    output_norm_eps: float = option(1e-6, "epsilon of the norm of what each head reads")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,7 +49,7 @@ class GLAConfig(MixerConfig):
         at_least("expand_v", self.expand_v, 0)
         at_least("conv_size", self.conv_size, 0)
         at_least("gate_low_rank_dim", self.gate_low_rank_dim, 1)
-        at_least("head_norm_eps", self.head_norm_eps, 0)
+        at_least("output_norm_eps", self.output_norm_eps, 0)
         if not 0 < self.gate_logit_normalizer < float("inf"):
             got = self.gate_logit_normalizer
             raise UserError(f"gate_logit_normalizer must be a finite number above 0; got {got}")
@@ -90,7 +92,7 @@ class GLA(Mixer):
         up = nn.Linear(c.gate_low_rank_dim, keys)
         self.decay_proj = nn.Sequential(down, up)
         self.gate_proj = nn.Linear(hidden_size, values, bias=False)
-        self.norm = GatedRMSNorm(self.value_size, c.head_norm_eps, gate_first=False)
+        self.norm = GatedRMSNorm(self.value_size, c.output_norm_eps, gate_first=False)
         self.o_proj = nn.Linear(values, hidden_size, bias=False)
         for part in (
             *torch.split(self.qkv_proj.weight, self.sizes),

@@ -28,8 +28,8 @@ class MambaConfig(MixerConfig):
 
     d_state: int = option(16, "states per channel")
     expand: int = option(2, "channels / hidden size")
-    conv_size: int = option(4, "width of the causal convolution; 0 for none")
-    dt_rank: int | None = option(None, "rank of the step size's projection; hidden size / 16")
+    conv_size: int = option(4, "width of the causal convolution, with SiLU; 0: SiLU without it")
+    dt_rank: int | None = option(None, "rank of the step size's projection; None: hidden size / 16")
     dt_min: float = option(1e-3, "least step size at initialisation")
     dt_max: float = option(1e-1, "greatest step size at initialisation")
 

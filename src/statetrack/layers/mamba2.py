@@ -36,12 +36,14 @@ class Mamba2Config(MixerConfig):
     expand: int = option(2, "channels / hidden size")
     head_dim: int = option(64, "channels per head")
     n_groups: int = option(1, "groups of heads that share B and C")
-    conv_size: int = option(4, "width of the causal convolution on x, B, C; 0 for none")
+    conv_size: int = option(
+        4, "width of the causal convolution, with SiLU, on x, B, C; 0: SiLU without it"
+    )
     dt_min: float = option(1e-3, "least step size at initialisation")
     dt_max: float = option(1e-1, "greatest step size at initialisation")
     dt_limit_min: float = option(0.0, "least step size ever")
     dt_limit_max: float | None = option(None, "greatest step size ever; None for no limit")
-    output_norm_eps: float = option(1e-5, "epsilon of the norm before the output projection")
+    output_norm_eps: float = option(1e-5, "epsilon of the norm of what all heads read")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,7 +39,9 @@ class MLSTMConfig(MixerConfig):
 
     num_heads: int = option(4, "heads, each with its own state")
     expand: float = option(2.0, "channels / hidden size, rounded up to a multiple of 64 channels")
-    conv_size: int = option(4, "width of the causal convolution for q and k; 0 for none")
+    conv_size: int = option(
+        4, "width of the causal convolution, with SiLU, for q and k; 0: SiLU without it"
+    )
     qkv_block_size: int = option(4, "size of the blocks in the projections to q, k and v")
     gate_init: Literal["xlstm", "standard"] = option(
         "xlstm", "gate biases at first: i near 0 and f from 3 to 6, or all within hidden size^-1/2"

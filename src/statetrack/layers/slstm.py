@@ -30,7 +30,9 @@ class SLSTMConfig(MixerConfig):
     about: ClassVar[str] = "no linear RNN: h enters exponential gates through a matrix per head"
 
     num_heads: int = option(4, "heads, each with its own recurrent matrices")
-    conv_size: int = option(4, "width of the causal convolution for i and f; 0 for none")
+    conv_size: int = option(
+        4, "width of the causal convolution, with SiLU, for i and f; 0 for neither"
+    )
     gate_init: Literal["xlstm", "standard"] = option(
         "xlstm", "gate biases at first: f from 5 to -7 and others 0, or all within hidden size^-1/2"
     )

@@ -15,7 +15,7 @@ class ModelConfig:
     """A stack of blocks between an embedding and a head.
 
     `mixer` is one layer's options, for all layers alike, or a tuple of them: a pattern that is
-    repeated until there are `num_layers`.
+    repeated until there are `num_layers`. What else differs by layer goes by the mixer's name.
     """
 
     vocab_size: int = option(2, "number of tokens, in and out")
@@ -30,13 +30,18 @@ class ModelConfig:
     norm_eps: float = option(1e-6, "epsilon of those norms and the final one")
     residual: bool = option(True, "add each part's input to its output")
     mlp: Literal["swiglu", "gated_gelu", "none"] = option("swiglu", "MLP after each mixer")
+    mlp_after: tuple[str, ...] | None = option(
+        None, "mixers whose blocks have the MLP; None: all of them"
+    )
     mlp_size: int | None = option(None, "MLP width; None: 8/3 or 1.3 (gelu) of hidden size")
     final_norm: bool = option(True, "norm before the head")
     head: Literal["linear", "none"] = option("linear", "linear, or none: the blocks end in logits")
     head_bias: bool = option(False, "bias in the head")
     tie_embeddings: bool = option(False, "the head is the embedding transposed")
     initializer_range: float | None = option(
-        0.02, "standard deviation of embedding, MLP and head; None for PyTorch's defaults"
+        0.02,
+        "standard deviation of embedding, MLP (but the second matrix of gated_gelu: xLSTM's own) "
+        "and head; None for PyTorch's defaults",
     )
 
     def __post_init__(self) -> None:
@@ -54,8 +59,14 @@ class ModelConfig:
         one_of("embedding", self.embedding, ("learned", "one_hot"))
         one_of("norm", self.norm, ("rms", "layer", "none"))
         one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
-        for name in self.norm_after:
-            one_of("norm_after", name, dict.fromkeys(mixer.name for mixer in pattern))
+        for option_name in ("norm_after", "mlp_after"):
+            for name in getattr(self, option_name) or ():
+                one_of(option_name, name, dict.fromkeys(mixer.name for mixer in pattern))
+        if self.mlp_after is not None and (self.mlp == "none" or not self.mlp_after):
+            got = f"mlp = {self.mlp} and mlp_after = {list(self.mlp_after)}"
+            raise UserError(
+                f"mlp_after names the mixers with an MLP, and mlp says which; got {got}"
+            )
         one_of("head", self.head, ("linear", "none"))
         if isinstance(self.mixer, tuple) and (not self.mixer or self.num_layers % len(self.mixer)):
             raise UserError(
@@ -83,6 +94,11 @@ class ModelConfig:
         if isinstance(self.mixer, tuple):
             return self.mixer * (self.num_layers // len(self.mixer))
         return (self.mixer,) * self.num_layers
+
+    def has_mlp(self, layer: int) -> bool:
+        """Whether a block ends in an MLP."""
+        chosen = self.mlp_after is None or self.mixers[layer].name in self.mlp_after
+        return self.mlp != "none" and chosen
 
     @property
     def title(self) -> str:

@@ -158,7 +158,7 @@ class Block(nn.Module):
         self.mixer = config.mixers[layer].build(config.hidden_size)
         self.mixer.init_at_depth(layer, config.num_layers)
         self.mlp: GatedMLP | None = None
-        if config.mlp != "none":
+        if config.has_mlp(layer):
             self.mlp_norm = _norm(config)
             self.mlp = GatedMLP(config)
 

@@ -11,6 +11,7 @@ from typing import Any
 import fla.layers.delta_net
 import fla.layers.gated_deltanet
 import fla.layers.gated_deltaproduct
+import fla.layers.gla
 import fla.modules
 import fla.modules.mlp
 import pytest
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from fla.ops.delta_rule.naive import delta_rule_recurrence
 from fla.ops.gated_delta_product.naive import naive_recurrent_gated_delta_product
 from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
+from fla.ops.gla.naive import naive_recurrent_gla
 from torch import Tensor
 
 L2_EPS = 1e-6
@@ -56,6 +58,11 @@ def gated_delta_product(
         _unit(q), _unit(k), v, g, beta, q.shape[-1] ** -0.5,
         num_householder=options["num_householder"],
     )  # fmt: skip
+
+
+def gla(q: Tensor, k: Tensor, v: Tensor, gk: Tensor, **options: Any) -> Any:
+    assert options["initial_state"] is None
+    return naive_recurrent_gla(q, k, v, gk)
 
 
 def conv(x: Tensor, weight: Tensor, activation: str | None, **options: Any) -> tuple[Tensor, None]:
@@ -96,6 +103,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(layers.gated_deltanet, name, gated_delta_rule)
     monkeypatch.setattr(layers.gated_deltanet, "causal_conv1d", conv)
     monkeypatch.setattr(layers.gated_deltaproduct, "chunk_gated_delta_product", gated_delta_product)
+    monkeypatch.setattr(layers.gla, "fused_recurrent_gla", gla)
+    monkeypatch.setitem(layers.gla.ACT2FN, "swish", F.silu)
     modules: Any = fla.modules
     monkeypatch.setattr(modules.ShortConvolution, "forward", _conv_module)
     monkeypatch.setattr(modules.RMSNorm, "forward", _rms_norm)

@@ -19,6 +19,8 @@ from fla.models import (
     GatedDeltaNetForCausalLM,
     GatedDeltaProductConfig,
     GatedDeltaProductForCausalLM,
+    GLAConfig,
+    GLAForCausalLM,
 )
 from torch import nn
 
@@ -59,6 +61,10 @@ def gated_delta_product(**options: Any) -> nn.Module:
     return GatedDeltaProductForCausalLM(GatedDeltaProductConfig(**chosen))
 
 
+def gla(**options: Any) -> nn.Module:
+    return GLAForCausalLM(GLAConfig(**(SIZES | {"num_heads": 2} | options)))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "delta_net": delta_net,
     "delta_net-[-1,1]": lambda: delta_net(allow_neg_eigval=True),
@@ -73,12 +79,15 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gated_delta_net-no-conv": lambda: gated_delta_net(use_short_conv=False),
     "delta_product": lambda: gated_delta_product(allow_neg_eigval=True),
     "delta_product-of-1": lambda: gated_delta_product(num_householder=1, use_output_gate=False),
+    "delta_product-bare": lambda: gated_delta_product(use_output_gate=False, use_short_conv=False),
     "gated_delta_product-of-3": lambda: gated_delta_product(
         use_forget_gate=True, num_householder=3, expand_v=1.0
     ),
     "gated_delta_product-no-conv": lambda: gated_delta_product(
         use_forget_gate=True, use_short_conv=False
     ),
+    "gla": gla,
+    "gla-conv": lambda: gla(use_short_conv=True, conv_size=3, expand_k=1.0, fuse_norm=False),
 }
 
 
@@ -115,23 +124,31 @@ def test_the_range_is_one_argument(theirs: Any) -> None:
     for allow in (False, True):
         ours = convert(config, state, allow_neg_eigval=allow)
         assert all(mixer.allow_neg_eigval == allow for mixer in ours.config.mixers)
-    assert convert(config, state).config.mixers[0].allow_neg_eigval == config["allow_neg_eigval"]
+    as_it_is = config.get("allow_neg_eigval", False)  # theirs has no such option for GLA
+    assert convert(config, state).config.mixers[0].allow_neg_eigval == as_it_is
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("make", "options"),
     [
-        {"qk_activation": "relu"},
-        {"qk_norm": "sum"},
-        {"use_beta": False},
-        {"use_short_conv": False},
-        {"hidden_act": "powlu"},
-        {"attn": {"layers": [0], "num_heads": 2}},
+        (delta_net, {"qk_activation": "relu"}),
+        (delta_net, {"qk_norm": "sum"}),
+        (delta_net, {"use_beta": False}),
+        (delta_net, {"use_short_conv": False}),
+        (delta_net, {"hidden_act": "powlu"}),
+        (delta_net, {"attn": {"layers": [0], "num_heads": 2}}),
+        (gla, {"num_kv_heads": 1}),
+        (gla, {"feature_map": "relu"}),
+        (gla, {"clamp_min": -2.0}),
+        (gla, {"use_output_gate": False}),
+        (gla, {"elementwise_affine": False}),
     ],
-    ids=lambda options: next(iter(options)),
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else value.__name__,
 )
-def test_what_ours_cannot_do_is_refused(options: dict[str, Any]) -> None:
-    theirs: Any = delta_net()
+def test_what_ours_cannot_do_is_refused(
+    make: Callable[[], nn.Module], options: dict[str, Any]
+) -> None:
+    theirs: Any = make()
     name = "qk_activation" if "use_short_conv" in options else next(iter(options))
     with pytest.raises(UserError, match=f"the checkpoint's {name} must be "):
         convert({**theirs.config.to_dict(), **options}, theirs.state_dict())

@@ -70,7 +70,7 @@ def test_qwen3_next(value_heads: int) -> None:
     config = transformers.Qwen3NextConfig(
         **HEADS, linear_num_value_heads=value_heads, linear_value_head_dim=8, rms_norm_eps=1e-4
     )
-    layer = ours(value_heads, 8, head_norm_eps=1e-4)
+    layer = ours(value_heads, 8, output_norm_eps=1e-4)
     compare(
         Qwen3NextGatedDeltaNet(config, 0), layer, lambda state: qwen3_next_mixer(state, num_heads=2)
     )
@@ -86,7 +86,7 @@ def test_olmo_hybrid(switch: bool, value_heads: int) -> None:
         linear_value_head_dim=12,
         linear_allow_neg_eigval=switch,
     )
-    layer = ours(value_heads, 12, head_norm_eps=1e-5, allow_neg_eigval=switch)
+    layer = ours(value_heads, 12, output_norm_eps=1e-5, allow_neg_eigval=switch)
     compare(OlmoHybridGatedDeltaNet(config, 0), layer, delta_rule_mixer)
 
 

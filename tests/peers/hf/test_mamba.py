@@ -1,4 +1,4 @@
-"""Mamba: whole models of transformers, and mamba.py's layers, against ours with their weights."""
+"""Mamba: the states of transformers' models, and mamba.py's layers, with their weights in ours."""
 
 from __future__ import annotations
 
@@ -10,42 +10,20 @@ from mambapy.mamba import Mamba as TheirMamba
 from mambapy.mamba import MambaConfig as TheirConfig
 from mambapy.mamba import ResidualBlock
 
-from statetrack import Mamba, SequenceModel
+from statetrack import Mamba
 from statetrack.layers.common import RMSNorm
-from statetrack.models.convert import convert, translate
+from statetrack.models.convert import convert
 from statetrack.models.convert.mamba import mamba_mixer
 from statetrack.models.convert.source import Tensors
 from tests.ops.common import assert_all_close, assert_close
-from tests.peers.common import SINGLE, logits_and_gradients
+from tests.peers.common import SINGLE
 from tests.peers.hf import models
 
 
-@pytest.fixture(params=[True, False], ids=["tied", "untied"])
-def theirs(request: Any) -> Any:
-    return models.mamba(tie_word_embeddings=request.param)
-
-
-@pytest.fixture
-def ours(theirs: Any) -> SequenceModel:
-    return convert(theirs.config.to_dict(), theirs.state_dict())
-
-
-def test_logits_and_gradients(theirs: Any, ours: SequenceModel) -> None:
-    x = models.tokens(3, 37)
-    expected, their_gradients = logits_and_gradients(
-        theirs, lambda: theirs(x, use_cache=False).logits
-    )
-    logits, gradients = logits_and_gradients(ours, lambda: ours(x)[0])
-    assert_close(logits, expected, SINGLE)
-    _, renamed = translate(theirs.config.to_dict(), their_gradients)
-    if theirs.config.tie_word_embeddings:
-        del renamed["head.weight"]
-    assert_all_close(gradients, renamed, SINGLE)
-
-
 @torch.no_grad()
-def test_single_steps(theirs: Any, ours: SequenceModel) -> None:
-    x = models.tokens(2, 12)
+def test_states_of_transformers() -> None:
+    theirs, x = models.mamba(), models.tokens(2, 12)
+    ours = convert(theirs.config.to_dict(), theirs.state_dict())
     seen = theirs(x[:, :7], use_cache=True)
     _, state = ours(x[:, :7])
     for t in range(7, 12):
@@ -55,8 +33,6 @@ def test_single_steps(theirs: Any, ours: SequenceModel) -> None:
     for layer, mine in enumerate(state):
         assert_close(mine.h, seen.cache_params.layers[layer].recurrent_states[0], SINGLE)
 
-
-# -- mamba.py ---------------------------------------------------------------------------------
 
 WIDTH, CHANNELS = 12, 24
 

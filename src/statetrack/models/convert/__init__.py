@@ -40,6 +40,7 @@ FAMILIES: dict[str, Family] = {
     "delta_net": fla.delta_net,
     "gated_deltanet": fla.gated_delta_net,
     "gated_deltaproduct": fla.gated_delta_product,
+    "gla": fla.gla,
     "mamba": mamba,
     "mamba2": mamba2,
     "olmo_hybrid": olmo_hybrid,

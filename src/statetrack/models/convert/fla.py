@@ -1,8 +1,9 @@
-"""DeltaNet, Gated DeltaNet and Gated DeltaProduct of flash-linear-attention."""
+"""DeltaNet, Gated DeltaNet, Gated DeltaProduct and GLA of flash-linear-attention."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -12,11 +13,12 @@ from statetrack.layers import (
     DeltaProductConfig,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
+    GLAConfig,
     MixerConfig,
 )
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
-from statetrack.models.convert.parts import ends, gated_mlp, prefixed
+from statetrack.models.convert.parts import ends, gated_mlp, prefixed, qkv
 from statetrack.models.convert.source import Options, Tensors
 
 
@@ -62,14 +64,44 @@ def gated_delta_product(
     return _model(options, tensors, mixer, num_layers=21)
 
 
-def _common(options: Options, num_heads: int) -> dict[str, Any]:
-    """What all these layers have; `num_heads` is what fla takes by default."""
+def gla(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """`GLAForCausalLM`."""
+    options.expect("num_kv_heads", None, options.get("num_heads", 4))
+    options.expect("feature_map", None)
+    options.expect("clamp_min", None)
+    options.expect("use_output_gate", True)
+    options.expect("elementwise_affine", True)
+    options.ignore("use_gk", "use_gv")  # nothing reads them there
+    mixer = GLAConfig(
+        expand_k=options.get("expand_k", 0.5),
+        expand_v=options.get("expand_v", 1.0),
+        gate_low_rank_dim=16,
+        gate_logit_normalizer=16.0,
+        **_common(options, num_heads=4, use_short_conv=False),
+    )
+    return _model(options, tensors, mixer, num_layers=24, layer_weights=gla_mixer)
+
+
+def gla_mixer(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of `GatedLinearAttention`, whose norm has another name with `fuse_norm`."""
+    norm = "g_norm" if "g_norm.weight" in state else "g_norm_swish_gate"
+    renamed = {
+        **{f"decay_proj.{part}": f"gk_proj.{part}" for part in ("0.weight", "1.weight", "1.bias")},
+        "gate_proj.weight": "g_proj.weight",
+        "norm.weight": f"{norm}.weight",
+        "o_proj.weight": "o_proj.weight",
+    }
+    return qkv(state) | {ours: state[theirs] for ours, theirs in renamed.items()}
+
+
+def _common(options: Options, num_heads: int, use_short_conv: bool = True) -> dict[str, Any]:
+    """What all these layers have; `num_heads`, `use_short_conv` are what fla takes by default."""
     conv = options.get("conv_size", 4)
     return {
         "allow_neg_eigval": options.get("allow_neg_eigval", False),
         "num_heads": options.get("num_heads", num_heads),
-        "conv_size": conv if options.get("use_short_conv", True) else 0,
-        "head_norm_eps": options.get("norm_eps", 1e-6),
+        "conv_size": conv if options.get("use_short_conv", use_short_conv) else 0,
+        "output_norm_eps": options.get("norm_eps", 1e-6),
     }
 
 
@@ -87,10 +119,11 @@ def _model(
     tensors: Tensors,
     mixer: MixerConfig,
     num_layers: int,
+    layer_weights: Callable[[Tensors], dict[str, Tensor]] = delta_rule_mixer,
 ) -> tuple[ModelConfig, dict[str, Tensor]]:
     """What fla builds around a layer: pre-norm blocks with a SwiGLU.
 
-    `num_layers` is what fla takes by default.
+    `num_layers` is what fla takes by default; `layer_weights` gives a layer's tensors our names.
     """
     options.expect("hidden_act", "swish")
     options.expect("attn", None)
@@ -117,6 +150,6 @@ def _model(
         source, target = tensors.under(f"model.layers.{layer}."), f"blocks.{layer}."
         weights[f"{target}mixer_norm.weight"] = source["attn_norm.weight"]
         weights[f"{target}mlp_norm.weight"] = source["mlp_norm.weight"]
-        weights |= prefixed(f"{target}mixer.", delta_rule_mixer(source.under("attn.")))
+        weights |= prefixed(f"{target}mixer.", layer_weights(source.under("attn.")))
         weights |= prefixed(f"{target}mlp.", gated_mlp(source.under("mlp.")))
     return config, weights

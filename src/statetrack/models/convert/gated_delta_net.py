@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from statetrack.models.convert.parts import qkv
+
 State = Mapping[str, Tensor]
 
 RENAMED = {
@@ -29,16 +31,13 @@ RENAMED = {
 def delta_rule_mixer(state: State) -> dict[str, Tensor]:
     """fla's `DeltaNet`, `GatedDeltaNet` and `GatedDeltaProduct`, and `OlmoHybridGatedDeltaNet`.
 
-    q, k and v are one matrix here, and so are their convolutions, [D, 1, W] there; those of
-    OLMo-Hybrid are three in checkpoints and one in the module. fla's `use_gate` is our
-    `output_gate`, and its Gated DeltaProduct without `use_forget_gate` our DeltaProduct. Without a
-    convolution our DeltaNet has no SiLU on q and k: that is qk_activation = identity there.
+    The convolutions of OLMo-Hybrid are three in checkpoints and one in the module. fla's `use_gate`
+    is our `output_gate`, and its Gated DeltaProduct without `use_forget_gate` our DeltaProduct.
+    Without a convolution our DeltaNet has no SiLU on q and k: qk_activation = identity there.
     """
-    out = {"qkv_proj.weight": torch.cat([state[f"{part}_proj.weight"] for part in "qkv"])}
+    out = qkv(state)
     if "conv1d.weight" in state:
         out["conv.weight"] = state["conv1d.weight"][:, 0]
-    elif "q_conv1d.weight" in state:
-        out["conv.weight"] = torch.cat([state[f"{part}_conv1d.weight"] for part in "qkv"])[:, 0]
     return out | {ours: state[theirs] for ours, theirs in RENAMED.items() if theirs in state}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from statetrack.config import one_of
 from statetrack.layers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
-from statetrack.models.convert.parts import ends, gated_mlp, prefixed
+from statetrack.models.convert.parts import ends, gated_mlp, prefixed, qkv
 from statetrack.models.convert.source import Options, Tensors
 
 IN_FILES = {
@@ -20,7 +19,7 @@ IN_FILES = {
 }
 """What transformers calls its modules, and these in the files that it writes and reads."""
 
-HEAD_NORM_EPS = 1e-5  # of the norm on each head, whatever rms_norm_eps is
+OUTPUT_NORM_EPS = 1e-5  # of the norm on each head, whatever rms_norm_eps is
 
 
 def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
@@ -64,10 +63,9 @@ def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[s
 
 
 def attention_mixer(tensors: Tensors) -> dict[str, Tensor]:
-    """The weights of `OlmoHybridAttention`: q, k and v are one matrix here."""
+    """The weights of `OlmoHybridAttention`."""
     same = ("q_norm.weight", "k_norm.weight", "o_proj.weight")
-    qkv = torch.cat([tensors[f"{part}_proj.weight"] for part in "qkv"])
-    return {"qkv_proj.weight": qkv} | {name: tensors[name] for name in same}
+    return qkv(tensors) | {name: tensors[name] for name in same}
 
 
 def _gated_delta_net(options: Options) -> MixerConfig:
@@ -83,7 +81,7 @@ def _gated_delta_net(options: Options) -> MixerConfig:
         expand_k=key_heads * key_size / hidden_size,
         expand_v=value_heads * value_size / hidden_size,
         conv_size=options.get("linear_conv_kernel_dim", 4),
-        head_norm_eps=HEAD_NORM_EPS,
+        output_norm_eps=OUTPUT_NORM_EPS,
     )
 
 

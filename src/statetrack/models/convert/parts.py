@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -19,6 +19,14 @@ def ends(tensors: Tensors, embedding: str, norm: str, tied: bool) -> dict[str, T
     if tied and not torch.equal(head, weight):
         raise UserError(f"the checkpoint ties lm_head.weight and {embedding}, but they differ")
     return {"embedding.weight": weight, "norm.weight": tensors[norm], "head.weight": head}
+
+
+def qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """q, k and v, one matrix here, and so their convolutions, [D, 1, W] there, if there are any."""
+    out = {"qkv_proj.weight": torch.cat([tensors[f"{part}_proj.weight"] for part in "qkv"])}
+    if "q_conv1d.weight" in tensors:
+        out["conv.weight"] = torch.cat([tensors[f"{part}_conv1d.weight"] for part in "qkv"])[:, 0]
+    return out
 
 
 def gated_mlp(tensors: Tensors) -> dict[str, Tensor]:

@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from statetrack.ops.l2_norm import l2_normalize
+
 
 def short_conv_naive(
     x: Tensor,
@@ -32,7 +34,7 @@ def short_conv_naive(
     if silu:
         y = F.silu(y)
     parts = [
-        unit_heads(part, head, eps) if head else part
+        l2_normalize(part.unflatten(-1, (-1, head)), eps).flatten(-2) if head else part
         for part, head in zip(y.split(sizes, -1), head_sizes, strict=True)
     ]
     if lengths is None:
@@ -40,9 +42,3 @@ def short_conv_naive(
     # the last inputs that exist: positions count .. count + width - 2 of the padded row
     last = lengths[:, None, None] + torch.arange(width - 1, device=x.device)[None, :, None]
     return parts, padded.gather(1, last.expand(-1, -1, channels))
-
-
-def unit_heads(x: Tensor, head: int, eps: float) -> Tensor:
-    """x / sqrt(sum(x^2) + eps) over each `head` channels."""
-    x = x.unflatten(-1, (-1, head))
-    return (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)).flatten(-2)

@@ -92,7 +92,7 @@ def write_heads(model: SequenceModel, seen: Seen, heads: list[Head]) -> Sequence
     config = replace(
         old.config,
         beta_stretch=old.config.beta_stretch or STRETCH,
-        head_norm_eps=old.config.head_norm_eps * scale**2,
+        output_norm_eps=old.config.output_norm_eps * scale**2,
     )
     made = SequenceModel(replace(model.config, mixer=config))
     made.load_state_dict(model.state_dict())
@@ -111,7 +111,7 @@ def write_heads(model: SequenceModel, seen: Seen, heads: list[Head]) -> Sequence
 def steadied(model: SequenceModel, factor: float) -> SequenceModel:
     """With a larger epsilon in the head norm, which else magnifies the rounding of a state of 0."""
     config = _layer(model).config
-    config = replace(config, head_norm_eps=factor * config.head_norm_eps)
+    config = replace(config, output_norm_eps=factor * config.output_norm_eps)
     made = SequenceModel(replace(model.config, mixer=config))
     made.load_state_dict(model.state_dict())
     return made.eval()
