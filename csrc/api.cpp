@@ -60,6 +60,17 @@ EXPORT int64_t statetrack_size(const char* what) {
   return 0;
 }
 
-#define FUNCTION(name, Arguments) \
-  EXPORT void statetrack_##name(const Arguments* x) { active->name(*x); }
+#define FUNCTION(name, Arguments)                 \
+  EXPORT void statetrack_##name(const void* x) {  \
+    active->name(*static_cast<const Arguments*>(x)); \
+  }
 KERNELS(FUNCTION)
+
+// Some of them in a row.
+struct Call {
+  void (*kernel)(const void*);
+  const void* arguments;
+};
+EXPORT void statetrack_run(const Call* calls, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) calls[i].kernel(calls[i].arguments);
+}

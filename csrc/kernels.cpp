@@ -1,6 +1,7 @@
 // All kernels for one instruction set: the build compiles this file once a level.
 #include "kernels.h"
 
+#include "decode.h"
 #include "pointwise_rows.h"
 #include "recurrence_backward.h"
 #include "recurrence_forward.h"

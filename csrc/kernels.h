@@ -38,12 +38,15 @@ struct Recurrence {
 
 // One token of the same recurrence, for decoding; all tensors contiguous.
 struct RecurrenceStep {
-  const float *q, *k, *v;  // [B, H, K], [B, factors, H, K], [B, factors, H, V]
-  const float* beta;       // [B, factors, H] or null
-  const float* gate;       // [B, H, gate_channels] or null
-  float* state;            // [B, H, K, V], updated in place
-  float* o;                // [B, H, V]
+  const float *q, *k;   // [B, key_heads, K], [B, factors, key_heads, K]
+  const float* v;       // [B, factors, H, V]
+  const float* beta;    // [B, factors, H] or null
+  const float* gate;    // [B, H, gate_channels] or null
+  const float* before;  // [B, H, K, V]
+  float* state;         // [B, H, K, V], the next one; may be `before`
+  float* o;             // [B, H, V]
   int64_t B, H, K, V, factors, gate_channels;
+  int64_t key_heads;  // each serves H / key_heads heads, which lie one after the other
   double scale;
   int64_t threads;
 };
@@ -73,17 +76,18 @@ struct SelectiveScan {
   int64_t threads;
 };
 
-// One token of the scan for each of `rows` states, which are updated in place. All contiguous.
+// One token of the scan for each of `rows` states. All contiguous.
 struct SelectiveScanStep {
-  float* state;                    // [rows, D, N]
+  const float* before;             // [rows, D, N]
+  float* state;                    // [rows, D, N], the next one; may be `before`
   const float *u, *delta;          // [rows, D]
-  const float* A;                  // [D, N]
+  const float* A;                  // [D, N], or log -A
   const float *B, *C;              // [rows, N]
   const float* skip;               // [D] or null
   const float* z;                  // [rows, D] or null
   float* y;                        // [rows, D]
   int64_t rows, D, N;
-  int64_t negative;
+  int64_t negative, log_rates;
   int64_t threads;
 };
 
@@ -164,6 +168,82 @@ struct CrossEntropy {
   int64_t rows, classes, ignore, threads;
 };
 
+// What a decoding step needs around the recurrences (csrc/decode.h): few rows, all contiguous.
+
+// y = W x + bias + add
+struct Linear {
+  const float *x, *weight;  // [rows, in], [out, in]
+  const float* bias;        // [out] or null
+  const float* add;         // [rows, out] or null
+  float* y;                 // [rows, out]
+  int64_t weight_row;       // from one row of the weight to the next
+  int64_t rows, in, out, threads;
+};
+
+// y = W x, block by block
+struct BlockLinear {
+  const float *x, *weight;  // [rows, blocks, size], [blocks, size, size]
+  float* y;                 // like x
+  int64_t rows, blocks, size;
+};
+
+// y = low + (high - low) s, s = sigmoid(x)^power, or past its ends by `stretch` and clipped
+struct SigmoidGate {
+  const float* x;
+  float* y;
+  int64_t count;
+  double low, high, power, stretch;
+};
+
+// delta = softplus(x + bias), within limits; gate = exp(-exp(rate) delta), or 2 that - 1
+struct StepSizes {
+  const float *x, *bias;  // [rows, size], [size] or null
+  const float* rate;      // [size], or null if there is no gate
+  float *delta, *gate;    // [rows, size]
+  int64_t rows, size, negative;
+  double least, most;
+};
+
+// y = scale x + add, the scale one for each head
+struct ScaleHeads {
+  const float* x;      // [rows, heads, size]
+  const float* scale;  // [rows, heads], or [heads] for every row
+  const float* add;    // like x, or null
+  float* y;            // like x
+  int64_t rows, heads, size, scale_per_row;
+};
+
+// y = norm(x) weight silu(gate), or norm(x silu(gate)) weight; norm as in RMSNorm
+struct GatedNorm {
+  const float *x, *gate, *weight;  // [rows, size], like x, [size]
+  float* y;                        // like x; may be x
+  int64_t rows, size, gate_first;
+  double eps;
+};
+
+// What mLSTM writes into its state: gates relative to the running maximum m, k times the input gate
+// and v with a 1 behind it; `negative`: the forget gate is in [-1, 1].
+struct MLSTMWrite {
+  const float* gates;        // [rows, 2, heads]: log i, and f before its sigmoid
+  const float *k, *v, *m;    // [rows, heads, size], like k, [rows, heads]
+  float *m_next, *gate;      // [rows, heads]
+  float *floor;              // [rows, heads]: the least that the normaliser counts for
+  float *k_written, *v_one;  // like k, [rows, heads, size + 1]
+  int64_t rows, heads, size, negative;
+  double least_floor;
+};
+
+// What comes out of it: y = (norm(h) weight + skip c) silu(z), h = o / max(|normaliser|, floor), with
+// the layer norm of each head.
+struct MLSTMRead {
+  const float *o, *floor;           // [rows, heads, size + 1], [rows, heads]
+  const float *weight, *skip;       // [heads, size]
+  const float *c, *z;               // [rows, heads, size]
+  float* y;                         // like c
+  int64_t rows, heads, size;
+  double eps;
+};
+
 // Every kernel and what it takes.
 #define KERNELS(X)                          \
   X(recurrence_forward, Recurrence)         \
@@ -181,7 +261,15 @@ struct CrossEntropy {
   X(swiglu_forward, SwiGLU)                 \
   X(swiglu_backward, SwiGLU)                \
   X(cross_entropy_forward, CrossEntropy)    \
-  X(cross_entropy_backward, CrossEntropy)
+  X(cross_entropy_backward, CrossEntropy)   \
+  X(linear, Linear)                         \
+  X(block_linear, BlockLinear)              \
+  X(mlstm_write, MLSTMWrite)                \
+  X(mlstm_read, MLSTMRead)                  \
+  X(sigmoid_gate, SigmoidGate)              \
+  X(step_sizes, StepSizes)                  \
+  X(scale_heads, ScaleHeads)                \
+  X(gated_norm, GatedNorm)
 
 struct Kernels {
 #define FIELD(name, Arguments) void (*name)(const Arguments&);

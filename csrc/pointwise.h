@@ -31,6 +31,19 @@ inline vf exp(vf x) {
   return exp2((x < low ? low : x) * LOG2_E);
 }
 
+// log(1 + e^x), through log(1 + y) = 2 artanh(y / (2 + y)) for y = e^-|x|.
+inline vf softplus(vf x) {
+  const vf y = exp(x < vf{} ? x : -x), s = y / (y + 2.0f), square = s * s;
+  vf series = splat(1.0f / 13);
+  series = fma(series, square, splat(1.0f / 11));
+  series = fma(series, square, splat(1.0f / 9));
+  series = fma(series, square, splat(1.0f / 7));
+  series = fma(series, square, splat(1.0f / 5));
+  series = fma(series, square, splat(1.0f / 3));
+  series = fma(series, square, splat(1.0f));
+  return fma(s + s, series, x < vf{} ? vf{} : x);
+}
+
 // d silu(z) / dz, for s = sigmoid(z).
 inline vf d_silu(vf z, vf s) { return s * fma(z, 1.0f - s, splat(1.0f)); }
 

@@ -1,4 +1,4 @@
-// One token for decoding: the state is updated where it lies.
+// One token for decoding: the state is updated where it lies, or goes to another place.
 #pragma once
 
 #include "recurrence.h"
@@ -14,6 +14,7 @@ struct StepColumns {
   const float *k, *v, *a;  // a null: no gate; else one number, or one a channel
   float beta;
   const float* q;  // null for all but a token's last factor
+  const float* before;
   float *S, *o;
 
   template <int NV>
@@ -35,14 +36,14 @@ struct StepColumns {
       for (int64_t j = 0; j < x.K; ++j) {
         const vf kj = splat(a ? k[j] * a[j * stride] : k[j]);
         vf s[NV];
-        load_row(s, S + j * x.V);
+        load_row(s, before + j * x.V);
         for (int i = 0; i < NV; ++i) p[i] = fma(kj, s[i], p[i]);
       }
       for (int i = 0; i < NV; ++i) u[i] = beta * (u[i] - p[i]);
     }
     for (int64_t j = 0; j < x.K; ++j) {
       vf s[NV];
-      load_row(s, S + j * x.V);
+      load_row(s, before + j * x.V);
       if (a)
         for (int i = 0; i < NV; ++i) s[i] *= a[j * stride];
       for (int i = 0; i < NV; ++i) s[i] = fma(splat(k[j]), u[i], s[i]);
@@ -58,12 +59,13 @@ struct StepColumns {
 
 template <bool DELTA>
 void step_head(const RecurrenceStep& x, int64_t i) {
-  const int64_t sequence = i / x.H, head = i % x.H;
+  const int64_t sequence = i / x.H, head = i % x.H, key_head = head / (x.H / x.key_heads);
   for (int64_t f = 0; f < x.factors; ++f) {
     const int64_t row = (sequence * x.factors + f) * x.H + head;
-    const float* k = x.k + row * x.K;
+    const float* k = x.k + ((sequence * x.factors + f) * x.key_heads + key_head) * x.K;
     const float* a = x.gate && f == 0 ? x.gate + i * x.gate_channels : nullptr;
-    const float* q = f + 1 == x.factors ? x.q + i * x.K : nullptr;
+    const float* q = x.q + (sequence * x.key_heads + key_head) * x.K;
+    if (f + 1 < x.factors) q = nullptr;
     const float beta = DELTA ? x.beta[row] : 1.0f;
     for (int64_t start = 0; start < x.V; start += STEP_PART * LANES) {
       const int64_t left = x.V - start;
@@ -72,10 +74,11 @@ void step_head(const RecurrenceStep& x, int64_t i) {
       const int64_t tail = columns - (vectors - 1) * LANES;
       const float* v = x.v + row * x.V + start;
       float *S = x.state + i * x.K * x.V + start, *o = x.o + i * x.V + start;
+      const float* before = f ? S : x.before + i * x.K * x.V + start;
       if (tail == LANES)
-        with_width(vectors, StepColumns<DELTA, true>{x, tail, k, v, a, beta, q, S, o});
+        with_width(vectors, StepColumns<DELTA, true>{x, tail, k, v, a, beta, q, before, S, o});
       else
-        with_width(vectors, StepColumns<DELTA, false>{x, tail, k, v, a, beta, q, S, o});
+        with_width(vectors, StepColumns<DELTA, false>{x, tail, k, v, a, beta, q, before, S, o});
     }
   }
 }

@@ -1,11 +1,12 @@
 // One token of the selective scan. States lie as they are given, so the lanes are states here.
 #pragma once
 
+#include "pointwise.h"
 #include "selective_scan.h"
 
 namespace {
 
-template <bool NEGATIVE>
+template <bool NEGATIVE, bool LOG_RATES>
 void step_row(const SelectiveScanStep& x, int64_t row) {
   const float *B = x.B + row * x.N, *C = x.C + row * x.N;
   for (int64_t first = 0; first < x.D; first += LANES) {
@@ -14,12 +15,15 @@ void step_row(const SelectiveScanStep& x, int64_t row) {
     for (int64_t i = 0; i < count; ++i) {
       const float delta = x.delta[start + i], write = delta * x.u[start + i];
       const vf exponent = splat(delta * LOG2_E);
+      const float* before = x.before + (start + i) * x.N;
       float* h = x.state + (start + i) * x.N;
       const float* A = x.A + (first + i) * x.N;
       for (int64_t n = 0; n < x.N; n += LANES) {
         const int64_t lanes = x.N - n;
-        const vf a = transition<NEGATIVE>(decay<NEGATIVE>(exponent * load_first(A + n, lanes)));
-        const vf next = fma(a, load_first(h + n, lanes), write * load_first(B + n, lanes));
+        vf rate = load_first(A + n, lanes);
+        if (LOG_RATES) rate = -exp(rate);
+        const vf a = transition<NEGATIVE>(decay<NEGATIVE>(exponent * rate));
+        const vf next = fma(a, load_first(before + n, lanes), write * load_first(B + n, lanes));
         store_first(h + n, next, lanes);
         terms[i] = fma(next, load_first(C + n, lanes), terms[i]);
       }
@@ -36,9 +40,9 @@ void step_row(const SelectiveScanStep& x, int64_t row) {
 }
 
 void selective_scan_step(const SelectiveScanStep& x) {
-  parallel_for(x.rows, x.threads, [&](int64_t row) {
-    x.negative ? step_row<true>(x, row) : step_row<false>(x, row);
-  });
+  auto run = x.negative ? (x.log_rates ? step_row<true, true> : step_row<true, false>)
+                        : (x.log_rates ? step_row<false, true> : step_row<false, false>);
+  parallel_for(x.rows, x.threads, [&](int64_t row) { run(x, row); });
 }
 
 }  // namespace

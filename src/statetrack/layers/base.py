@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown
 from statetrack.errors import UserError
+from statetrack.layers import decoding
 from statetrack.layers.transitions import Transition
 from statetrack.ops import native
+from statetrack.ops.program import Program
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
 
 M = TypeVar("M", bound=type["Mixer"])
@@ -172,10 +174,21 @@ class Mixer(nn.Module, ABC):
         if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
+        state = self._state(state, len(x_t))
+        done = decoding.step(self, x_t, state)
+        if done is not None:
+            return done
         # without kernels a single step is the defining loop, once round
         backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
-        y, state = self.mix(x_t[:, None], self._state(state, len(x_t)), None, backend)
+        y, state = self.mix(x_t[:, None], state, None, backend)
         return y[:, 0], state
+
+    def record(self, p: Program, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Record one token x [B, hidden_size] as a program: y [B, hidden_size], the next state.
+
+        Optional: `step` uses it where it can, of the classes that define it.
+        """
+        raise UserError(f"{type(self).__name__} does not record its steps")
 
     @abstractmethod
     def mix(

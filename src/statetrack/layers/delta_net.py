@@ -30,6 +30,7 @@ from statetrack.layers.common import (
 from statetrack.layers.transitions import HouseholderProduct
 from statetrack.ops import delta_product
 from statetrack.ops.l2_norm import l2_normalize
+from statetrack.ops.program import Program
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class DeltaNet(Mixer):
         self.conv = ShortConv(sum(self.sizes), c.conv_size, bias=False) if c.conv_size else None
         top = 2.0 if c.allow_neg_eigval else 1.0
         self.beta = BetaGate(hidden_size, n * self.num_v_heads, top, c.beta_stretch)
-        self.norm: nn.Module
+        self.norm: GatedRMSNorm | RMSNorm
         self.g_proj: nn.Linear | None = None
         if c.output_gate:
             self.norm = GatedRMSNorm(self.value_size, c.output_norm_eps, gate_first=False)
@@ -209,6 +210,47 @@ class DeltaNet(Mixer):
         else:
             o = self.norm(o, self.g_proj(x).view_as(o), backend)
         return self.o_proj(o.flatten(-2)), DeltaNetState(S, window)
+
+    def record(self, p: Program, x: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
+        window = state.conv
+        units = [self.key_size, self.key_size, 0]
+        if self.conv:
+            (q, k, v), window = p.short_conv(
+                p.linear(x, self.qkv_proj.weight),
+                self.conv.weight,
+                None,
+                window,
+                sizes=self.sizes,
+                head_sizes=units,
+            )
+        else:
+            q, k, v = (
+                p.activated(p.linear(x, weight), silu=silu, head_size=unit)
+                for weight, silu, unit in zip(
+                    torch.split(self.qkv_proj.weight, self.sizes),
+                    (self.qk_silu, self.qk_silu, True),
+                    units,
+                    strict=True,
+                )
+            )
+        beta = p.linear(x, self.beta.proj.weight)
+        o, S = p.recurrence(
+            q,
+            k,
+            v,
+            p.sigmoid_gate(beta, 0.0, self.beta.top, stretch=self.beta.stretch),
+            self._record_gate(p, x),
+            state.S,
+            key_heads=self.config.num_heads,
+            factors=self.config.factors,
+        )
+        gate = None if self.g_proj is None else p.linear(x, self.g_proj.weight)
+        o = p.norm(o, self.norm.weight, self.norm.eps, gate)
+        return p.linear(o, self.o_proj.weight), DeltaNetState(S, window)
+
+    def _record_gate(self, p: Program, x: Tensor) -> Tensor | None:
+        """`_gate` in a program: what multiplies the state, [B, H]."""
+        return None
 
     def transitions(self, x: Tensor) -> HouseholderProduct:
         _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)

@@ -52,3 +52,4 @@ class DeltaProduct(DeltaNet):
     config_class = DeltaProductConfig
     config: DeltaProductConfig
     qk_silu = True
+    record = DeltaNet.record

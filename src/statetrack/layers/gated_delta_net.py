@@ -13,6 +13,7 @@ from statetrack.config import option
 from statetrack.layers.base import register
 from statetrack.layers.common import Gate, init_step_sizes_, xavier_
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig
+from statetrack.ops.program import Program
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class GatedDeltaNet(DeltaNet):
     config: GatedDeltaNetConfig
     no_weight_decay = ("A_log", "dt_bias")
     qk_silu = True
+    record = DeltaNet.record
 
     def __init__(self, hidden_size: int, config: GatedDeltaNetConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -74,3 +76,7 @@ class GatedDeltaNet(DeltaNet):
         step = self.a_proj(x).to(torch.promote_types(x.dtype, torch.float32)) + self.dt_bias
         g = -torch.exp(self.A_log.to(step.dtype)) * F.softplus(step)
         return Gate.of(g, signed=self.config.allow_neg_gate)
+
+    def _record_gate(self, p: Program, x: Tensor) -> Tensor:
+        logits, signed = p.linear(x, self.a_proj.weight), self.config.allow_neg_gate
+        return p.step_sizes(logits, self.dt_bias, self.A_log, signed=signed)[1]

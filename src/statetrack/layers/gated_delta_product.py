@@ -42,3 +42,4 @@ class GatedDeltaProduct(GatedDeltaNet):
 
     config_class = GatedDeltaProductConfig
     config: GatedDeltaProductConfig
+    record = GatedDeltaNet.record

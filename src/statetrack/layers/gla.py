@@ -22,6 +22,7 @@ from statetrack.layers.common import (
 )
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
+from statetrack.ops.program import Program
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,33 @@ class GLA(Mixer):
         assert S is not None
         o = self.norm(o, self.gate_proj(x).unflatten(-1, heads), backend)
         return self.o_proj(o.flatten(-2)), GLAState(S, window)
+
+    def record(self, p: Program, x: Tensor, state: GLAState) -> tuple[Tensor, GLAState]:
+        c, window = self.config, state.conv
+        if self.conv:
+            (q, k, v), window = p.short_conv(
+                p.linear(x, self.qkv_proj.weight),
+                self.conv.weight,
+                None,
+                window,
+                sizes=self.sizes,
+            )
+        else:
+            q, k, v = (p.linear(x, weight) for weight in self.qkv_proj.weight.split(self.sizes))
+        down, up = self.decay_proj
+        assert isinstance(down, nn.Linear)
+        assert isinstance(up, nn.Linear)
+        decay = p.sigmoid_gate(
+            p.linear(p.linear(x, down.weight), up.weight, up.bias),
+            -1.0 if c.allow_neg_eigval else 0.0,
+            1.0,
+            power=1 / c.gate_logit_normalizer,
+        )
+        o, S = p.recurrence(
+            q, k, v, None, decay, state.S, key_heads=c.num_heads, gate_channels=self.key_size
+        )
+        o = p.norm(o, self.norm.weight, self.norm.eps, p.linear(x, self.gate_proj.weight))
+        return p.linear(o, self.o_proj.weight), GLAState(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         values = self._gate(x).values()

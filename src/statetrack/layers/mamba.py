@@ -15,6 +15,7 @@ from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import ShortConv, check_step_sizes, first_window, init_step_sizes_
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import selective_scan
+from statetrack.ops.program import Program
 from statetrack.ops.selective_scan import transition
 
 
@@ -132,6 +133,23 @@ class Mamba(Mixer):
         )
         assert h is not None
         return self.out_proj(y), MambaState(h, window)
+
+    def record(self, p: Program, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
+        u, z = (p.linear(x, weight) for weight in self.in_proj.weight.chunk(2))
+        window = state.conv
+        if self.conv:
+            (u,), window = p.short_conv(
+                u, self.conv.weight, self.conv.bias, window, sizes=[self.channels]
+            )
+        else:
+            u = p.activated(u)
+        parts = self.x_proj.weight.split([self.dt_rank, *[self.config.d_state] * 2])
+        low, B, C = (p.linear(u, weight) for weight in parts)
+        delta, _ = p.step_sizes(p.linear(low, self.dt_proj.weight, self.dt_proj.bias))
+        y, h = p.selective_scan(
+            u, delta, self.A_log, B, C, self.D, z, state.h, signed=self.config.allow_neg_eigval
+        )
+        return p.linear(y, self.out_proj.weight), MambaState(h, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         u, _ = self.in_proj(x).chunk(2, -1)

@@ -22,6 +22,7 @@ from statetrack.layers.common import (
 )
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
+from statetrack.ops.program import Program
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,35 @@ class Mamba2(Mixer):
         assert S is not None
         y = self.norm((y + self.D[:, None] * u).flatten(-2), z, backend)
         return self.out_proj(y.to(x.dtype)), Mamba2State(S, window)
+
+    def record(self, p: Program, x: Tensor, state: Mamba2State) -> tuple[Tensor, Mamba2State]:
+        c, H = self.config, self.num_heads
+        parts = self.in_proj.weight.split([self.sizes[0], sum(self.sizes), H])
+        z, xBC, dt = (p.linear(x, weight) for weight in parts)
+        delta, gate = p.step_sizes(
+            dt,
+            self.dt_bias,
+            self.A_log,
+            least=c.dt_limit_min,
+            most=c.dt_limit_max,
+            signed=c.allow_neg_eigval,
+        )
+        conv = (self.conv.weight, self.conv.bias, state.conv) if self.conv else (None,)
+        (u, B, C), window = p.short_conv(xBC, *conv, sizes=self.sizes)
+        y, S = p.recurrence(
+            C,
+            B,
+            p.scale_heads(u, delta, heads=H),
+            None,
+            gate,
+            state.S,
+            key_heads=c.n_groups,
+            scale=1.0,
+        )
+        y = p.scale_heads(u, self.D, y, heads=H)
+        y = p.norm(y, self.norm.weight, self.norm.eps, z, gate_first=True)
+        window = window if self.conv else state.conv
+        return p.linear(y, self.out_proj.weight), Mamba2State(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         _, _, dt = self._project(x)

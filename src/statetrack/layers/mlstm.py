@@ -24,6 +24,7 @@ from statetrack.layers.common import (
 )
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
+from statetrack.ops.program import Program
 
 MULTIPLE = 64  # the number of channels is rounded up to one of it
 LEAST_NORMALISER = 1e-6  # of the greatest term of its sum: below that it would be rounding error
@@ -184,6 +185,35 @@ class MLSTM(Mixer):
         h = o[..., :-1] / torch.maximum(o[..., -1].abs(), floor)[..., None]
         y = self.norm(h).flatten(-2).to(z.dtype) + self.skip * c
         return self.down_proj(y * F.silu(z)), MLSTMState(S, m[:, -1], window)
+
+    def record(self, p: Program, x: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
+        c = self.config
+        u, z = (p.linear(x, weight) for weight in self.up_proj.weight.chunk(2))
+        window = state.conv
+        if self.conv:
+            (conv,), window = p.short_conv(
+                u, self.conv.weight, self.conv.bias, window, sizes=[self.channels]
+            )
+        else:
+            conv = p.activated(u)
+        q = p.block_linear(conv, self.q_proj.weight)
+        k = p.block_linear(conv, self.k_proj.weight)
+        v = p.block_linear(u, self.v_proj.weight)
+        of_q, of_k, of_v = self.gates.weight.chunk(3, 1)
+        gates = p.linear(k, of_k, add=p.linear(q, of_q, self.gates.bias))
+        k, v, gate, floor, m = p.mlstm_write(
+            p.linear(v, of_v, add=gates),
+            k,
+            v,
+            state.m,
+            signed=c.allow_neg_eigval,
+            least_floor=LEAST_NORMALISER,
+        )
+        o, S = p.recurrence(q, k, v, None, gate, state.S, key_heads=c.num_heads)
+        y = p.mlstm_read(
+            o, floor, self.norm.weight, self.skip, conv, z, heads=c.num_heads, eps=self.norm.eps
+        )
+        return p.linear(y, self.down_proj.weight), MLSTMState(S, m, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         u, _ = self.up_proj(x).chunk(2, -1)

@@ -145,12 +145,14 @@ def _check(
         check_shape(op, "the gate", gate, dims, shape)
 
 
-class _Arguments(ctypes.Structure):
-    """Field by field as RecurrenceStep in csrc/kernels.h."""
+class RecurrenceStep(ctypes.Structure):
+    """The arguments of the kernel, field by field as in csrc/kernels.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "beta", "gate", "state", "o")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "beta", "gate")),
+        *((name, ctypes.c_void_p) for name in ("before", "state", "o")),
         *((name, ctypes.c_int64) for name in ("B", "H", "K", "V", "factors", "gate_channels")),
+        ("key_heads", ctypes.c_int64),
         ("scale", ctypes.c_double),
         ("threads", ctypes.c_int64),
     ]
@@ -172,15 +174,16 @@ def _cpu(
     q, k, v = _plain(q), _plain(k), _plain(v)
     beta = None if beta is None else _plain(beta)
     gate = None if gate is None else _plain(gate)
-    arguments = _Arguments(
+    arguments = RecurrenceStep(
         q.data_ptr(),
         k.data_ptr(),
         v.data_ptr(),
         None if beta is None else beta.data_ptr(),
         None if gate is None else gate.data_ptr(),
         state.data_ptr(),
+        state.data_ptr(),
         o.data_ptr(),
-        *(B, H, K, V, n, channels, scale, torch.get_num_threads()),
+        *(B, H, K, V, n, channels, H, scale, torch.get_num_threads()),
     )
     native.call("recurrence_step", arguments)
     torch.autograd.graph.increment_version(state)  # autograd must know that it changed

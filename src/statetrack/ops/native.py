@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,7 +146,14 @@ def call(name: str, arguments: ctypes.Structure) -> None:
     kernel(ctypes.byref(arguments))
 
 
-def _kernel(name: str, arguments: ctypes.Structure) -> Callable[..., None]:
+def address(name: str, arguments: ctypes.Structure) -> int:
+    """Where the kernel is, for those that run several in a row."""
+    address = ctypes.cast(_kernel(name, arguments), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _kernel(name: str, arguments: ctypes.Structure) -> Any:
     """A kernel that takes what we give it."""
     check_size(name, ctypes.sizeof(arguments))
     return getattr(LIBRARY, f"statetrack_{name}")

@@ -37,9 +37,10 @@ class SelectiveScanStep(ctypes.Structure):
     """The arguments of the step, field by field as in csrc/kernels.h."""
 
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("state", "u", "delta", "A", "B", "C")),
+        *((name, ctypes.c_void_p) for name in ("before", "state", "u", "delta", "A", "B", "C")),
         *((name, ctypes.c_void_p) for name in ("skip", "z", "y")),
-        *((name, ctypes.c_int64) for name in ("rows", "D", "N", "negative", "threads")),
+        *((name, ctypes.c_int64) for name in ("rows", "D", "N", "negative", "log_rates")),
+        ("threads", ctypes.c_int64),
     ]
 
 
@@ -152,8 +153,9 @@ def _step(state: Tensor, *inputs: Any) -> Tensor:
     alive = [_dense(x) for x in tensors]
     rows, channels, N = state.shape
     threads = torch.get_num_threads()
-    addresses = map(pointer, (work, *alive, y))
-    call("selective_scan_step", SelectiveScanStep(*addresses, rows, channels, N, negative, threads))
+    addresses = map(pointer, (work, work, *alive, y))
+    sizes = (rows, channels, N, negative, False, threads)
+    call("selective_scan_step", SelectiveScanStep(*addresses, *sizes))
     if work is not state:
         state.copy_(work)
     return y

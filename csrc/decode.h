@@ -1,0 +1,184 @@
+// What a decoding step needs around the recurrences: products with a few vectors, gates, norms.
+#pragma once
+
+#include "pointwise.h"
+#include "recurrence.h"
+
+namespace {
+
+// Threads for so many multiplications: below some a second one takes longer to wake than to help.
+inline int64_t threads_for(int64_t work, int64_t threads) {
+  return work < (int64_t(1) << 18) ? 1 : threads;
+}
+
+// LANES outputs at a time: so many sums at once that none waits, which then become one vector. The
+// weights come from memory, which is what takes the time; all rows make use of them.
+void linear(const Linear& x) {
+  parallel_for(divide_up(x.out, LANES), threads_for(x.rows * x.in * x.out, x.threads), [&](int64_t i) {
+    const int64_t first = i * LANES, count = at_most(LANES, x.out - first);
+    const float* w[LANES];
+    for (int64_t o = 0; o < LANES; ++o)  // past the last output: that one again
+      w[o] = x.weight + (first + at_most(o, count - 1)) * x.weight_row;
+    for (int64_t row = 0; row < x.rows; ++row) {
+      const float* in = x.x + row * x.in;
+      vf totals[LANES] = {};
+      int64_t j = 0;
+      for (; j + LANES <= x.in; j += LANES) {
+        const vf v = load(in + j);
+        for (int o = 0; o < LANES; ++o) totals[o] = fma(load(w[o] + j), v, totals[o]);
+      }
+      if (j < x.in) {
+        const vf v = load_first(in + j, x.in - j);
+        for (int o = 0; o < LANES; ++o)
+          totals[o] = fma(load_first(w[o] + j, x.in - j), v, totals[o]);
+      }
+      vf y = sums(totals);
+      if (x.bias) y += load_first(x.bias + first, count);
+      if (x.add) y += load_first(x.add + row * x.out + first, count);
+      store_first(x.y + row * x.out + first, y, count);
+    }
+  });
+}
+
+void block_linear(const BlockLinear& x) {
+  for (int64_t i = 0; i < x.rows * x.blocks; ++i) {
+    const float *in = x.x + i * x.size, *w = x.weight + i % x.blocks * x.size * x.size;
+    for (int64_t o = 0; o < x.size; ++o, w += x.size) {
+      float total = 0;
+      if (x.size < LANES)
+        for (int64_t j = 0; j < x.size; ++j) total += w[j] * in[j];
+      else
+        total = dot(w, in, x.size);
+      x.y[i * x.size + o] = total;
+    }
+  }
+}
+
+void sigmoid_gate(const SigmoidGate& x) {
+  const float low = static_cast<float>(x.low), span = static_cast<float>(x.high - x.low);
+  const float power = static_cast<float>(x.power), stretch = static_cast<float>(x.stretch);
+  each_vector(x.count, [&](int64_t i, int64_t n) INLINE {
+    const vf in = load_first(x.x + i, n);
+    vf s = power == 1.0f ? sigmoid(in) : exp(-power * softplus(-in));
+    if (stretch != 0.0f) {
+      s = (1 + 2 * stretch) * s - stretch;
+      s = s < vf{} ? vf{} : s > splat(1.0f) ? splat(1.0f) : s;
+    }
+    store_first(x.y + i, fma(splat(span), s, splat(low)), n);
+  });
+}
+
+void step_sizes(const StepSizes& x) {
+  const vf least = splat(static_cast<float>(x.least)), most = splat(static_cast<float>(x.most));
+  for (int64_t row = 0; row < x.rows; ++row)
+    each_vector(x.size, [&](int64_t i, int64_t n) INLINE {
+      const int64_t at = row * x.size + i;
+      vf in = load_first(x.x + at, n);
+      if (x.bias) in += load_first(x.bias + i, n);
+      vf delta = softplus(in);
+      delta = delta < least ? least : delta > most ? most : delta;
+      store_first(x.delta + at, delta, n);
+      if (!x.rate) return;
+      const vf a = exp(-exp(load_first(x.rate + i, n)) * delta);
+      store_first(x.gate + at, x.negative ? a + a - 1.0f : a, n);
+    });
+}
+
+void scale_heads(const ScaleHeads& x) {
+  for (int64_t i = 0; i < x.rows * x.heads; ++i) {
+    const float scale = x.scale[x.scale_per_row ? i : i % x.heads];
+    each_vector(x.size, [&](int64_t j, int64_t n) INLINE {
+      const int64_t at = i * x.size + j;
+      vf y = scale * load_first(x.x + at, n);
+      if (x.add) y += load_first(x.add + at, n);
+      store_first(x.y + at, y, n);
+    });
+  }
+}
+
+void gated_norm(const GatedNorm& x) {
+  for (int64_t row = 0; row < x.rows; ++row) {
+    const float *in = x.x + row * x.size, *gate = x.gate + row * x.size;
+    float* y = x.y + row * x.size;
+    vf squares{};
+    each_vector(x.size, [&](int64_t i, int64_t n) INLINE {
+      vf v = load_first(in + i, n);
+      if (x.gate_first) {
+        const vf z = load_first(gate + i, n);
+        v *= z * sigmoid(z);
+        store_first(y + i, v, n);
+      }
+      squares = fma(v, v, squares);
+    });
+    const float mean = sum(squares) / static_cast<float>(x.size);
+    const float inverse = 1.0f / __builtin_sqrtf(mean + static_cast<float>(x.eps));
+    each_vector(x.size, [&](int64_t i, int64_t n) INLINE {
+      vf v = load_first((x.gate_first ? y : in) + i, n) * inverse * load_first(x.weight + i, n);
+      if (!x.gate_first) {
+        const vf z = load_first(gate + i, n);
+        v *= z * sigmoid(z);
+      }
+      store_first(y + i, v, n);
+    });
+  }
+}
+
+// ---- mLSTM
+
+void mlstm_write(const MLSTMWrite& x) {
+  const float lowest = -44.3614195f;  // of log |f|: e^-2 lowest is still finite
+  for (int64_t i = 0; i < x.rows * x.heads; ++i) {
+    const float* gates = x.gates + i / x.heads * 2 * x.heads + i % x.heads;
+    const float log_i = gates[0], logit = gates[x.heads], m = x.m[i];
+    const float f = x.negative ? tanh(splat(logit * 0.5f))[0] : sigmoid(splat(logit))[0];
+    float log_f = x.negative ? __builtin_logf(f < 0 ? -f : f) : -softplus(splat(-logit))[0];
+    if (!(log_f > lowest)) log_f = lowest;
+    float next = log_i > 0 ? log_i : 0.0f;
+    if (m + log_f > next) next = m + log_f;
+    const float fall = __builtin_expf(m - next), write = __builtin_expf(log_i - next);
+    const float floor = __builtin_expf(-next), least = static_cast<float>(x.least_floor);
+    x.m_next[i] = next;
+    x.gate[i] = f * fall;
+    x.floor[i] = floor > least ? floor : least;
+    const float *k = x.k + i * x.size, *v = x.v + i * x.size;
+    float *k_written = x.k_written + i * x.size, *v_one = x.v_one + i * (x.size + 1);
+    each_vector(x.size, [&](int64_t j, int64_t n) INLINE {
+      store_first(k_written + j, write * load_first(k + j, n), n);
+      store_first(v_one + j, load_first(v + j, n), n);
+    });
+    v_one[x.size] = 1.0f;
+  }
+}
+
+void mlstm_read(const MLSTMRead& x) {
+  for (int64_t i = 0; i < x.rows * x.heads; ++i) {
+    const float* o = x.o + i * (x.size + 1);
+    const int64_t shared = i % x.heads * x.size;  // where this head's part of a weight begins
+    const float *c = x.c + i * x.size, *z = x.z + i * x.size;
+    float* y = x.y + i * x.size;
+    float normaliser = o[x.size] < 0 ? -o[x.size] : o[x.size];
+    if (normaliser < x.floor[i]) normaliser = x.floor[i];
+    vf totals{};
+    each_vector(x.size, [&](int64_t j, int64_t n) INLINE {
+      const vf h = load_first(o + j, n) / normaliser;
+      totals += h;
+      store_first(y + j, h, n);
+    });
+    const float mean = sum(totals) / static_cast<float>(x.size);
+    vf squares{};
+    each_vector(x.size, [&](int64_t j, int64_t n) INLINE {
+      const vf d = load_filled(y + j, n, mean) - mean;
+      squares = fma(d, d, squares);
+    });
+    const float variance = sum(squares) / static_cast<float>(x.size);
+    const float inverse = 1.0f / __builtin_sqrtf(variance + static_cast<float>(x.eps));
+    each_vector(x.size, [&](int64_t j, int64_t n) INLINE {
+      const vf gate = load_first(z + j, n);
+      vf out = (load_first(y + j, n) - mean) * inverse * load_first(x.weight + shared + j, n);
+      out = fma(load_first(x.skip + shared + j, n), load_first(c + j, n), out);
+      store_first(y + j, out * gate * sigmoid(gate), n);
+    });
+  }
+}
+
+}  // namespace
