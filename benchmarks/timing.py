@@ -11,6 +11,7 @@ from torch import Tensor
 
 # Relative, in the 2-norm. Rounding gives up to 1e-5, a wrong formula 1e-2 and more.
 TOLERANCE = 2e-4
+MEMORY = 2**28  # bytes
 SGEMM = 1024  # size of the product whose rate is the yardstick
 
 Tensors = dict[str, Tensor]
@@ -39,6 +40,12 @@ def seconds(call: Callable[[], Any]) -> float:
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
+
+
+def reading() -> float:
+    """Bytes per second that the threads in use read from memory, more than caches hold."""
+    x = torch.ones(MEMORY // 4)
+    return MEMORY / min(seconds(x.sum) for _ in range(5))
 
 
 def sgemm() -> Callable[[], Tensor]:

@@ -21,11 +21,6 @@ namespace {
 
 constexpr int AHEAD = 4;  // steps to prefetch ahead: heads lie strided, which hardware misses
 
-// Gates so small that their gradients are not to be had by division.
-constexpr float SMALL_GATE = 0x1p-6f;
-inline bool is_small(float a) { return -SMALL_GATE < a && a < SMALL_GATE; }
-inline vi is_small(vf a) { return (a > splat(-SMALL_GATE)) & (a < splat(SMALL_GATE)); }
-
 // Products of gates so far from 1 that they are multiplied in.
 constexpr float FAR = 0x1p56f;
 inline bool out_of_range(float c) {

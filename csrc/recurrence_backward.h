@@ -7,18 +7,30 @@
 //
 // The gradient of log a_t is a running sum, for X_t = a_t S_{t-1} and dX_t = dL/dX_t:
 //     <dX_t, X_t> = <dX_{t+1}, X_{t+1}> + <do_t, o_t> - sum over the token's steps of <dv, v>
-// (channel by channel: + q dq - k dk). Dividing by a_t would lose everything for small a_t: there
-// <dX_t, S_{t-1}> is formed directly. Both that and the loss of digits in long sums ask for states
-// in the middle of a sequence, so gated sequences are cut into segments, from whose first states
-// (kept in one extra pass) S is regenerated.
+// (channel by channel: + q dq - k dk). Dividing by a_t would lose everything for small a_t, and long
+// sums lose digits: so <dX_t, S_{t-1}>, the gradient of a_t, is formed directly for small gates and
+// for all of some tokens, from which the sums start anew. For that A keeps dX until B has S. Long
+// sequences are cut into segments, from whose first states (kept in one extra pass) S is regenerated.
 #pragma once
 
+#include "pointwise.h"
 #include "sweeps.h"
 
 namespace {
 
 constexpr int64_t SEGMENT = 4096, SHORTEST_SEGMENT = 256;  // tokens
-constexpr int64_t MOST_KEPT = int64_t(1) << 20;            // floats of dX in a segment, if it can be
+constexpr int64_t MILESTONE = 256;                         // tokens from one new start to the next
+constexpr int64_t MOST_KEPT = int64_t(1) << 20;  // floats of dX for small gates, if it can be
+
+// Gates whose gradients are lost in the errors of a running sum. That of log a is a times that of a:
+// it suffers less, and of a gate next to nothing it is nothing to whatever it is added to.
+struct SmallGates {
+  float size, least;
+
+  explicit SmallGates(bool log_gate) : size(log_gate ? 0x1p-9f : 0x1p-6f), least(log_gate ? 0x1p-16f : -1) {}
+  bool operator()(float a) const { return -size < a && a < size && a > least; }
+  vi operator()(vf a) const { return (a > splat(-size)) & (a < splat(size)) & (a > splat(least)); }
+};
 
 // One sequence and head: its scratch memory and what happens between the sweeps.
 template <bool DELTA, bool CHANNEL>
@@ -29,14 +41,16 @@ struct BackwardHead {
   Blocks<STEP_PART> v_blocks{K, V};
   Blocks<PAIR_PART> k_blocks{V, K};
   bool gated = x.gate.data;
+  SmallGates is_small{x.log_gate != 0};
   int64_t state = V * padded(K), gradient = K * padded(V);
   int64_t per_gate = CHANNEL ? padded(V) : gradient;  // floats of dX that a gate stands for
-  int64_t most_small = 0;                             // small gates of a segment, at most
+  int64_t most_small = 0;                             // of a segment's gates
   int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
   int64_t gates = gated ? length * channels : 0;
-  int64_t indices = most_small ? length + 1 + most_small + 1 : 0;
+  int64_t direct_gates = gated ? most_small + divide_up(length, MILESTONE) * channels : 0;
+  int64_t indices = direct_gates ? length + 1 + direct_gates + 1 : 0;
   int64_t buf_size = (3 + LANES) * padded(K) + 2 * padded(V);
-  Scratch scratch{state + 2 * gradient + buf_size + segments * state + most_small * per_gate +
+  Scratch scratch{state + 2 * gradient + buf_size + segments * state + direct_gates * per_gate +
                   padded(gates) + 2 * (indices + (gated ? channels : 0))};
   float* S = scratch.get();  // blocks along K
   float* G = S + state;      // blocks along V
@@ -44,11 +58,11 @@ struct BackwardHead {
   float* buf = G_end + gradient;
   float* checkpoints = buf + buf_size;  // S where segments start
   float* dX = checkpoints + segments * state;
-  float* terms = dX + most_small * per_gate;
+  float* terms = dX + direct_gates * per_gate;
   double* totals = reinterpret_cast<double*>(terms + padded(gates));
-  int64_t* small = reinterpret_cast<int64_t*>(totals + channels);
-  int64_t* channel = small + length + 1;
-  Segment segment{row, 0, 0, terms, most_small ? small : nullptr, channel, dX};
+  int64_t* direct = reinterpret_cast<int64_t*>(totals + channels);
+  int64_t* channel = direct + length + 1;
+  Segment segment{row, 0, 0, terms, direct_gates ? direct : nullptr, channel, dX};
 
   BackwardHead(const Recurrence& x, int64_t sequence, int64_t head) : row(x, sequence, head) {
     load_state(checkpoints);
@@ -64,13 +78,11 @@ struct BackwardHead {
 
   void before_sweeps() {
     if (!gated) return;
-    if (most_small) {
-      int64_t used = small[0] = 0;
-      for (int64_t t = segment.start; t < segment.end; ++t) {
-        const float* a = row.gate(t);
-        for (int64_t j = 0; j < channels; ++j) channel[used] = j, used += is_small(a[j]);
-        small[t - segment.start + 1] = used;
-      }
+    int64_t used = direct[0] = 0;
+    for (int64_t t = segment.start; t < segment.end; ++t) {
+      if (most_small || is_milestone(t))
+        for (int64_t j = 0; j < channels; ++j) channel[used] = j, used += is_direct(t, j);
+      direct[t - segment.start + 1] = used;
     }
     for (int64_t j = 0; j < gates; ++j) terms[j] = 0;
     std::memcpy(G_end, G, gradient * 4);
@@ -79,11 +91,16 @@ struct BackwardHead {
     if (gated) write_dgate();
   }
 
+  // Whether a gate's gradient is formed directly.
+  bool is_direct(int64_t t, int64_t j) const {
+    return is_milestone(t) || is_small(row.gate(t)[j]);
+  }
+  static bool is_milestone(int64_t t) { return t % MILESTONE == MILESTONE - 1; }
+
   // In tokens: so long that what is kept for small gates, at most `most_small`, is not too much.
   int64_t segment_length() {
     if (!gated) return row.tokens;
     int64_t tokens = row.tokens < SEGMENT ? row.tokens : SEGMENT;
-    if (x.log_gate) return tokens;
     while (count_small(tokens) * per_gate > MOST_KEPT && tokens > SHORTEST_SEGMENT) tokens /= 2;
     return tokens;
   }
@@ -166,13 +183,12 @@ struct BackwardHead {
       const float* term = terms + (t - segment.start) * channels;
       float* out = x.dgate + row.token(t) * channels;
       for (int64_t g = 0; g < channels; ++g) {
-        totals[g] += term[g];
+        const bool direct = is_direct(t, g);
+        totals[g] = direct ? double(a[g]) * out[g] : totals[g] + term[g];
         if (x.log_gate)
           out[g] = static_cast<float>(totals[g]);
-        else if (!is_small(a[g]))
+        else if (!direct)
           out[g] = static_cast<float>(totals[g] / a[g]);
-        else
-          totals[g] = double(a[g]) * out[g];  // and the sum is rid of its errors
       }
     }
   }

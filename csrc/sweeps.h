@@ -10,19 +10,19 @@ struct Segment {
   const Row& row;
   int64_t start, end;   // tokens
   float* terms;         // [tokens][gate_channels]: what each token adds to the gates' running sums
-  const int64_t* small;    // [tokens + 1]: where a token's gates that are small begin in what follows;
-                           // null if there are none
-  const int64_t* channel;  // of each small gate
-  float* dX;               // [small gates][rows of dX that a gate stands for][padded V]
+  const int64_t* direct;   // [tokens + 1]: where a token's gates whose gradients are formed directly
+                           // begin in what follows; null if there are no gates
+  const int64_t* channel;  // of each such gate
+  float* dX;               // [such gates][rows of dX that a gate stands for][padded V]
 
-  bool has_small(int64_t t) const { return small && small[t - start] < small[t - start + 1]; }
+  bool has_direct(int64_t t) const { return direct && direct[t - start] < direct[t - start + 1]; }
 
-  // f(channel, dX) for each gate of token t that is small.
+  // f(channel, dX) for each such gate of token t.
   template <class F>
-  void each_small(int64_t t, const F& f) const {
-    if (!small) return;
+  void each_direct(int64_t t, const F& f) const {
+    if (!direct) return;
     const int64_t size = (row.x.gate_channels > 1 ? 1 : row.x.K) * padded(row.x.V);
-    for (int64_t i = small[t - start]; i < small[t - start + 1]; ++i) f(channel[i], dX + i * size);
+    for (int64_t i = direct[t - start]; i < direct[t - start + 1]; ++i) f(channel[i], dX + i * size);
   }
 };
 
@@ -197,9 +197,9 @@ struct SweepA {
     for (int64_t j = 0; j < K; ++j)
       for (int i = 0; i < block.vectors(); ++i) store(G + block.at(j, i), whole(j, i));
   }
-  // dX of what token u's gates are small for.
+  // dX for the gates of token u whose gradients are formed directly.
   void keep(int64_t u) const {
-    segment.each_small(u, [&](int64_t channel, float* dX) {
+    segment.each_direct(u, [&](int64_t channel, float* dX) {
       for (int64_t j = 0; j < (CHANNEL ? 1 : K); ++j)
         for (int i = 0; i < block.vectors(); ++i)
           store(dX + j * padded(V) + block.start + i * LANES, whole(channel + j, i));
@@ -311,14 +311,14 @@ struct SweepB {
     vf after[2][MOST];  // the products of gates after either step
     if (gated) {
       if (factor[0] == 0) {
-        if (GRAD) small_gates(t[0], nullptr);
+        if (GRAD) direct_gates(t[0], nullptr);
         if (multiply(t[0], product, c)) rescale();
       }
       for (int i = 0; i < nv; ++i) after[0][i] = after[1][i] = CHANNEL ? c[i] : splat(product);
       if (both && factor[1] == 0) {
         float next = product;
         // with gates on channels the first step's writing is easily accounted for
-        if ((!CHANNEL && segment.has_small(t[1])) || multiply(t[1], next, after[1])) both = false;
+        if ((!CHANNEL && segment.has_direct(t[1])) || multiply(t[1], next, after[1])) both = false;
         if (!CHANNEL)
           for (int i = 0; i < nv; ++i) after[1][i] = splat(next);
       }
@@ -333,7 +333,7 @@ struct SweepB {
       pair.d_o[m] = x.d_o + row.token(t[m]) * V;
       pair.out[m] = GRAD && factor[m] + 1 == n;
     }
-    if (GRAD && CHANNEL && both) small_gates(t[1], after[0]);
+    if (GRAD && CHANNEL && both) direct_gates(t[1], after[0]);
     if (!both) {
       for (int i = 0; i < nv; ++i) pair.k[1][i] = vf{};
       pair.u[1] = pair.u[0], pair.dv[1] = pair.dv[0], pair.out[1] = false;
@@ -436,11 +436,11 @@ struct SweepB {
     for (int i = 0; i < block.vectors(); ++i) c[i] = splat(1.0f);
   }
 
-  // <dX_t, S_{t-1}> where the gate is small, for this block's channels. If token t is the second of a
+  // <dX_t, S_{t-1}> where it is asked for, of this block's channels. If token t is the second of a
   // pair, S in memory is that before the first; `after` are the products of gates behind the first.
-  void small_gates(int64_t t, const vf* after) const {
+  void direct_gates(int64_t t, const vf* after) const {
     float* dgate = x.dgate + row.token(t) * x.gate_channels;
-    segment.each_small(t, [&](int64_t channel, const float* dX) {
+    segment.each_direct(t, [&](int64_t channel, const float* dX) {
       if (!CHANNEL) {
         double along = block.start ? *dgate : 0.0;
         for (int64_t j = 0; j < block.count(); ++j)

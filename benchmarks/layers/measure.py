@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from benchmarks.layers.peers import PEERS, Decoder, Peer, Step
 from benchmarks.layers.shapes import Shape, build, ranges
-from benchmarks.timing import Progress, Tensors, compare, seconds
+from benchmarks.timing import Progress, Tensors, compare, reading, seconds
 from statetrack.layers import Mixer
 
 PROMPT = 3  # tokens before those that are timed: caches are made when the first one is read
@@ -68,6 +68,8 @@ def measure(
         "batch": shape.batch,
         "length": shape.length,
         "width": shape.width,
+        "weight bytes": sum(4 * w.numel() for w in weights.values()),
+        "memory bytes per second": reading() if shape.kind == "decoding" else None,
         "candidates": [
             {
                 "name": name,

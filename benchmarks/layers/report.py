@@ -18,6 +18,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 SWITCH = 1.05  # the time with the switch over that without it, at most
+LARGE = 2**23  # bytes of weights that do not stay in a core's cache
 DECODE = 3.0  # transformers' time over ours for one sequence, token by token, at least
 
 
@@ -37,6 +38,8 @@ def rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "tokens per second [-1,1]": tokens / with_switch[0] if with_switch else None,
                 "switch": with_switch[0] / without if with_switch else None,
                 "switch at most": SWITCH if with_switch else None,
+                "weight bytes": shape["weight bytes"],
+                "memory bytes per second": shape["memory bytes per second"],
             }
             for peer, seconds in times.items() or [(None, None)]:
                 single = shape["kind"] == "decoding" and shape["batch"] == 1
@@ -73,14 +76,36 @@ def tables(found: Sequence[dict[str, Any]]) -> dict[str, list[list[str]]]:
     return by_shape
 
 
+def weights_read(found: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """For decoding single sequences of large layers: how fast the weights pass, as a sentence."""
+    passed: dict[str, dict[str, float]] = {}
+    memory: dict[str, float] = {}
+    for row in found:
+        shape = row["shape"]
+        if not shape.startswith("decoding, B1,") or row["weight bytes"] < LARGE:
+            continue
+        rate = row["weight bytes"] * row["tokens per second"] / 1e9
+        passed.setdefault(shape, {})[MIXERS[row["layer"]].label] = rate
+        memory[shape] = max(memory.get(shape, 0.0), row["memory bytes per second"] / 1e9)
+    return {
+        shape: "A step reads every weight once, in GB/s: "
+        + ", ".join(f"{label} {rate:.1f}" for label, rate in rates.items())
+        + f". One thread reads memory at {memory[shape]:.1f} GB/s, which bounds them all."
+        for shape, rates in passed.items()
+    }
+
+
 def _or_dash(value: float | None, style: str) -> str:
     return "-" if value is None else format(value, style)
 
 
 def print_report(console: Console, summary: dict[str, Any]) -> None:
     """The tables, on the terminal."""
+    read = weights_read(summary["rows"])
     for title, body in tables(summary["rows"]).items():
         print_table(console, title, COLUMNS, body)
+        if title in read:
+            console.print(read[title], style="dim")
     note = f"* marks a switch that costs more than {SWITCH:g}, and decoding of one sequence less "
     console.print(note + f"than {DECODE:g} times as fast as transformers.", style="dim")
 
@@ -128,8 +153,11 @@ def markdown(summary: dict[str, Any]) -> str:
     if summary["missing peers"]:
         missing = ", ".join(summary["missing peers"])
         lines += [f"Missing: {missing}; `make peers` installs them.", ""]
+    read = weights_read(summary["rows"])
     for title, body in tables(summary["rows"]).items():
         lines += [f"## {title[0].upper()}{title[1:]}", ""]
         lines += [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
         lines += [f"| {' | '.join(cells)} |" for cells in body] + [""]
+        if title in read:
+            lines += [read[title], ""]
     return "\n".join(lines)

@@ -108,13 +108,14 @@ def test_the_gate_refuses_a_wrong_peer(shape: Shape, monkeypatch: pytest.MonkeyP
 def test_the_gate_refuses_wrong_layers(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = build("delta_net", shape)
     measure.check_definition("it", mixer, shape)
-    right = DeltaNet.mix
+    timed = "mix" if shape is TRAINING else "step"
+    right = getattr(DeltaNet, timed)
 
     def wrong(self: DeltaNet, x: Tensor, *others: Any) -> Any:
         y, state = right(self, x, *others)
         return (1.001 * y if x.dtype is torch.float32 else y), state
 
-    monkeypatch.setattr(DeltaNet, "mix", wrong)
+    monkeypatch.setattr(DeltaNet, timed, wrong)
     with pytest.raises(WrongResultError, match=r"it: y is off by 1\.0e-03"):
         measure.check_definition("it", mixer, shape)
 
@@ -132,6 +133,7 @@ def shape_result(shape: Shape, **seconds: float) -> dict[str, Any]:
     candidates = [{"name": name, "seconds": t} for name, t in seconds.items()]
     return {
         "title": shape.title, "kind": shape.kind, "batch": shape.batch, "length": shape.length,
+        "weight bytes": 10**4 * shape.width, "memory bytes per second": 2e10,
         "candidates": candidates,
     }  # fmt: skip
 
@@ -146,7 +148,10 @@ def results() -> list[dict[str, Any]]:
     }  # fmt: skip
     shared = {"allocator": "tuned", "native": "avx2", "versions": {"torch": "2.13.0"}}
     mamba = [shape_result(SHAPES[0], **training), shape_result(SHAPES[2], **decoding)]
-    attention = [shape_result(SHAPES[2], statetrack=0.128)]
+    attention = [
+        shape_result(SHAPES[2], statetrack=0.128),
+        shape_result(SHAPES[3], statetrack=0.032),
+    ]
     return [
         {"layer": "mamba", "shapes": mamba, **shared},
         {"layer": "attention", "shapes": attention, **shared},
@@ -164,6 +169,7 @@ def test_tables() -> None:
             ["Mamba", "1,000", "1,000", "1.00", "transformers MambaMixer", "356", "2.81x*"],
             ["Attention", "500", "-", "-", "", "", ""],
         ],
+        "decoding, B1, width 1024": [["Attention", "1,000", "-", "-", "", "", ""]],
     }
 
 
@@ -180,6 +186,8 @@ def test_page(tmp_path: Path) -> None:
     assert page.startswith("# Layers on a CPU, measured by `statetrack bench layers`\n\na CPU, 2 c")
     assert "## Decoding, B1, width 128\n\n| layer | tokens/s [0,1] |" in page
     assert "| Attention | 500 | - | - |  |  |  |" in page
+    assert "A step reads every weight once, in GB/s: Attention 10.2. One thread reads" in page
+    assert page.count("reads memory at 20.0 GB/s") == 1
     assert "Missing: some package; `make peers` installs them." in page
     assert json.loads((tmp_path / "bench-layers.json").read_text()) == summary
 
