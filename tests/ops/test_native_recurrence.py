@@ -123,6 +123,37 @@ EACH = pytest.mark.parametrize("case", CASES)
 
 @LEVELS
 @EACH
+@pytest.mark.parametrize("kind", ["g", "decay"])
+@pytest.mark.parametrize("size", [0.5, 0.06, 0.01, 1e-3, 1e-4])
+def test_gradients_of_small_gates(case, kind, size, level):
+    """That of log a is a times that of a: where all gates are small, it is small itself."""
+    op, make = CASES[case]
+    inputs = make(B=2, T=25, H=2, K=16, V=12, gate=kind)
+    gates = size * draw(5)(*inputs[kind].shape).abs().clamp(0.2, 2)
+    inputs[kind] = gates.log() if kind == "g" else gates
+    expected = run(op, inputs, torch.float64, backend="naive")[f"d{kind}"]
+    with native.forced(level):
+        actual = run(op, inputs, torch.float32, backend="native")[f"d{kind}"]
+    assert_close(actual, expected, 1e-4 if kind == "g" else GATE_TOLERANCE)
+
+
+@EACH
+@pytest.mark.parametrize("kind", ["g", "decay"])
+def test_gradients_of_gates_do_not_drift(case, kind):
+    """Were they one running sum, errors would stay in it, and the next sum over them grow."""
+    op, make = CASES[case]
+    inputs = make(B=1, T=3000, H=1, K=16, V=16, gate=kind)
+    gates = (0.3 + 0.6 * draw(5)(*inputs[kind].shape).sigmoid()).clamp(max=1)
+    inputs[kind] = gates.log() if kind == "g" else gates
+    expected = run(op, inputs, torch.float64, backend="torch")[f"d{kind}"]
+    actual = run(op, inputs, torch.float32, backend="native")[f"d{kind}"].double()
+    assert_close(actual, expected, 5e-6)
+    drift = (actual - expected).cumsum(1).abs().max() / expected.square().sum().sqrt()
+    assert drift < 8e-5
+
+
+@LEVELS
+@EACH
 @pytest.mark.parametrize("bounds", [[0, 1, 8, 40, 73], [0, 9], [0, 1, 2, 3]], ids=str)
 def test_packed_sequences(case, bounds, level):
     op, make = CASES[case]
