@@ -6,42 +6,61 @@
 
 namespace {
 
-// Threads for so many multiplications: below some a second one takes longer to wake than to help.
-inline int64_t threads_for(int64_t work, int64_t threads) {
-  return work < (int64_t(1) << 18) ? 1 : threads;
+// f(i) for i in [0, count), each of them so many operations, on up to `threads` threads: of little work
+// none, since a second one takes longer to wake than to help.
+template <class F>
+inline void share(int64_t count, int64_t each, int64_t threads, const F& f) {
+  parallel_for(count, count * each < (int64_t(1) << 18) ? 1 : threads, f);
+}
+constexpr int64_t EXPONENTIAL = 16;  // operations
+
+// ROWS rows and LANES / ROWS outputs: so many sums at once that none waits, which then become one
+// vector.
+template <int ROWS>
+INLINE inline void some_outputs(const Linear& x, int64_t row, int64_t first) {
+  constexpr int OUTPUTS = LANES / ROWS;
+  const int64_t count = at_most(OUTPUTS, x.out - first);
+  const float *in[ROWS], *w[OUTPUTS];
+  for (int r = 0; r < ROWS; ++r) in[r] = x.x + (row + r) * x.in;
+  for (int o = 0; o < OUTPUTS; ++o)  // past the last output: that one again
+    w[o] = x.weight + (first + at_most(o, count - 1)) * x.weight_row;
+  vf totals[LANES] = {};
+  auto add = [&](int64_t j, auto get) INLINE {
+    vf v[ROWS];
+    for (int r = 0; r < ROWS; ++r) v[r] = get(in[r] + j);
+    for (int o = 0; o < OUTPUTS; ++o) {
+      const vf weights = get(w[o] + j);
+      for (int r = 0; r < ROWS; ++r)
+        totals[r * OUTPUTS + o] = fma(weights, v[r], totals[r * OUTPUTS + o]);
+    }
+  };
+  int64_t j = 0;
+  for (; j + LANES <= x.in; j += LANES) add(j, [](const float* p) INLINE { return load(p); });
+  if (j < x.in) add(j, [&](const float* p) INLINE { return load_first(p, x.in - j); });
+  float y[LANES];
+  store(y, sums(totals));
+  for (int r = 0; r < ROWS; ++r)
+    for (int64_t o = 0; o < count; ++o) {
+      const int64_t at = (row + r) * x.out + first + o;
+      x.y[at] = y[r * OUTPUTS + o] + (x.bias ? x.bias[first + o] : 0.0f) + (x.add ? x.add[at] : 0.0f);
+    }
 }
 
-// LANES outputs at a time: so many sums at once that none waits, which then become one vector. The
-// weights come from memory, which is what takes the time; all rows make use of them.
+// The weights come from memory, which takes the time if rows are few; all rows make use of them.
 void linear(const Linear& x) {
-  parallel_for(divide_up(x.out, LANES), threads_for(x.rows * x.in * x.out, x.threads), [&](int64_t i) {
-    const int64_t first = i * LANES, count = at_most(LANES, x.out - first);
-    const float* w[LANES];
-    for (int64_t o = 0; o < LANES; ++o)  // past the last output: that one again
-      w[o] = x.weight + (first + at_most(o, count - 1)) * x.weight_row;
-    for (int64_t row = 0; row < x.rows; ++row) {
-      const float* in = x.x + row * x.in;
-      vf totals[LANES] = {};
-      int64_t j = 0;
-      for (; j + LANES <= x.in; j += LANES) {
-        const vf v = load(in + j);
-        for (int o = 0; o < LANES; ++o) totals[o] = fma(load(w[o] + j), v, totals[o]);
-      }
-      if (j < x.in) {
-        const vf v = load_first(in + j, x.in - j);
-        for (int o = 0; o < LANES; ++o)
-          totals[o] = fma(load_first(w[o] + j, x.in - j), v, totals[o]);
-      }
-      vf y = sums(totals);
-      if (x.bias) y += load_first(x.bias + first, count);
-      if (x.add) y += load_first(x.add + row * x.out + first, count);
-      store_first(x.y + row * x.out + first, y, count);
+  share(divide_up(x.out, LANES), LANES * x.rows * x.in, x.threads, [&](int64_t i) {
+    const int64_t first = i * LANES, second = first + LANES / 2;
+    int64_t row = 0;
+    for (; row + 2 <= x.rows; row += 2) {
+      some_outputs<2>(x, row, first);
+      if (second < x.out) some_outputs<2>(x, row, second);
     }
+    if (row < x.rows) some_outputs<1>(x, row, first);
   });
 }
 
 void block_linear(const BlockLinear& x) {
-  for (int64_t i = 0; i < x.rows * x.blocks; ++i) {
+  share(x.rows * x.blocks, x.size * x.size, x.threads, [&](int64_t i) {
     const float *in = x.x + i * x.size, *w = x.weight + i % x.blocks * x.size * x.size;
     for (int64_t o = 0; o < x.size; ++o, w += x.size) {
       float total = 0;
@@ -51,7 +70,7 @@ void block_linear(const BlockLinear& x) {
         total = dot(w, in, x.size);
       x.y[i * x.size + o] = total;
     }
-  }
+  });
 }
 
 void sigmoid_gate(const SigmoidGate& x) {
@@ -70,7 +89,7 @@ void sigmoid_gate(const SigmoidGate& x) {
 
 void step_sizes(const StepSizes& x) {
   const vf least = splat(static_cast<float>(x.least)), most = splat(static_cast<float>(x.most));
-  for (int64_t row = 0; row < x.rows; ++row)
+  share(x.rows, EXPONENTIAL * x.size, x.threads, [&](int64_t row) {
     each_vector(x.size, [&](int64_t i, int64_t n) INLINE {
       const int64_t at = row * x.size + i;
       vf in = load_first(x.x + at, n);
@@ -82,10 +101,11 @@ void step_sizes(const StepSizes& x) {
       const vf a = exp(-exp(load_first(x.rate + i, n)) * delta);
       store_first(x.gate + at, x.negative ? a + a - 1.0f : a, n);
     });
+  });
 }
 
 void scale_heads(const ScaleHeads& x) {
-  for (int64_t i = 0; i < x.rows * x.heads; ++i) {
+  share(x.rows * x.heads, x.size, x.threads, [&](int64_t i) {
     const float scale = x.scale[x.scale_per_row ? i : i % x.heads];
     each_vector(x.size, [&](int64_t j, int64_t n) INLINE {
       const int64_t at = i * x.size + j;
@@ -93,11 +113,11 @@ void scale_heads(const ScaleHeads& x) {
       if (x.add) y += load_first(x.add + at, n);
       store_first(x.y + at, y, n);
     });
-  }
+  });
 }
 
 void gated_norm(const GatedNorm& x) {
-  for (int64_t row = 0; row < x.rows; ++row) {
+  share(x.rows, EXPONENTIAL * x.size, x.threads, [&](int64_t row) {
     const float *in = x.x + row * x.size, *gate = x.gate + row * x.size;
     float* y = x.y + row * x.size;
     vf squares{};
@@ -120,14 +140,14 @@ void gated_norm(const GatedNorm& x) {
       }
       store_first(y + i, v, n);
     });
-  }
+  });
 }
 
 // ---- mLSTM
 
 void mlstm_write(const MLSTMWrite& x) {
   const float lowest = -44.3614195f;  // of log |f|: e^-2 lowest is still finite
-  for (int64_t i = 0; i < x.rows * x.heads; ++i) {
+  share(x.rows * x.heads, x.size, x.threads, [&](int64_t i) {
     const float* gates = x.gates + i / x.heads * 2 * x.heads + i % x.heads;
     const float log_i = gates[0], logit = gates[x.heads], m = x.m[i];
     const float f = x.negative ? tanh(splat(logit * 0.5f))[0] : sigmoid(splat(logit))[0];
@@ -147,11 +167,11 @@ void mlstm_write(const MLSTMWrite& x) {
       store_first(v_one + j, load_first(v + j, n), n);
     });
     v_one[x.size] = 1.0f;
-  }
+  });
 }
 
 void mlstm_read(const MLSTMRead& x) {
-  for (int64_t i = 0; i < x.rows * x.heads; ++i) {
+  share(x.rows * x.heads, EXPONENTIAL * x.size, x.threads, [&](int64_t i) {
     const float* o = x.o + i * (x.size + 1);
     const int64_t shared = i % x.heads * x.size;  // where this head's part of a weight begins
     const float *c = x.c + i * x.size, *z = x.z + i * x.size;
@@ -178,7 +198,7 @@ void mlstm_read(const MLSTMRead& x) {
       out = fma(load_first(x.skip + shared + j, n), load_first(c + j, n), out);
       store_first(y + j, out * gate * sigmoid(gate), n);
     });
-  }
+  });
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ struct Linear {
 struct BlockLinear {
   const float *x, *weight;  // [rows, blocks, size], [blocks, size, size]
   float* y;                 // like x
-  int64_t rows, blocks, size;
+  int64_t rows, blocks, size, threads;
 };
 
 // y = low + (high - low) s, s = sigmoid(x)^power, or past its ends by `stretch` and clipped
@@ -200,7 +200,7 @@ struct StepSizes {
   const float *x, *bias;  // [rows, size], [size] or null
   const float* rate;      // [size], or null if there is no gate
   float *delta, *gate;    // [rows, size]
-  int64_t rows, size, negative;
+  int64_t rows, size, negative, threads;
   double least, most;
 };
 
@@ -210,14 +210,14 @@ struct ScaleHeads {
   const float* scale;  // [rows, heads], or [heads] for every row
   const float* add;    // like x, or null
   float* y;            // like x
-  int64_t rows, heads, size, scale_per_row;
+  int64_t rows, heads, size, scale_per_row, threads;
 };
 
 // y = norm(x) weight silu(gate), or norm(x silu(gate)) weight; norm as in RMSNorm
 struct GatedNorm {
   const float *x, *gate, *weight;  // [rows, size], like x, [size]
   float* y;                        // like x; may be x
-  int64_t rows, size, gate_first;
+  int64_t rows, size, gate_first, threads;
   double eps;
 };
 
@@ -229,7 +229,7 @@ struct MLSTMWrite {
   float *m_next, *gate;      // [rows, heads]
   float *floor;              // [rows, heads]: the least that the normaliser counts for
   float *k_written, *v_one;  // like k, [rows, heads, size + 1]
-  int64_t rows, heads, size, negative;
+  int64_t rows, heads, size, negative, threads;
   double least_floor;
 };
 
@@ -240,7 +240,7 @@ struct MLSTMRead {
   const float *weight, *skip;       // [heads, size]
   const float *c, *z;               // [rows, heads, size]
   float* y;                         // like c
-  int64_t rows, heads, size;
+  int64_t rows, heads, size, threads;
   double eps;
 };
 

@@ -61,7 +61,7 @@ def test_which_layers_record_their_steps() -> None:
 
 
 @pytest.mark.parametrize("level", native.LEVELS)
-@pytest.mark.parametrize("batch", [1, 3, decoding.MOST_ROWS])
+@pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("config", RECORDED)
 def test_a_program_is_the_definition(config, batch, level, runs) -> None:
     layer, x, state = setting(config, batch)
@@ -74,7 +74,7 @@ def test_a_program_is_the_definition(config, batch, level, runs) -> None:
 
 @pytest.mark.parametrize("config", [MIXERS[name]() for name in ("gated_delta_net", "mamba", "gla")])
 def test_large_layers_and_many_threads(config, runs) -> None:
-    layer, x, state = setting(config, batch=2, hidden_size=512)
+    layer, x, state = setting(config, batch=17, hidden_size=256)
     before = torch.get_num_threads()
     results = []
     try:
@@ -172,7 +172,9 @@ def test_a_subclass_with_another_mix_is_asked() -> None:
 
 @pytest.mark.parametrize("way", ["gradients", "autocast", "bfloat16", "float64 state", "rows"])
 def test_the_ordinary_way(way, runs) -> None:
-    layer, x, state = setting(DeltaNetConfig(num_heads=2), batch=9 if way == "rows" else 1)
+    layer, x, state = setting(
+        DeltaNetConfig(num_heads=2), batch=decoding.MOST_ROWS + 1 if way == "rows" else 1
+    )
     if way == "gradients":
         layer.step(x, state)[0].sum().backward()
         assert all(p.grad is not None for p in layer.parameters())
@@ -218,3 +220,13 @@ def test_layers_can_still_be_copied_and_saved(tmp_path, runs) -> None:
         assert torch.equal(copy.deepcopy(layer).step(x, state)[0], expected)
     torch.save(layer, tmp_path / "layer.pt")
     assert len(runs) == 2
+
+
+def test_programs_of_many_batch_sizes_are_forgotten(runs) -> None:
+    layer, x, state = setting(DeltaNetConfig(num_heads=2), batch=20)
+    with torch.no_grad():
+        for batch in [*range(1, 20), 1, 19]:
+            layer.step(x[:batch], type(state)(*(part[:batch] for part in state)))
+    assert len(decoding._programs.of[layer]) == decoding.MOST_PROGRAMS
+    assert runs[-1] is runs[18]
+    assert runs[-2] is not runs[0]

@@ -1,8 +1,8 @@
 """Single steps as programs of native kernels, which are recorded once for a layer and batch size.
 
 Only where nothing can tell the difference but by the time: without gradients, autocast and tracing,
-in float32 on the CPU, with the layer's own modules, unhooked, and few rows. Else `Mixer.step` takes
-the ordinary way.
+in float32 on the CPU, with the layer's own modules, unhooked, and not too many rows. Else
+`Mixer.step` takes the ordinary way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from statetrack.ops.program import Program
 if TYPE_CHECKING:
     from statetrack.layers.base import Mixer
 
-MOST_ROWS = 8  # for more, torch's matrix products are the better ones
+MOST_ROWS = 256  # for more, torch's matrix products make up for the rest
+MOST_PROGRAMS = 8  # of a layer, for different batch sizes: each has buffers
 KNOWN = {
     *(nn.Linear, nn.Sequential, ShortConv, HeadwiseLinear),
     *(BetaGate, RMSNorm, GatedRMSNorm, HeadNorm),
@@ -72,6 +73,9 @@ def _program(layer: Mixer, batch: int) -> Program | None:
         if seen == _look(layer):
             return program
     program = _record(layer, batch) if _plain(layer) else None
+    known.pop(batch, None)
+    while len(known) >= MOST_PROGRAMS:
+        known.pop(next(iter(known)))  # the oldest
     known[batch] = _look(layer), program
     return program
 

@@ -23,18 +23,20 @@ def _structure(name: str, pointers: str, integers: str = "", doubles: str = "") 
 
 
 Linear = _structure("Linear", "x weight bias add y", "weight_row rows in out threads")
-BlockLinear = _structure("BlockLinear", "x weight y", "rows blocks size")
+BlockLinear = _structure("BlockLinear", "x weight y", "rows blocks size threads")
 SigmoidGate = _structure("SigmoidGate", "x y", "count", "low high power stretch")
-StepSizes = _structure("StepSizes", "x bias rate delta gate", "rows size negative", "least most")
-ScaleHeads = _structure("ScaleHeads", "x scale add y", "rows heads size scale_per_row")
-GatedNorm = _structure("GatedNorm", "x gate weight y", "rows size gate_first", "eps")
+StepSizes = _structure(
+    "StepSizes", "x bias rate delta gate", "rows size negative threads", "least most"
+)
+ScaleHeads = _structure("ScaleHeads", "x scale add y", "rows heads size scale_per_row threads")
+GatedNorm = _structure("GatedNorm", "x gate weight y", "rows size gate_first threads", "eps")
 MLSTMWrite = _structure(
     "MLSTMWrite",
     "gates k v m m_next gate floor k_written v_one",
-    "rows heads size negative",
+    "rows heads size negative threads",
     "least_floor",
 )
-MLSTMRead = _structure("MLSTMRead", "o floor weight skip c z y", "rows heads size", "eps")
+MLSTMRead = _structure("MLSTMRead", "o floor weight skip c z y", "rows heads size threads", "eps")
 
 
 class Program(Recorder):
