@@ -48,6 +48,11 @@ def random_dfa(rng: np.random.Generator, states: int, symbols: int = 2) -> DFA:
     return DFA(tuple("abcd"[:symbols]), delta, 0, rng.random(states) < 0.5)
 
 
+def random_minimal(states: int, seed: int) -> DFA:
+    """Minimal, with exactly so many states, and two symbols."""
+    return _named(f"random_dfa{states}_seed{seed}")
+
+
 def lively_word(dfa: DFA, length: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """[1, length] random symbols, none of which leads to where nothing changes; and the states."""
     sinks = (dfa.delta == np.arange(dfa.states)[:, None]).all(axis=1)
