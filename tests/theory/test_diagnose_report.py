@@ -18,12 +18,12 @@ from statetrack.experiments.presets import demo_parity
 from statetrack.layers import DeltaNetConfig, Transition
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import make_task
-from statetrack.theory import diagnose
+from statetrack.theory import diagnose, theorems
 from statetrack.theory.diagnostics import Kind
 from statetrack.theory.diagnostics.diagnose import parse_word
 from statetrack.training import Run, train
 from tests.conftest import Command
-from tests.theory.constructed import Constructed, ReflectionAdder, scalar
+from tests.theory.constructed import Constructed, scalar
 from tests.training.refusal import Refused
 from tests.training.small import small_config
 
@@ -171,7 +171,7 @@ def test_text_and_values() -> None:
 
 
 def test_values_are_plain() -> None:
-    found = diagnose(ReflectionAdder(5), vocab=[str(i) for i in range(5)])
+    found = diagnose(theorems.theorem6(5))
     result = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [layer["period"]["factor"] for layer in result["layers"]] == [2, 5]
     assert result["probed"]["factor"] == 10

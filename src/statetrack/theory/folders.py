@@ -89,6 +89,11 @@ def about(dfa: DFA, language: Language, target: str, method: str, delay: str) ->
     }
 
 
+def holds_tables(folder: Path) -> bool:
+    """Whether a compiled network that is no run lies in a folder."""
+    return (folder / TABLES).is_file()
+
+
 def load(folder: Path) -> CompiledRNN | CompiledModel:
     """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
     data = read_about(folder)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from statetrack.layers import Dense, Transition
 from statetrack.theory.induction import Ints
 from statetrack.theory.scan import affine_scan
 from statetrack.theory.stages import Stage
@@ -77,6 +78,10 @@ class Layer(nn.Module, ABC):
     @abstractmethod
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         """contexts [B, T], state [B, n, V] -> readings [B, T, R] and the last state."""
+
+    @abstractmethod
+    def transition(self, contexts: Tensor) -> Transition:
+        """A(context) [B, T, 1, ...], for diagnoses; contexts [B, T]."""
 
     @abstractmethod
     def seen(self, readings: Tensor) -> Tensor:
@@ -151,6 +156,9 @@ class MatrixLayer(Layer):
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         states, last = affine_scan(rows(self.A, contexts), rows(self.B, contexts), state)
         return states.flatten(2), last
+
+    def transition(self, contexts: Tensor) -> Dense:
+        return Dense(rows(self.A, contexts)[:, :, None])
 
     def seen(self, readings: Tensor) -> Tensor:
         return (readings @ self.expected.mT).argmax(-1)  # codewords are all of one length

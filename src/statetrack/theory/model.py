@@ -48,6 +48,11 @@ class CompiledModel:
         self.model = model
         self.origin = origin
 
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        """The names of the model's tokens."""
+        return ("PAD", *self.dfa.alphabet, *(f"q{i}" for i in range(self.dfa.states)))
+
     def __call__(self, tokens: Tensor) -> Tensor:
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
         check_tokens(tokens, len(self.dfa.alphabet))

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statetrack.layers import Dense, Diagonal, HouseholderProduct
 from statetrack.ops import delta_product, gated_linear_attention
 from statetrack.theory.factor import partial_injection
 from statetrack.theory.induction import Ints
@@ -36,6 +37,9 @@ class DenseLayer(StageLayer):
     def run(self, contexts: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         states, last = affine_scan(rows(self.A, contexts), rows(self.B, contexts), state)
         return (self._queries(contexts)[..., None, :] @ states)[..., 0, :], last
+
+    def transition(self, contexts: Tensor) -> Dense:
+        return Dense(rows(self.A, contexts)[:, :, None])
 
     def tables(self) -> dict[str, Tensor]:
         return {"A": self.A, "B": self.B}
@@ -104,6 +108,12 @@ class HouseholderLayer(StageLayer):
         assert last is not None
         return o[:, :, 0], last[:, 0]
 
+    def transition(self, contexts: Tensor) -> HouseholderProduct:
+        gates, keys, betas = (
+            rows(table, contexts)[:, :, None] for table in (self.gates, self.keys, self.betas)
+        )
+        return HouseholderProduct(gates, keys, betas, (-1.0, 1.0))
+
     def tables(self) -> dict[str, Tensor]:
         names = ("keys", "betas", "gates", "values")
         return {name: self.get_buffer(name) for name in names}
@@ -155,6 +165,10 @@ class DiagonalLayer(StageLayer):
         )
         assert last is not None
         return o[:, :, 0], last[:, 0]
+
+    def transition(self, contexts: Tensor) -> Diagonal:
+        gates = rows(self.gates, contexts)[:, :, None, None]
+        return Diagonal(gates.expand(-1, -1, 1, self.size), (0.0, 1.0))
 
     def tables(self) -> dict[str, Tensor]:
         return {name: self.get_buffer(name) for name in ("keys", "gates", "values")}
