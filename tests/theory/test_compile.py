@@ -100,6 +100,8 @@ def test_forms_of_a_language() -> None:
     assert compile("Z3").dfa.states == 3
     assert compile(group("Z3")).origin == compile("Z3").origin
     assert len(compile("Z2_x_Z2").dfa.alphabet) == 4
+    assert compile("tomita3").dfa.states == 5
+    assert compile("regex:S3").dfa.alphabet == ("3", "S")
     cascade = decompose(from_regex("(ab)*"))
     net = compile(cascade)
     assert len(net.layers) == 2

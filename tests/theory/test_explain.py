@@ -13,11 +13,11 @@ from statetrack.automata import DFA, from_regex
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig, SequenceModel
-from statetrack.theory import explain
+from statetrack.theory import compile, decompose, explain, theorems
 from statetrack.theory.counting import DIAGONAL
 from statetrack.theory.diagnostics.verdicts import architectural
 from statetrack.theory.explanation import Explanation
-from statetrack.theory.languages import find_language
+from statetrack.theory.languages import find_dfa, find_language
 
 NAMES = (
     "parity", "(ab)*", "a*b*", "tomita3", "tomita5", "tomita6", "tomita7", "S3", "Z6", "(aaaa)*",
@@ -127,6 +127,25 @@ def test_what_a_text_stands_for(tmp_path: Path) -> None:
     assert find_language(str(tmp_path / "ab.json")).value == from_regex("(ab)*")
     with pytest.raises(UserError, match="not regular, or too large"):
         find_language("modular_arithmetic_brackets")
+
+
+def test_one_way_to_name_a_language(tmp_path: Path) -> None:
+    """compile, decompose, theorem4 and explain read a text as the commands do."""
+    (tmp_path / "ab.json").write_text(json.dumps(from_regex("(ab)*").to_json()))
+    for text in ("tomita3", "(ab)*", "regex:S3", "S3", "parity", str(tmp_path / "ab.json")):
+        value = find_language(text).value
+        dfa = find_dfa(text).minimal()
+        assert compile(text).dfa == dfa
+        assert decompose(text).dfa == find_dfa(text)
+        assert theorems.theorem4(text).dfa == dfa
+        for found in (explain(text), explain(value)):
+            assert found.dfa == dfa
+        assert find_language(value).value is value
+    for take in (compile, decompose, theorems.theorem4, explain):
+        with pytest.raises(UserError, match="there is no task 'tomita9': either tomita"):
+            take("tomita9")  # type: ignore[operator]
+        with pytest.raises(UserError, match=r"a language is a regular expression.*got float"):
+            take(2.5)  # type: ignore[operator]
 
 
 def test_figure(tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from statetrack.theory.cascade import Cascade
 from statetrack.theory.compiler import compile
 from statetrack.theory.counting import Counter, Exclusion, exclusions_by, find_counters
 from statetrack.theory.decomposition import decompose
-from statetrack.theory.languages import Language, find_language
+from statetrack.theory.languages import Language, find_dfa, find_language
 from statetrack.theory.network import CompiledRNN
-from statetrack.theory.stages import group_stage
 from statetrack.theory.targets import HouseholderLayer
 
 SHOWN = 24  # states of a drawing
@@ -115,11 +114,11 @@ class Explanation:
         plot(self, path)
 
 
-def explain(text: str) -> Explanation:
-    """What is known of a language, given as for `find_language`."""
-    language = find_language(text)
-    value = language.value
-    dfa = (value if isinstance(value, DFA) else group_stage(value)[0]).minimal()
+def explain(given: str | DFA | Group) -> Explanation:
+    """What is known of a language, given as for `compile`."""
+    language = find_language(given)
+    text, value = language.text, language.value
+    dfa = find_dfa(value).minimal()
     if dfa.delta.size > MAX_TRANSITIONS:
         raise UserError(
             f"{text}: {dfa.states:,} states and {len(dfa.alphabet):,} symbols make "
