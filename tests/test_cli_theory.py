@@ -123,6 +123,36 @@ def test_a_compiled_model_is_a_run(command: Command, tmp_path: Path) -> None:
     assert "unless m divides 3" in " ".join(v["text"] for v in json.loads(out)["verdicts"])
 
 
+@pytest.mark.parametrize("target", ["auto", "gated_deltaproduct"])
+def test_a_compiled_folder_can_be_moved(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    (here / "source.json").write_text(json.dumps(from_regex("a*b*").to_json()))
+    for language, word in (("source.json", "aab"), ("S3", "3 1")):
+        assert command("compile", language, "--out", "net", "--target", target).code == 0
+        before = json.loads(command("run", "net", word, "--json", "-").out)["words"]
+        (here / "net").rename(there / "moved")
+        for folder in (here, there, tmp_path):  # from wherever it is called
+            monkeypatch.chdir(folder)
+            moved = Path(os.path.relpath(there / "moved", folder))
+            code, out, err = command("run", moved, word, "--json", "-")
+            assert code == 0, err
+            assert json.loads(out)["words"] == before
+            if target != "auto":
+                flags = ["--lengths", "50", "--samples", "8", "--json", "-"]
+                code, out, err = command("eval", moved, *flags)
+                assert code == 0, err
+                assert json.loads(out)["results"][0]["sequence_accuracy"] == 1
+            for file in (there / "moved").glob("*.json"):
+                assert str(tmp_path) not in file.read_text()
+        (there / "moved").rename(tmp_path / f"done {language}")
+        monkeypatch.chdir(here)
+
+
 # -- what may be wrong ----------------------------------------------------------------------------
 
 

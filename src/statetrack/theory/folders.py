@@ -64,13 +64,16 @@ def _save_run(folder: Path, model: SequenceModel, dfa: DFA, language: Language) 
     if not name.startswith("regex:") and language.kind == REGEX:
         name = f"regex:{name}"
     plain = replace(dfa, outputs=None)
-    if not Automaton.matches(name) or replace(Automaton(name=name).dfa, outputs=None) != plain:
-        # no language with a name of its own
-        name = f"dfa:{folder.resolve() / AUTOMATON}"
+    named = Automaton.matches(name) and replace(Automaton(name=name).dfa, outputs=None) == plain
+    if not named:  # no language with a name of its own
+        name = f"dfa:{folder / AUTOMATON}"
         write_json(folder / AUTOMATON, dfa.to_json())
     config = RunConfig(Automaton(name=name), model.config, TrainingConfig())
+    data = config.to_json()
+    if not named:
+        data["task"]["name"] = f"dfa:{AUTOMATON}"  # beside config.json, wherever that is moved to
     run = Run(folder, config)
-    write_json(folder / "config.json", config.to_json())
+    write_json(folder / "config.json", data)
     run.save(0, model, torch.optim.AdamW(model.parameters()))
 
 
