@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from statetrack.automata import from_regex
+from statetrack.theory import load
 from statetrack.training import Run
 from tests.conftest import Command
 from tests.training.refusal import Refused
@@ -135,6 +136,7 @@ def test_a_compiled_folder_can_be_moved(
     for language, word in (("source.json", "aab"), ("S3", "3 1")):
         assert command("compile", language, "--out", "net", "--target", target).code == 0
         before = json.loads(command("run", "net", word, "--json", "-").out)["words"]
+        assert load("net").prove().holds
         (here / "net").rename(there / "moved")
         for folder in (here, there, tmp_path):  # from wherever it is called
             monkeypatch.chdir(folder)

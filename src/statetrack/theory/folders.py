@@ -97,8 +97,9 @@ def holds_tables(folder: Path) -> bool:
     return (folder / TABLES).is_file()
 
 
-def load(folder: Path) -> CompiledRNN | CompiledModel:
+def load(folder: Path | str) -> CompiledRNN | CompiledModel:
     """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
+    folder = Path(folder)
     data = read_about(folder)
     dfa = DFA.from_json(data["dfa"], f"dfa of {folder / ABOUT}")
     if data["target"] == MODEL:

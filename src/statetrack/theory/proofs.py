@@ -38,7 +38,7 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
         )
     net = _twin(net).cpu()
     formats = _formats(net)
-    names = " and ".join(map(_name, formats))
+    names = " and ".join(map(type_name, formats))
     claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, in {names}"
     right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
     for number_type in formats:
@@ -127,7 +127,8 @@ def _formats(net: CompiledRNN) -> list[torch.dtype]:
     return [dtype for dtype, most in MAX_INTEGER.items() if _largest(net) <= most]
 
 
-def _name(dtype: torch.dtype) -> str:
+def type_name(dtype: torch.dtype) -> str:
+    """As people call it."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -154,7 +155,7 @@ def certificate(net: CompiledRNN) -> dict[str, Any]:
         "largest_reading": _largest(net),
         "fresh_writes": fresh,
         "exact": integers and fresh and max(norms) <= 1 + NORM_SLACK,
-        "formats": [*map(_name, _formats(net))],
+        "formats": [*map(type_name, _formats(net))],
     }
 
 
