@@ -96,6 +96,7 @@ def test_words() -> None:
     assert parse_word("ab", vocab, 64) == [3]  # a token of its own comes first
     assert parse_word("a b", vocab, 64) == [1, 2]
     assert parse_word("ba", vocab, 64) == [2, 1]
+    assert parse_word("ba a", vocab, 64) == [2, 1, 1]
     assert parse_word("10 10", vocab, 64) == [4, 4]
     assert parse_word("PAD", vocab, 64) == [0]
     assert parse_word([5, 0], vocab, 64) == [5, 0]
@@ -108,7 +109,7 @@ def test_words() -> None:
         ("  ", "must have 1..8 tokens; got 0"),
         ([], "must have 1..8 tokens; got 0"),
         ("1" * 9, "must have 1..8 tokens; got 9"),
-        ("12", "unknown token '12'; known: 0, 1"),
+        ("12", "unknown token '2'; known: 0, 1"),
         ("1 x", "unknown token 'x'; known: 0, 1"),
         ([2], "a token's id must lie in 0..1; got 2"),
         ([-1], "a token's id must lie in 0..1; got -1"),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from statetrack.config import at_least, unknown, within
+from statetrack.config import at_least, within
 from statetrack.errors import UserError
 from statetrack.layers import Transition
 from statetrack.models import SequenceModel
@@ -23,6 +23,7 @@ from statetrack.theory.diagnostics.verdicts import architectural, probed
 from statetrack.theory.folders import holds_tables, load
 from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN
+from statetrack.theory.words import encode
 from statetrack.training import Run
 
 PROBED = 1024  # tokens, in sequences of at most LONGEST
@@ -165,13 +166,7 @@ def _with_word(subject: _Subject, word: list[int], room: int) -> tuple[Tensor, T
 def parse_word(word: str | Sequence[int], vocab: Sequence[str], max_tokens: int) -> list[int]:
     """The ids of a word's tokens."""
     if isinstance(word, str):
-        parts = word.split()
-        if len(parts) == 1 and parts[0] not in vocab and set(parts[0]) <= set(vocab):
-            parts = list(parts[0])  # single letters need no spaces
-        for part in parts:
-            if part not in vocab:
-                raise unknown("token", part, vocab)
-        ids = [vocab.index(part) for part in parts]
+        ids = encode(word, vocab, "token")
     else:
         ids = [int(i) for i in word]
         for i in ids:
