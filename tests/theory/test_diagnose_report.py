@@ -15,7 +15,7 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.experiments.presets import demo_parity
-from statetrack.layers import DeltaNetConfig, Transition
+from statetrack.layers import DeltaNetConfig, Diagonal, Transition
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import make_task
 from statetrack.theory import diagnose, theorems
@@ -183,6 +183,30 @@ def test_values_are_plain() -> None:
     assert len(after["by_head"]) == after["heads"] == 1
     assert after["horizon"] == {"bf16": None, "fp32": None}  # no end
     assert result["layers"][1]["before"] is None
+
+
+def test_by_token_and_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads, each of which turns on a token of its own."""
+
+    def heads(tokens: Tensor) -> Transition:
+        flips = torch.stack([tokens == 0, tokens == 1], -1)  # [B, T, heads]
+        values = torch.stack([torch.where(flips, -0.5, 0.25), torch.ones(flips.shape)], -1)
+        return Diagonal(values.double(), (-1.0, 1.0))
+
+    def joint() -> dict[str, Any]:
+        found = diagnose(Constructed(heads), vocab=BITS).to_dict()
+        text = json.dumps(found["layers"][0]["after"]["by_token_and_head"], allow_nan=False)
+        return json.loads(text)
+
+    assert joint() == {
+        "tokens": ["0", "1"],
+        "min_real": [[-0.5, 0.25], [0.25, -0.5]],
+        "max_imag": [[0.0, 0.0], [0.0, 0.0]],
+        "max_modulus": [[1.0, 1.0], [1.0, 1.0]],
+        "turning_modulus": [[0.5, None], [None, 0.5]],
+    }
+    monkeypatch.setattr(module("statetrack.theory.diagnostics.spectrum"), "MAX_PAIRS", 3)
+    assert joint()["left_out"].startswith("2 tokens and 2 heads make 4 pairs; at most")
 
 
 def test_layers_that_are_no_linear_rnns_have_a_row() -> None:
