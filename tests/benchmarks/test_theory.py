@@ -21,10 +21,13 @@ def cells(text: str, first: str) -> list[list[str]]:
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     out: Path = tmp_path_factory.mktemp("theory") / "theory.md"
-    theory.main(
-        names=("S3", "a*b*"), tokens=300, loop_tokens=40, model_tokens=200, slow_tokens=50,
-        automata=8, rounds=1, out=out,
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(theory, "ROWS", 16)
+        patch.setattr(theory, "LENGTH", 64)
+        theory.main(
+            names=("S3", "a*b*"), tokens=300, loop_tokens=40, model_tokens=200, slow_tokens=50,
+            automata=8, rounds=1, out=out,
+        )  # fmt: skip
     return out.read_text()
 
 
@@ -49,7 +52,7 @@ def test_horizons_and_speed(text: str) -> None:
         rows = cells(text, name)
         assert [row[1] for row in rows] == [str(m) for m in theory.MODULI]
         assert all(row[2].startswith("all (") for row in rows)  # float32 holds for 300 tokens
-    assert re.search(r"256 words of 4,096 tokens.*million tokens/s", text)
+    assert re.search(r"16 words of 64 tokens, 2 threads.*million tokens/s", text)
 
 
 def test_a_wrong_network_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
