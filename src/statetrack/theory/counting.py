@@ -29,10 +29,10 @@ class Counter:
     m: int
 
 
-def find_counters(dfa: DFA, monoid: TransitionMonoid) -> tuple[Counter, ...]:
+def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, ...]:
     """For every m that powers of a word go around modulo, such a word, a symbol if there is one.
 
-    monoid: that of the DFA, from some of its symbols or all.
+    monoid: that of the DFA, from some of its symbols or all; without it, of single symbols only.
     """
     found: dict[int, tuple[str, ...]] = {}
     for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
@@ -42,14 +42,15 @@ def find_counters(dfa: DFA, monoid: TransitionMonoid) -> tuple[Counter, ...]:
         # now it permutes what is left
         m = _order(np.searchsorted(lasting, step[lasting]).tolist())
         found.setdefault(m, (symbol,))
-    seen = set()
-    for subgroup in monoid.maximal_subgroups:
-        key = subgroup.permutations.tobytes()
-        if key not in seen:
-            seen.add(key)
-            orders = np.array([*map(_order, subgroup.permutations.tolist())])
-            for m in set(orders.tolist()) - set(found):
-                found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
+    if monoid is not None:
+        seen = set()
+        for subgroup in monoid.maximal_subgroups:
+            key = subgroup.permutations.tobytes()
+            if key not in seen:
+                seen.add(key)
+                orders = np.array([*map(_order, subgroup.permutations.tolist())])
+                for m in set(orders.tolist()) - set(found):
+                    found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
     return tuple(Counter(found[m], m) for m in sorted(found) if m > 1)
 
 

@@ -128,6 +128,11 @@ def explain(given: str | DFA | Group) -> Explanation:
     language = find_language(given)
     value = language.value
     dfa = find_dfa(value).minimal()
+    some = dfa  # of its symbols: those that generate a group make the same monoid, in less time
+    if isinstance(value, Group):
+        letters = [dfa.alphabet.index(str(element)) for element in value.generators()]
+        names = tuple(dfa.alphabet[letter] for letter in letters)
+        some = replace(dfa, alphabet=names, delta=dfa.delta[:, letters])
     left_out: dict[str, str] = {}
 
     def within_limits(what: str, find: Callable[[], T]) -> T | None:
@@ -138,27 +143,21 @@ def explain(given: str | DFA | Group) -> Explanation:
             left_out[what] = str(problem)
             return None
 
-    properties, counters = within_limits("algebra", lambda: _algebra(value, dfa)) or (None, ())
+    monoid = within_limits("algebra", lambda: TransitionMonoid(some))
+    properties = within_limits("algebra", lambda: describe(some)) if monoid is not None else None
+    counters = within_limits("algebra", lambda: find_counters(dfa, monoid)) or ()
     cascade = within_limits("cascade", lambda: decompose(dfa))
     net = within_limits("network", lambda: compile(value))
     gates = None
     if properties is not None and properties.is_aperiodic:
-        gates = net
-        if cascade is not None and (net is None or net.stack[0].target != "diagonal"):
+        if net is not None and net.stack[0].target == "diagonal":
+            gates = net
+        elif cascade is not None:
             gates = within_limits("network of gates", lambda: compile(dfa, "diagonal"))
     exclusions = tuple(exclusions_by(counters))
     return Explanation(
         language, dfa, properties, counters, exclusions, cascade, net, gates, left_out
     )
-
-
-def _algebra(value: DFA | Group, dfa: DFA) -> tuple[Properties, tuple[Counter, ...]]:
-    some = dfa  # of its symbols: those that generate a group make the same monoid, in less time
-    if isinstance(value, Group):
-        letters = [dfa.alphabet.index(str(element)) for element in value.generators()]
-        names = tuple(dfa.alphabet[letter] for letter in letters)
-        some = replace(dfa, alphabet=names, delta=dfa.delta[:, letters])
-    return describe(some), find_counters(dfa, TransitionMonoid(some))
 
 
 def _check_size(dfa: DFA) -> None:
