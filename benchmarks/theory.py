@@ -202,8 +202,8 @@ def horizons(tokens: int) -> Lines:
     yield "## Horizons of what rounds\n"
     yield (
         f"Tokens before the first wrong state, of {tokens:,}, on one symbol over and over / on "
-        "random ones; in brackets the deviation in the end. `compile` has exact networks for the "
-        "same groups.\n"
+        "random ones; in brackets the largest distance from the codeword that a state was taken "
+        "for. `compile` has exact networks for the same groups.\n"
     )
     yield _row(["network", "m", *FORMATS])
     yield _rule(2 + len(FORMATS))

@@ -138,7 +138,7 @@ class StageLayer(Layer):
 
 
 class MatrixLayer(Layer):
-    """Matrices as they are given, without writes; the state is the nearest codeword."""
+    """Matrices as they are given, without writes; a state is told by its direction."""
 
     target = "dense"
     A: Tensor  # [contexts, n, n]
@@ -161,7 +161,9 @@ class MatrixLayer(Layer):
         return Dense(rows(self.A, contexts)[:, :, None])
 
     def seen(self, readings: Tensor) -> Tensor:
-        return (readings @ self.expected.mT).argmax(-1)  # codewords are all of one length
+        # codewords are all of one length, until a number type rounds them
+        directions = nn.functional.normalize(self.expected.float(), dim=-1)
+        return (readings.float() @ directions.mT).argmax(-1)
 
     def tables(self) -> dict[str, Tensor]:
         return {"A": self.A}

@@ -110,7 +110,7 @@ def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str,
     """How many tokens a network holds for, measured: on one symbol over and over and on random.
 
     For each kind of word the number of tokens before the first wrong state, None if there was none
-    in so many `tokens`, and how far the last states were from where they should be.
+    in so many `tokens`, and how far a state ever was from the codeword that it was taken for.
     """
     at_least("tokens", tokens, 1)
     rng = np.random.default_rng(seed)
