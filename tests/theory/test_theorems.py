@@ -142,6 +142,13 @@ def test_rotations_have_a_horizon_and_no_proof() -> None:
     assert coarse["constant"]["holds_for"] < 1_000
 
 
+def test_what_overflows_is_far_from_where_it_should_be() -> None:
+    net = theorems.parity()
+    net.stack[0].A *= 1e30
+    result = net.run(torch.ones(1, 40, dtype=torch.long))
+    assert result.deviation == torch.inf
+
+
 def test_refusals() -> None:
     with pytest.raises(UserError, match="modulus must be at least 2"):
         theorems.cyclic(1)

@@ -166,4 +166,5 @@ def _deviation(layer: Layer, readings: Tensor, seen: Tensor, state: Tensor) -> f
     """How far what was read is from what is read of codewords, and the last states from these."""
     read = (readings - layer.expected[seen]).abs().max()
     left = (state[:, None] - layer.codewords).abs().amax((2, 3)).amin(1).max()
-    return float(torch.maximum(read.float(), left.float()))
+    found = torch.maximum(read.float(), left.float())
+    return float("inf") if found.isnan() else float(found)  # what overflows is near nothing
