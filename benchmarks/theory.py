@@ -1,157 +1,236 @@
-"""How long it takes to compile and prove languages, and how fast and exact the networks run.
+"""How exact, how far and how fast the networks of `statetrack.theory` are.
 
-    python benchmarks/theory.py
-    python benchmarks/theory.py --tokens 100000 --rounds 3
-    python benchmarks/theory.py --only models --tokens 1000000
+    python -m benchmarks.theory --out results/theory.md
+    python -m benchmarks.theory --only exactness --tokens 10000 --names S5 "a*b*"
 
-For each language: the seconds of `compile` and `prove` (least of some rounds), and for each number
-type the wrong states and the deviation over one word of many tokens. Words avoid symbols that lead
-to a sink, after which nothing would be tested. Then the same languages as ordinary models (target
-gated_deltaproduct), which do far more arithmetic: minutes for a million tokens. Prints markdown.
+Five parts, printed as markdown, each by itself with --only. Words avoid symbols that lead to a
+sink, after which nothing would be tested; every state is compared with the DFA's own run.
 """
 
 from __future__ import annotations
 
-import time
+import shlex
+import statistics
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import torch
 import tyro
 
-from statetrack.automata import DFA, Group, from_regex, group
-from statetrack.tasks import make_task
-from statetrack.theory import CompiledRNN, compile
+from benchmarks.languages import LANGUAGES, lively_word, random_minimal
+from benchmarks.processes import machine
+from benchmarks.timing import seconds
+from statetrack.errors import UserError
+from statetrack.files import write_atomic
+from statetrack.ops import native
+from statetrack.theory import CompiledRNN, compile, theorems
+from statetrack.theory.decomposition import METHODS
 
-FORMATS = (torch.float32, torch.bfloat16)
-ROWS, LENGTH = 256, 4_096  # of the batch whose tokens are counted
-
-
-def languages() -> dict[str, DFA | Group]:
-    """Name -> language."""
-    tasks = [*(f"tomita{n}" for n in range(1, 8)), "dyck1_depth3", "flip_flop"]
-    automata = {name: make_task(name).automaton() for name in (*tasks, "modular_arithmetic")}
-    return {
-        "parity": from_regex("(b*ab*a)*b*"),
-        "(ab)*": from_regex("(ab)*"),
-        "a*b*": from_regex("a*b*"),
-        "contains aba": from_regex(".*aba.*", "ab"),
-        **{name: group(name) for name in ("Z3", "Z5", "Z60", "S3", "S5", "A5", "D12")},
-        **{name: dfa for name, dfa in automata.items() if dfa is not None},
-    }
-
-
-def random_dfas(states: int, number: int) -> Iterator[DFA]:
-    """DFAs of two symbols."""
-    rng = np.random.default_rng(0)
-    for _ in range(number):
-        delta = rng.integers(states, size=(states, 2))
-        yield DFA(("a", "b"), delta, 0, rng.random(states) < 0.5)
-
-
-def word(dfa: DFA, length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """[1, length]: symbols, and the states after them."""
-    sinks = (dfa.delta == np.arange(dfa.states)[:, None]).all(axis=1)
-    choices = [np.flatnonzero(~sinks[row]).tolist() for row in dfa.delta]
-    table, state = dfa.delta.tolist(), dfa.start
-    symbols, states = [], []
-    for draw in np.random.default_rng(0).integers(2**31, size=length).tolist():
-        allowed = choices[state] or range(len(dfa.alphabet))
-        symbols.append(allowed[draw % len(allowed)])
-        state = table[state][symbols[-1]]
-        states.append(state)
-    return torch.tensor([symbols]), torch.tensor([states])
-
-
-def least(rounds: int, run: Callable[[], object]) -> float:
-    """The least seconds of some rounds."""
-    seconds = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
-
-
-def exactness(net: CompiledRNN, tokens: int) -> str:
-    """Wrong states and deviation in each number type."""
-    symbols, states = word(net.dfa, tokens)
-    cells = []
-    for dtype in FORMATS:
-        result = net.to(dtype).run(symbols)
-        cells.append(f"{int((result.states != states).sum())} / {result.deviation}")
-    net.to(torch.float32)
-    return " | ".join(cells)
-
-
-def models(tokens: int, names: tuple[str, ...]) -> None:
-    """Print how exact the models are in each number type, and how fast."""
-    titles = ["language", "blocks", "weights", "prove s"]
-    titles += [f"{kind}: wrong / tokens per s" for kind in ("float32", "bfloat16")]
-    print(f"models: wrong states over {tokens:,} tokens\n")
-    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
-    for name, language in languages().items():
-        if names and name not in names:
-            continue
-        net = compile(language, "gated_deltaproduct")
-        row = [name, str(net.model.config.num_layers), f"{net.model.num_parameters():,}"]
-        start = time.perf_counter()
-        proof = net.prove()
-        row.append(f"{time.perf_counter() - start:.2f}" if proof.holds else str(proof))
-        symbols, states = word(net.dfa, tokens)
-        for dtype in FORMATS:
-            net.model.to(dtype)
-            start = time.perf_counter()
-            wrong = int((net(symbols) != states).sum())
-            row.append(f"{wrong} / {tokens / (time.perf_counter() - start):,.0f}")
-        print(f"| {' | '.join(row)} |", flush=True)
+FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ROWS, LENGTH, THREADS = 256, 4_096, 2  # of the batch whose tokens are counted
+ROTATIONS: dict[str, Callable[[int], CompiledRNN]] = {
+    "rotations (Theorem 3)": theorems.cyclic,
+    "reflections (Theorem 6)": theorems.theorem6,
+    "reflections, dihedral": theorems.dihedral,
+}
+MODULI = (3, 5, 7, 12, 60)
+Part = Literal["exactness", "models", "random", "speed", "horizon"]
+Lines = Iterator[str]
 
 
 def main(
-    tokens: int = 1_000_000,
-    rounds: int = 3,
-    only: Literal["tables", "models"] | None = None,
+    only: tuple[Part, ...] = (),
     names: tuple[str, ...] = (),
+    tokens: int = 1_000_000,
+    loop_tokens: int = 10_000,
+    model_tokens: int = 100_000,
+    slow_tokens: int = 2_000,
+    automata: int = 300,
+    rounds: int = 3,
+    out: Path | None = None,
 ) -> None:
-    """Print the tables.
+    """Measure and print.
 
     Args:
-        tokens: of the word for exactness.
-        rounds: of each measurement, of which the least counts.
-        only: one kind of network.
-        names: the languages of the models; all if absent.
+        only: some of the parts; all if absent.
+        names: some of the languages, as the tables call them; all if absent.
+        tokens: of the word for exactness on the kernels, and for the horizons.
+        loop_tokens: of the word for the defining loop in Python, a thousand times slower.
+        model_tokens: of the word for the models in float32.
+        slow_tokens: the same in bfloat16, whose matrix products are slow on many CPUs.
+        automata: how many random DFAs.
+        rounds: of each measurement of time, of which the least counts.
+        out: a file for what is printed.
     """
+    chosen = {name: LANGUAGES[name] for name in names or LANGUAGES}
+    torch.set_num_threads(1)
     compile("(ab)*").prove()  # loads what loads at first use
-    if only != "models":
-        tables(tokens, rounds)
-    if only != "tables":
-        models(tokens, names)
+    about = machine()
+    said = [
+        "# Compiled networks, measured\n",
+        f"`python -m benchmarks.theory {shlex.join(sys.argv[1:])}`\n",
+        f"{about['processor']}, {about['cores']} cores, of which one thread uses one; native "
+        f"kernels: {native.level()}; torch {torch.__version__}\n",
+    ]
+    print("\n".join(said), flush=True)
+    parts: dict[Part, Callable[[], Lines]] = {
+        "exactness": lambda: exactness(chosen, tokens, loop_tokens, rounds),
+        "models": lambda: models(chosen, model_tokens, slow_tokens),
+        "random": lambda: random_automata(automata),
+        "speed": lambda: speed(rounds),
+        "horizon": lambda: horizons(tokens),
+    }
+    for part, run in parts.items():
+        if part in (only or parts):
+            for line in run():
+                said.append(line)
+                print(line, flush=True)
+    if out is not None:
+        write_atomic(out, ("\n".join(said) + "\n").encode())
 
 
-def tables(tokens: int, rounds: int) -> None:
-    """Print how long networks of tables take, how exact and how fast they are."""
-    titles = ["language", "states", "layers: sizes", "compile s", "prove s", "float32", "bfloat16"]
-    print(f"wrong states / deviation over {tokens:,} tokens in the last two columns\n")
-    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}")
-    for name, language in languages().items():
+def exactness(chosen: dict, tokens: int, loop_tokens: int, rounds: int) -> Lines:
+    """Wrong states and deviation of the networks of tables, in every form; compiling, proving."""
+    forms = {"native": tokens, "torch": tokens, "naive": loop_tokens}
+    yield "## Exactness\n"
+    yield (
+        f"Wrong states / deviation over one word of {tokens:,} tokens: `native` goes token by "
+        "token, `torch` chunk by chunk (dense: in blocks), both on the target that `auto` takes; "
+        f"`naive`, the defining loop in torch, {loop_tokens:,} tokens. `proved`: `prove()` holds.\n"
+    )
+    yield _row(
+        ["language", "states", "target", "layers: sizes", "compile s", "prove s", "proved"]
+        + [f"{backend} {dtype}" for backend in forms for dtype in FORMATS]
+    )
+    yield _rule(7 + 2 * len(forms))
+    for name, language in chosen.items():
         net = compile(language)
-        sizes = ", ".join(str(layer.size) for layer in net.stack)
-        row = [name, str(net.dfa.states), f"{len(net.layers)}: {sizes}"]
-        row.append(f"{least(rounds, lambda language=language: compile(language)):.3f}")
-        row.append(f"{least(rounds, net.prove):.3f}")
-        print(f"| {' | '.join(row)} | {exactness(net, tokens)} |", flush=True)
+        words = {length: lively_word(net.dfa, length) for length in set(forms.values())}
+        cells = [name, str(net.dfa.states), net.stack[0].target]
+        cells.append(f"{len(net.layers)}: {', '.join(str(layer.size) for layer in net.stack)}")
+        cells.append(f"{_least(rounds, lambda language=language: compile(language)):.3f}")
+        cells.append(f"{_least(rounds, net.prove):.3f}")
+        cells.append("yes" if net.prove().holds else "NO")
+        for backend, length in forms.items():
+            symbols, states = words[length]
+            for dtype in FORMATS.values():
+                result = net.to(dtype).run(symbols, backend=backend)
+                wrong = int((result.states != states).sum())
+                cells.append(f"{wrong} / {result.deviation}")
+        yield _row(cells)
+    yield ""
 
-    slowest = 0.0
-    for dfa in random_dfas(10, 10):
-        slowest = max(slowest, least(1, lambda dfa=dfa: compile(dfa).prove()))
-    print(f"\nrandom DFAs of 10 states: compiled and proved in at most {slowest:.2f} s")
 
-    net = compile(languages()["modular_arithmetic"])
+def models(chosen: dict, tokens: int, slow_tokens: int) -> Lines:
+    """The same languages as ordinary models."""
+    lengths = dict(zip(FORMATS, (tokens, slow_tokens), strict=True))
+    yield "## Ordinary models (target gated_deltaproduct)\n"
+    yield "`certified`: `certificate()` finds that chunks are exact, too.\n"
+    yield _row(
+        ["language", "blocks", "weights", "prove s", "proved", "certified"]
+        + [f"{name}: wrong of {length:,}, tokens/s" for name, length in lengths.items()]
+    )
+    yield _rule(6 + len(lengths))
+    for name, language in chosen.items():
+        net = compile(language, "gated_deltaproduct")
+        cells = [name, str(net.model.config.num_layers), f"{net.model.num_parameters():,}"]
+        cells.append(f"{seconds(net.prove):.2f}")
+        cells.append("yes" if net.prove().holds else "NO")
+        cells.append("yes" if net.certificate()["exact"] else "NO")
+        for dtype, length in lengths.items():
+            net.model.to(FORMATS[dtype])
+            symbols, states = lively_word(net.dfa, length)
+            wrong = int((net(symbols) != states).sum())
+            rate = length / seconds(lambda net=net, symbols=symbols: net(symbols))
+            cells.append(f"{wrong}, {rate:,.0f}")
+        yield _row(cells)
+    yield ""
+
+
+def random_automata(count: int) -> Lines:
+    """Compiled and proved by every method."""
+    yield f"## {count} random minimal DFAs of 3 to 10 states\n"
+    yield (
+        "`refused`: met a limit. Seconds of compiling and proving together; levels beyond |Q| - 1, "
+        "the most that `auto` and `banned` have.\n"
+    )
+    yield _row(["method", "proved", "refused", "median s", "largest s", "most levels beyond"])
+    yield _rule(6)
+    for method in METHODS:
+        took, refused, beyond, proved = [], 0, [], 0
+        for i in range(count):
+            dfa = random_minimal(3 + i % 8, seed=i)
+            nets: list[CompiledRNN] = []
+            proofs = []
+
+            def work(dfa=dfa, method=method, nets=nets, proofs=proofs) -> None:
+                nets.append(compile(dfa, method=method))
+                proofs.append(nets[0].prove())
+
+            try:
+                took.append(seconds(work))
+            except UserError:
+                refused += 1
+                continue
+            proved += proofs[0].holds
+            beyond.append(len(nets[0].layers) - (dfa.states - 1))
+        cells = [method, str(proved), str(refused)]
+        cells += [f"{statistics.median(took):.3f}", f"{max(took):.3f}", f"{max(beyond):+d}"]
+        yield _row(cells)
+    yield ""
+
+
+def speed(rounds: int) -> Lines:
+    """Arithmetic modulo 5 in batch."""
+    net = compile(LANGUAGES["arithmetic modulo 5"])
     batch = torch.randint(len(net.dfa.alphabet), (ROWS, LENGTH))
-    speed = batch.numel() / least(rounds, lambda: net(batch))
-    threads = torch.get_num_threads()
-    print(f"modular arithmetic in batch, {threads} threads: {speed / 1e6:.2f} million tokens/s\n")
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    rate = batch.numel() / _least(rounds, lambda: net(batch))
+    torch.set_num_threads(before)
+    yield "## Speed\n"
+    yield (
+        f"Arithmetic modulo 5, {ROWS} words of {LENGTH:,} tokens, {THREADS} threads: "
+        f"{rate / 1e6:.2f} million tokens/s.\n"
+    )
+
+
+def horizons(tokens: int) -> Lines:
+    """How far networks hold that round."""
+    yield "## Horizons of what rounds\n"
+    yield (
+        f"Tokens before the first wrong state, of {tokens:,}, on one symbol over and over / on "
+        "random ones; in brackets the largest distance from the codeword that a state was taken "
+        "for. `compile` has exact networks for the same groups.\n"
+    )
+    yield _row(["network", "m", *FORMATS])
+    yield _rule(2 + len(FORMATS))
+    for name, make in ROTATIONS.items():
+        for m in MODULI:
+            cells = [name, str(m)]
+            for dtype in FORMATS.values():
+                found = theorems.horizon(make(m).to(dtype), tokens)
+                cells.append(" / ".join(_held(found[kind]) for kind in ("constant", "random")))
+            yield _row(cells)
+
+
+def _held(found: dict) -> str:
+    held = found["holds_for"]
+    return f"{'all' if held is None else format(held, ',')} ({found['deviation']:.1g})"
+
+
+def _least(rounds: int, call: Callable[[], object]) -> float:
+    return min(seconds(call) for _ in range(rounds))
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rule(columns: int) -> str:
+    return "|" + "---|" * columns
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def diagnose(
     a model can do something.
 
     Args:
-        run: a run folder.
+        run: a run folder, or what `statetrack compile` has written.
         word: what is read again and again: tokens of the task, separated by spaces unless each is
             a single letter.
         checkpoint: the step of the checkpoint; the last one if absent.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -48,32 +47,3 @@ def rotation(turn: float) -> Rule:
         return HouseholderProduct(None, reflection(angles), beta, (-1.0, 1.0))
 
     return rule
-
-
-class ReflectionAdder(Constructed):
-    """Addition modulo m with one reflection per token: Theorem 6 of Grazzi et al.
-
-    Layer 0 has A = -1 and tells p_t = (-1)^t. Layer 1 reflects at the angle p_t x_t 2 pi / m, so
-    that the angle of its state is p_t (x_1 + ... + x_t) 2 pi / m.
-    """
-
-    def __init__(self, m: int) -> None:
-        super().__init__(scalar(-1.0), self.reflect)
-        self.m = m
-
-    def reflect(self, tokens: Tensor) -> Transition:
-        angle = sign(tokens) * tokens * 2 * math.pi / self.m
-        k = reflection(angle)[..., None, None, :]  # [B, T, 1, 1, 2]
-        return HouseholderProduct(None, k, torch.full(k.shape[:-1], 2.0).double(), (-1.0, 1.0))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """The sums modulo m of all prefixes, [B, T], by running the recurrences."""
-        flip, turn = (t.dense() for t in self.transitions(tokens) if t is not None)
-        p = torch.ones(len(tokens), 1, 1, 1).double()
-        h = torch.tensor([[1.0], [0.0]]).double().expand(len(tokens), 1, 2, 1)
-        out = []
-        for t in range(tokens.shape[1]):
-            p, h = flip[:, t] @ p, turn[:, t] @ h
-            angle = torch.atan2(p[:, 0, 0, 0] * h[:, 0, 1, 0], h[:, 0, 0, 0])
-            out.append((angle * self.m / (2 * math.pi)).round().long() % self.m)
-        return torch.stack(out, 1)

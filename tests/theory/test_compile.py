@@ -9,7 +9,15 @@ import torch
 from statetrack.automata import DFA, from_regex, group
 from statetrack.errors import UserError
 from statetrack.theory import CompiledRNN, compile, decompose
-from tests.theory.languages import LANGUAGES, ONE_LAYER, STAR_FREE, lively_word, random_dfa
+from statetrack.theory.decomposition import METHODS
+from tests.theory.languages import (
+    LANGUAGES,
+    ONE_LAYER,
+    STAR_FREE,
+    lively_word,
+    random_dfa,
+    random_minimal,
+)
 
 FORMATS = (torch.float32, torch.bfloat16)
 MILLION = ("S5", "Tomita 3", "arithmetic modulo 5")
@@ -72,11 +80,28 @@ def test_random_automata(method: str) -> None:
         np.testing.assert_array_equal(ours, dfa.accepting[dfa.run(words)])
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_three_hundred_random_automata_are_proved(method: str) -> None:
+    """Minimal DFAs of 3 to 10 states; none of them meets a limit, whatever the method."""
+    for i in range(300):
+        dfa = random_minimal(3 + i % 8, seed=i)
+        net = compile(dfa, method=method)
+        proof = net.prove()
+        assert proof.holds, proof
+        assert proof.claim.endswith("in float32 and bfloat16")
+        if method in ("auto", "banned"):
+            assert len(net.layers) <= dfa.states - 1
+        if i % 10 == 0:  # an evaluation that shares nothing with the proof
+            check_word(net, 200)
+
+
 def test_forms_of_a_language() -> None:
     assert compile("(ab)*").dfa == from_regex("(ab)*")
     assert compile("Z3").dfa.states == 3
     assert compile(group("Z3")).origin == compile("Z3").origin
     assert len(compile("Z2_x_Z2").dfa.alphabet) == 4
+    assert compile("tomita3").dfa.states == 5
+    assert compile("regex:S3").dfa.alphabet == ("3", "S")
     cascade = decompose(from_regex("(ab)*"))
     net = compile(cascade)
     assert len(net.layers) == 2

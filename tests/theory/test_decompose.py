@@ -39,10 +39,9 @@ def random_aperiodic(rng: np.random.Generator) -> DFA:
             return dfa
 
 
-@pytest.mark.parametrize("part", range(6))
-def test_three_hundred_random_automata_are_proved(part: int) -> None:
-    rng = np.random.default_rng(part)
-    for i in range(50):
+def test_random_automata_that_need_not_be_minimal() -> None:
+    rng = np.random.default_rng(0)
+    for i in range(80):
         dfa = random_dfa(rng, 3 + i % 8)
         cascades = [decompose(dfa, method) for method in METHODS]
         for cascade in cascades:

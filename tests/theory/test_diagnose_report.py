@@ -15,15 +15,15 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.experiments.presets import demo_parity
-from statetrack.layers import DeltaNetConfig, Transition
+from statetrack.layers import DeltaNetConfig, Diagonal, Transition
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import make_task
-from statetrack.theory import diagnose
+from statetrack.theory import diagnose, theorems
 from statetrack.theory.diagnostics import Kind
 from statetrack.theory.diagnostics.diagnose import parse_word
 from statetrack.training import Run, train
 from tests.conftest import Command
-from tests.theory.constructed import Constructed, ReflectionAdder, scalar
+from tests.theory.constructed import Constructed, scalar
 from tests.training.refusal import Refused
 from tests.training.small import small_config
 
@@ -96,6 +96,7 @@ def test_words() -> None:
     assert parse_word("ab", vocab, 64) == [3]  # a token of its own comes first
     assert parse_word("a b", vocab, 64) == [1, 2]
     assert parse_word("ba", vocab, 64) == [2, 1]
+    assert parse_word("ba a", vocab, 64) == [2, 1, 1]
     assert parse_word("10 10", vocab, 64) == [4, 4]
     assert parse_word("PAD", vocab, 64) == [0]
     assert parse_word([5, 0], vocab, 64) == [5, 0]
@@ -108,7 +109,7 @@ def test_words() -> None:
         ("  ", "must have 1..8 tokens; got 0"),
         ([], "must have 1..8 tokens; got 0"),
         ("1" * 9, "must have 1..8 tokens; got 9"),
-        ("12", "unknown token '12'; known: 0, 1"),
+        ("12", "unknown token '2'; known: 0, 1"),
         ("1 x", "unknown token 'x'; known: 0, 1"),
         ([2], "a token's id must lie in 0..1; got 2"),
         ([-1], "a token's id must lie in 0..1; got -1"),
@@ -171,7 +172,7 @@ def test_text_and_values() -> None:
 
 
 def test_values_are_plain() -> None:
-    found = diagnose(ReflectionAdder(5), vocab=[str(i) for i in range(5)])
+    found = diagnose(theorems.theorem6(5))
     result = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [layer["period"]["factor"] for layer in result["layers"]] == [2, 5]
     assert result["probed"]["factor"] == 10
@@ -182,6 +183,30 @@ def test_values_are_plain() -> None:
     assert len(after["by_head"]) == after["heads"] == 1
     assert after["horizon"] == {"bf16": None, "fp32": None}  # no end
     assert result["layers"][1]["before"] is None
+
+
+def test_by_token_and_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two heads, each of which turns on a token of its own."""
+
+    def heads(tokens: Tensor) -> Transition:
+        flips = torch.stack([tokens == 0, tokens == 1], -1)  # [B, T, heads]
+        values = torch.stack([torch.where(flips, -0.5, 0.25), torch.ones(flips.shape)], -1)
+        return Diagonal(values.double(), (-1.0, 1.0))
+
+    def joint() -> dict[str, Any]:
+        found = diagnose(Constructed(heads), vocab=BITS).to_dict()
+        text = json.dumps(found["layers"][0]["after"]["by_token_and_head"], allow_nan=False)
+        return json.loads(text)
+
+    assert joint() == {
+        "tokens": ["0", "1"],
+        "min_real": [[-0.5, 0.25], [0.25, -0.5]],
+        "max_imag": [[0.0, 0.0], [0.0, 0.0]],
+        "max_modulus": [[1.0, 1.0], [1.0, 1.0]],
+        "turning_modulus": [[0.5, None], [None, 0.5]],
+    }
+    monkeypatch.setattr(module("statetrack.theory.diagnostics.spectrum"), "MAX_PAIRS", 3)
+    assert joint()["left_out"].startswith("2 tokens and 2 heads make 4 pairs; at most")
 
 
 def test_layers_that_are_no_linear_rnns_have_a_row() -> None:

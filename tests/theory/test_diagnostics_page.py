@@ -9,7 +9,12 @@ import pytest
 
 from statetrack.layers import MambaConfig
 from statetrack.models import ModelConfig, SequenceModel
+from statetrack.theory.diagnostics.spectrum import MAX_PAIRS
 from tests.conftest import ROOT
+
+
+def test_the_limit() -> None:
+    assert f"up to {MAX_PAIRS:,} pairs" in (ROOT / "docs/diagnostics.md").read_text()
 
 
 def test_python_runs(

@@ -13,11 +13,14 @@ from statetrack.automata import DFA, from_regex
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig, SequenceModel
-from statetrack.theory import explain
+from statetrack.theory import compile, decompose, decomposition, explain, explanation, theorems
 from statetrack.theory.counting import DIAGONAL
 from statetrack.theory.diagnostics.verdicts import architectural
 from statetrack.theory.explanation import Explanation
-from statetrack.theory.languages import find_language
+from statetrack.theory.languages import find_dfa, find_language
+from statetrack.theory.targets import DiagonalLayer
+from tests.theory.languages import LANGUAGES
+from tests.theory.languages import STAR_FREE as NO_GROUPS
 
 NAMES = (
     "parity", "(ab)*", "a*b*", "tomita3", "tomita5", "tomita6", "tomita7", "S3", "Z6", "(aaaa)*",
@@ -36,7 +39,8 @@ def test_named_languages(name: str) -> None:
     assert found.cascade.verify().holds
     data = json.loads(json.dumps(found.to_dict()))
     assert data["states"] == len(data["dfa"]["transitions"])
-    assert data["sufficient"]["layers"] <= data["sufficient"]["most_layers"]
+    assert data["sufficient"]["layers"] <= data["most_layers"]
+    assert data["left_out"] == {}
     check_counters(found)
 
 
@@ -107,9 +111,76 @@ def test_a_monoid_that_is_too_large(tmp_path: Path) -> None:
     path.write_text(json.dumps(dfa.to_json()))
     found = explain(str(path))
     assert found.properties is None
-    assert "not known: the transition monoid of a DFA with 8 states" in str(found)
+    assert "left out, the algebra: the transition monoid of a DFA with 8 states" in str(found)
+    assert found.net is not None  # the rest is known
     assert found.to_dict()["star_free"] is None
-    assert "whatever the weights: not known" in str(found)
+    # but what single symbols count is known
+    assert "powers of s are counted modulo 2" in str(found)
+    check_counters(found)
+    assert {counter.m for counter in found.counters} == {2, 8}
+
+
+def test_tables_that_are_too_large() -> None:
+    found = explain("Z509")
+    text = str(found)
+    assert found.net is None
+    assert "sufficient: 1 layer with eigenvalues in [-1, 1] (Theorems 3 and 4)" in text
+    assert "left out, the network: a layer with 509 contexts" in text
+    assert "at most 100,000,000 are supported" in text
+    assert found.exclusions
+    assert found.cascade is not None
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["sufficient"] is None
+    assert list(data["left_out"]) == ["network"]
+    assert len(data["dfa"]["transitions"]) == 509
+
+
+def test_everything_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(explanation, "MAX_TRANSITIONS", 9)
+    found = explain("a*b*a*b*")
+    text = str(found)
+    assert "left out, the algebra and cascade and network: 5 states and 2 symbols make 10" in text
+    assert "at most 9 are explained" in text
+    assert "whatever the weights: not known" in text
+    assert "sufficient: 4 layers" in text
+    found.plot(tmp_path / "automaton.png")
+    assert (tmp_path / "automaton.png").is_file()
+
+
+def test_cascades_that_explode(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 3)
+    found = explain("a*b*a*b*")
+    assert found.properties is not None
+    assert (found.cascade, found.net) == (None, None)
+    assert "left out, the cascade and network: method 'holonomy'" in str(found)
+    assert "more than 3 contexts" in str(found)
+
+
+def test_large_automata_have_a_short_table() -> None:
+    text = str(explain("S5"))
+    assert "and 114 more states: --json has them all" in text
+    assert "5 -> 5   and 114 more" in text
+    assert "permute 1 0 3 2 5 4 7 6 ... 120 coordinates" in text
+    assert max(map(len, text.splitlines())) < 220
+    small = str(explain("dyck1_depth3"))
+    assert "more states" not in small
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_star_free_languages_have_gates_of_0_and_1(name: str) -> None:
+    """In one of the networks at least: `compile` may have a shorter one with projectors."""
+    found = explain(LANGUAGES[name])
+    assert (found.gates is not None) == (name in NO_GROUPS)
+    if found.gates is None:
+        return
+    for layer in found.gates.stack:
+        assert isinstance(layer, DiagonalLayer)
+        assert set(layer.gates.unique().tolist()) <= {0.0, 1.0}
+    assert found.gates.prove().holds
+    assert "with gates of 0 and 1, eigenvalues in [0, 1]" in str(found)
+    assert ("sufficient as well" in str(found)) == (found.net is not found.gates)
+    shorter = name in ("(ab)*", "Tomita 2", "Dyck")
+    assert (compile(LANGUAGES[name]).stack[0].target == "diagonal") == (not shorter)
 
 
 def test_what_a_text_stands_for(tmp_path: Path) -> None:
@@ -127,6 +198,25 @@ def test_what_a_text_stands_for(tmp_path: Path) -> None:
     assert find_language(str(tmp_path / "ab.json")).value == from_regex("(ab)*")
     with pytest.raises(UserError, match="not regular, or too large"):
         find_language("modular_arithmetic_brackets")
+
+
+def test_one_way_to_name_a_language(tmp_path: Path) -> None:
+    """compile, decompose, theorem4 and explain read a text as the commands do."""
+    (tmp_path / "ab.json").write_text(json.dumps(from_regex("(ab)*").to_json()))
+    for text in ("tomita3", "(ab)*", "regex:S3", "S3", "parity", str(tmp_path / "ab.json")):
+        value = find_language(text).value
+        dfa = find_dfa(text).minimal()
+        assert compile(text).dfa == dfa
+        assert decompose(text).dfa == find_dfa(text)
+        assert theorems.theorem4(text).dfa == dfa
+        for found in (explain(text), explain(value)):
+            assert found.dfa == dfa
+        assert find_language(value).value is value
+    for take in (compile, decompose, theorems.theorem4, explain):
+        with pytest.raises(UserError, match="there is no task 'tomita9': either tomita"):
+            take("tomita9")  # type: ignore[operator]
+        with pytest.raises(UserError, match=r"a language is a regular expression.*got float"):
+            take(2.5)  # type: ignore[operator]
 
 
 def test_figure(tmp_path: Path) -> None:

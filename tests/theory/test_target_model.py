@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from statetrack.errors import UserError
+from statetrack.models import SequenceModel
 from statetrack.ops import native
 from statetrack.theory import CompiledModel, compile
 from statetrack.theory import model as model_module
@@ -31,6 +34,10 @@ def test_named_languages(name: str) -> None:
     proof = net.prove()
     assert proof.holds, proof
     assert "float32 and bfloat16" in str(proof)
+    facts = net.certificate()
+    assert facts["exact"]
+    assert facts["formats"] == ["float32", "bfloat16"]
+    assert facts["longest_chunk"] >= 1 << 18  # beyond any chunk of the ops
     one_block = name in ONE_LAYER and name not in CASCADES
     assert (net.model.config.num_layers == 1) == one_block
     check_word(net, 100_000)
@@ -110,6 +117,46 @@ def test_a_spoilt_weight_is_found() -> None:
         told = net(torch.tensor(word)).numpy()[0]
         assert told[-1] != right[-1]
         np.testing.assert_array_equal(told[:-1], right[:-1])
+
+
+def test_a_chunk_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token by token everything is right, whole words are not."""
+    net = compile(LANGUAGES["Tomita 3"], TARGET)
+    real = SequenceModel.forward
+
+    def spoilt(self: SequenceModel, tokens: torch.Tensor, state: Any = None) -> Any:
+        logits, state = real(self, tokens, state)
+        logits[:, 40] = logits[:, 40].roll(1, dims=-1)
+        return logits, state
+
+    monkeypatch.setattr(SequenceModel, "forward", spoilt)
+    proof = net.prove()
+    assert proof.counterexample is not None
+    assert len(proof.counterexample) >= 41
+
+    def astray(self: SequenceModel, tokens: torch.Tensor, state: Any = None) -> Any:
+        logits, (first, *rest) = real(self, tokens, state)
+        return logits, (first._replace(S=first.S * 1.001), *rest)
+
+    monkeypatch.setattr(SequenceModel, "forward", astray)
+    assert not net.prove().holds
+
+
+@pytest.mark.parametrize(
+    ("weight", "factor"),
+    [
+        ("blocks.0.mixer.beta.proj.weight", 1e-3),  # no reflection
+        ("blocks.0.mixer.a_proj.weight", 1e-3),  # a gate between 0 and 1
+        ("blocks.1.mixer.qkv_proj.weight", 0.3),  # values of no small power of two
+    ],
+)
+def test_what_rounds_has_no_certificate(weight: str, factor: float) -> None:
+    net = compile(LANGUAGES["contains aba"], TARGET)
+    with torch.no_grad():
+        net.model.get_parameter(weight).mul_(factor)
+    facts = net.certificate()
+    assert not facts["exact"]
+    assert facts["longest_chunk"] == 0
 
 
 def test_swaps_with_the_hub() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from statetrack.automata import from_regex
 from statetrack.errors import UserError
-from statetrack.theory import theorems
+from statetrack.theory import compile, decompose, theorems
 from statetrack.theory.targets import HouseholderLayer
 from tests.theory.languages import LANGUAGES, lively_word, random_dfa
 
@@ -63,6 +65,47 @@ def test_theorem_6_refutes_the_early_version_of_theorem_2(m: int) -> None:
     assert torch.linalg.eigvals(products.double()).imag.abs().max() > 0.1
 
 
+def test_after_a_reset_the_old_state_is_gone() -> None:
+    """The early version's proof of Theorem 4 tells layer 2 dec(H_t, x_t), with the new state only.
+
+    For the parity of "ab" layer 1 holds the last letter: it is reset by every symbol, so after one
+    it knows no more than the symbol itself.
+    """
+    dfa = from_regex("b*(aa*bb*aa*bb*)*a*")
+    cascade = decompose(dfa)
+    first, second = cascade.levels
+    assert first.is_reset().all()
+    words = [w for length in range(1, 6) for w in itertools.product(range(2), repeat=length)]
+
+    def by_the_new_state(word: tuple[int, ...]) -> int:
+        c1, c2 = cascade.start.tolist()
+        for symbol in word:
+            context = cascade.first[symbol]
+            c1 = first.moves[context, c1]
+            told = first.out[context, c1]  # of the cascade it would be the old one
+            c2 = second.moves[told, c2]
+        return int(cascade.decode(np.array([[c1, c2]]))[0])
+
+    wrong = [w for w in words if by_the_new_state(w) != dfa.run(np.array([w]))[0, -1]]
+    assert (0, 1) in wrong  # "ab"
+    # nor does any other decoder: layer 2, of two states, may only go by the symbol, and then no
+    # table tells the DFA's state by what the two layers hold
+    maps = [*itertools.product(range(2), repeat=2)]
+    for acts in itertools.product(maps, repeat=2):
+        held: dict[tuple[int, int], set[int]] = {}
+        for word in words:
+            coordinate = 0
+            for symbol in word:
+                coordinate = acts[symbol][coordinate]
+            held.setdefault((word[-1], coordinate), set()).add(dfa.run(np.array([word]))[0, -1])
+        assert any(len(states) > 1 for states in held.values())
+    # with the old state it works, one token late or remembered
+    for delay in ("shift", "state"):
+        net = compile(cascade, "householder", delay=delay)
+        for word in words:
+            assert net(torch.tensor([word]))[0, -1] == dfa.run(np.array([word]))[0, -1]
+
+
 def test_dihedral_has_single_reflections() -> None:
     assert single_reflections(theorems.dihedral(7).stack[1].A)
 
@@ -97,6 +140,13 @@ def test_rotations_have_a_horizon_and_no_proof() -> None:
     assert 0 < measured["random"]["deviation"] < 0.01
     coarse = theorems.horizon(net.to(torch.bfloat16), 5_000)
     assert coarse["constant"]["holds_for"] < 1_000
+
+
+def test_what_overflows_is_far_from_where_it_should_be() -> None:
+    net = theorems.parity()
+    net.stack[0].A *= 1e30
+    result = net.run(torch.ones(1, 40, dtype=torch.long))
+    assert result.deviation == torch.inf
 
 
 def test_refusals() -> None:

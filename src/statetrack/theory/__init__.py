@@ -14,6 +14,7 @@ from statetrack.theory.compiler import compile
 from statetrack.theory.decomposition import decompose
 from statetrack.theory.diagnostics import Diagnosis, diagnose
 from statetrack.theory.explanation import Explanation, explain
+from statetrack.theory.folders import load
 from statetrack.theory.hardening import Hardened, harden
 from statetrack.theory.induction import Proof
 from statetrack.theory.model import CompiledModel
@@ -35,5 +36,6 @@ __all__ = [
     "explain",
     "factor",
     "harden",
+    "load",
     "theorems",
 ]

@@ -10,7 +10,7 @@ import numpy as np
 from statetrack.automata import DFA
 from statetrack.errors import UserError
 from statetrack.files import check_figure, save_figure
-from statetrack.theory.cascade import Cascade
+from statetrack.theory.cascade import Level
 
 if TYPE_CHECKING:
     from statetrack.theory.explanation import Explanation
@@ -28,15 +28,16 @@ def plot(explanation: Explanation, path: Path) -> None:
     from matplotlib.figure import Figure  # slow to load, and most explanations draw nothing
 
     check_figure(path)
-    dfa, cascade = explanation.dfa, explanation.cascade
+    dfa = explanation.dfa
+    levels = explanation.cascade.levels if explanation.cascade else ()
     if dfa.states > MAX_STATES:
         raise UserError(f"a figure has at most {MAX_STATES} states; this DFA has {dfa.states:,}")
     side = 4.0 + 0.11 * dfa.states
-    width = max(side, LEVEL * len(cascade.levels))
+    width = max(side, LEVEL * len(levels))
     figure = Figure(figsize=(width, side + 1.6), layout="constrained")
     above, below = figure.subplots(2, 1, height_ratios=[side, 1.6])
     _draw_automaton(above, dfa)
-    _draw_cascade(below, cascade)
+    _draw_cascade(below, levels)
     # a text of the user: $ is no formula
     above.set_title(explanation.language.text, parse_math=False)
     save_figure(path, figure)
@@ -83,8 +84,7 @@ def _arrow(axes: Any, start: Any, end: Any, label: str) -> None:
     )  # fmt: skip
 
 
-def _draw_cascade(axes: Any, cascade: Cascade) -> None:
-    levels = cascade.levels
+def _draw_cascade(axes: Any, levels: tuple[Level, ...]) -> None:
     for i, level in enumerate(levels):
         kinds = {
             "identities": int(level.is_identity().sum()),
@@ -100,4 +100,5 @@ def _draw_cascade(axes: Any, cascade: Cascade) -> None:
             axes.annotate("", (i - 0.38, 0), (i - 0.62, 0), arrowprops={"arrowstyle": "-|>"})
     axes.set(xlim=(-0.6, max(1, len(levels)) - 0.4), ylim=(-1, 1))
     axes.axis("off")
-    axes.set_title("cascade: a level's symbols are the old coordinates before it", fontsize=9)
+    if levels:
+        axes.set_title("cascade: a level's symbols are the old coordinates before it", fontsize=9)

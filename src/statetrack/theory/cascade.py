@@ -13,7 +13,7 @@ from statetrack.theory.frames import members
 from statetrack.theory.induction import MAX_STATES, Bools, Ints, Proof, by_levels, induct
 
 SHOWN = 8  # contexts of a level that print
-LISTED = 8  # states of a set that do
+LISTED = 8  # states of a set, or coordinates of a permutation, that do
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class Level:
             return "identity"
         if self.is_reset()[context]:
             return f"reset to {row[0]}"
-        return "permute " + " ".join(map(str, row))
+        return "permute " + " ".join(short([*map(str, row)], "coordinates"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +154,10 @@ class Cascade:
         }
 
     def __str__(self) -> str:
+        plural = "s" * (len(self.levels) != 1)
         lines = [
-            f"cascade of {len(self.levels)} levels for a DFA with {self.dfa.states} states and "
-            f"{len(self.dfa.alphabet)} symbols, by method {self.method}"
+            f"cascade of {len(self.levels)} level{plural} for a DFA with {self.dfa.states} states "
+            f"and {len(self.dfa.alphabet)} symbols, by method {self.method}"
         ]
         for number, level in enumerate(self.levels, 1):
             identities, resets = int(level.is_identity().sum()), int(level.is_reset().sum())
@@ -175,7 +176,9 @@ class Cascade:
 
 
 def _set(states: int) -> str:
-    shown = [*map(str, members(states))]
-    if len(shown) > LISTED:
-        shown[LISTED:] = [f"... {len(shown)} states"]
-    return "{" + ",".join(shown) + "}"
+    return "{" + ",".join(short([*map(str, members(states))], "states")) + "}"
+
+
+def short(names: list[str], what: str) -> list[str]:
+    """The first of some names, and how many there are, if these are many."""
+    return names if len(names) <= LISTED else [*names[:LISTED], f"... {len(names)} {what}"]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal, NamedTuple, overload
 
 import numpy as np
 import torch
 
-from statetrack.automata import DFA, Group, from_regex, group
+from statetrack.automata import DFA, Group
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.decomposition import METHODS, decompose
 from statetrack.theory.induction import Ints
-from statetrack.theory.languages import GROUP_NAME
+from statetrack.theory.languages import find_language
 from statetrack.theory.layers import Layer
 from statetrack.theory.model import CompiledModel, build_model
 from statetrack.theory.network import CompiledRNN
@@ -67,8 +66,10 @@ def compile(
     """A linear RNN that computes, exactly and at any length, the state of a DFA after each symbol.
 
     Args:
-        language: a regular expression; a DFA, of which the minimal one is taken; a group or its
-            name, such as "S5", for its word problem with all elements as symbols; or a cascade.
+        language: as in `statetrack explain`: a regular expression; the name of a task, such as
+            "tomita3", with an automaton; a DFA or its file, of which the minimal one is taken; a
+            group or its name, such as "S5", for its word problem with all elements as symbols. Or
+            a cascade.
         target: "householder" runs on `delta_product`, "dense" on a blocked scan, "diagonal" on
             `gated_linear_attention` with gates of 0 and 1, which star-free languages can do with;
             "auto" is diagonal if no layer permutes, else householder. "gated_deltaproduct" gives a
@@ -133,11 +134,10 @@ class _Plan(NamedTuple):
 
 
 def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _Plan:
-    if isinstance(language, str):
-        is_group = re.fullmatch(GROUP_NAME, language)
-        language = group(language) if is_group else from_regex(language)
     if isinstance(language, Cascade) and not language.levels:  # one state: nothing to keep
         language = language.dfa
+    if not isinstance(language, Cascade):
+        language = find_language(language).value
     if isinstance(language, Group):
         dfa, stage = group_stage(language)
         if method == "auto" and target not in ("diagonal", MODEL):
@@ -155,13 +155,8 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
         permutes = any(level.permutations for level in cascade.levels)
         if target == "diagonal" and method == "auto" and permutes:
             cascade = decompose(dfa, "strict")
-    elif isinstance(language, Cascade):
-        cascade = language
     else:
-        raise UserError(
-            "a language is a regular expression, a DFA, a group or its name, or a cascade; got "
-            f"{type(language).__name__}"
-        )
+        cascade = language
     origin = f"a cascade of {len(cascade.levels)} layers ({cascade.method})"
     stages = [one_hot(level) for level in cascade.levels]
     return _Plan(cascade.dfa, cascade.first, stages, origin, cascade)

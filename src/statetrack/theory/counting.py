@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from statetrack.automata import DFA, TransitionMonoid
-from statetrack.theory.induction import Ints
 
 DIAGONAL = "Mamba, Mamba2, GLA, mLSTM, diagonal RNN"
 
@@ -29,10 +29,10 @@ class Counter:
     m: int
 
 
-def find_counters(dfa: DFA, monoid: TransitionMonoid) -> tuple[Counter, ...]:
+def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, ...]:
     """For every m that powers of a word go around modulo, such a word, a symbol if there is one.
 
-    monoid: that of the DFA, from some of its symbols or all.
+    monoid: that of the DFA, from some of its symbols or all; without it, of single symbols only.
     """
     found: dict[int, tuple[str, ...]] = {}
     for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
@@ -40,28 +40,31 @@ def find_counters(dfa: DFA, monoid: TransitionMonoid) -> tuple[Counter, ...]:
         while before != len(lasting):
             before, lasting = len(lasting), np.unique(step[lasting])
         # now it permutes what is left
-        m = int(_orders(np.searchsorted(lasting, step[lasting])[None])[0])
+        m = _order(np.searchsorted(lasting, step[lasting]).tolist())
         found.setdefault(m, (symbol,))
-    seen = set()
-    for subgroup in monoid.maximal_subgroups:
-        key = subgroup.permutations.tobytes()
-        if key not in seen:
-            seen.add(key)
-            orders = _orders(subgroup.permutations)
-            for m in set(orders.tolist()) - set(found):
-                found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
+    if monoid is not None:
+        seen = set()
+        for subgroup in monoid.maximal_subgroups:
+            key = subgroup.permutations.tobytes()
+            if key not in seen:
+                seen.add(key)
+                orders = np.array([*map(_order, subgroup.permutations.tolist())])
+                for m in set(orders.tolist()) - set(found):
+                    found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
     return tuple(Counter(found[m], m) for m in sorted(found) if m > 1)
 
 
-def _orders(permutations: Ints) -> Ints:
-    """[order, points] -> [order]: the least power of each that is the identity."""
-    points = np.arange(permutations.shape[1])
-    orders, powers = np.ones(len(permutations), dtype=np.int64), permutations
-    while (going := (powers != points).any(axis=1)).any():
-        orders += going
-        moved = np.take_along_axis(permutations, powers, axis=1)
-        powers = np.where(going[:, None], moved, powers)
-    return orders
+def _order(permutation: list[int]) -> int:
+    """The least power that is the identity: the least common multiple of its cycles' lengths."""
+    order, seen = 1, [False] * len(permutation)
+    for point in range(len(permutation)):
+        length = 0
+        while not seen[point]:
+            seen[point] = True
+            point = permutation[point]
+            length += 1
+        order = math.lcm(order, max(1, length))
+    return order
 
 
 def exclusions_by(counters: tuple[Counter, ...]) -> list[Exclusion]:

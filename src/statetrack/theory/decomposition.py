@@ -6,12 +6,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from statetrack.automata import DFA
+from statetrack.automata import DFA, Group
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade, Level
 from statetrack.theory.frames import BannedState, Frame, Holonomy
 from statetrack.theory.induction import Ints
+from statetrack.theory.languages import find_dfa
 
 METHODS = ("auto", "holonomy", "strict", "banned")
 MAX_CONTEXTS = 200_000  # a few seconds' work
@@ -19,11 +20,11 @@ MAX_CONTEXTS = 200_000  # a few seconds' work
 Context = tuple[int, int, int]  # a set of states before a symbol, one after it, and the symbol
 
 
-def decompose(dfa: DFA, method: str = "auto") -> Cascade:
+def decompose(language: str | DFA | Group, method: str = "auto") -> Cascade:
     """A cascade that does what a DFA does; each level permutes its coordinates or resets them.
 
     Args:
-        dfa: any complete DFA; a minimal one needs the fewest levels.
+        language: any DFA, a minimal one needs the fewest levels; or what else `compile` takes.
         method: "banned" has one level less than the DFA has states, of widths |Q|, ..., 2;
             "holonomy" has usually fewer, and one for every permutation automaton; "strict" is
             holonomy with the textbook's heights, all of whose levels are identities and resets if
@@ -31,6 +32,7 @@ def decompose(dfa: DFA, method: str = "auto") -> Cascade:
             contexts, then the fewest swaps, so never more levels than "banned".
     """
     one_of("method", method, METHODS)
+    dfa = find_dfa(language)
     if method == "auto":
         return _cheapest(dfa)
     frame = BannedState(dfa) if method == "banned" else Holonomy(dfa, strict=method == "strict")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from statetrack.automata import DFA, Group, Properties, TransitionMonoid, describe
+from statetrack.automata import DFA, Group, Properties, TransitionMonoid, describe, is_permutation
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.compiler import compile
 from statetrack.theory.counting import Counter, Exclusion, exclusions_by, find_counters
 from statetrack.theory.decomposition import decompose
-from statetrack.theory.languages import Language, find_language
+from statetrack.theory.languages import Language, find_dfa, find_language
 from statetrack.theory.network import CompiledRNN
-from statetrack.theory.stages import group_stage
 from statetrack.theory.targets import HouseholderLayer
 
-SHOWN = 24  # states of a drawing
+SHOWN = 24  # states and arrows of a drawing; of what has more, only a FEW
+FEW = 6
 MAX_TRANSITIONS = 1_000_000  # some ten seconds' work
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,17 +30,12 @@ class Explanation:
     language: Language
     dfa: DFA  # minimal
     properties: Properties | None
-    why_unknown: str  # if the monoid is too large for its properties
     counters: tuple[Counter, ...]
     exclusions: tuple[Exclusion, ...]
-    cascade: Cascade
-    net: CompiledRNN
-
-    @property
-    def factors(self) -> list[int]:
-        """The generalised Householder factors of each layer that suffice."""
-        layers = [layer for layer in self.net.stack if isinstance(layer, HouseholderLayer)]
-        return [layer.keys.shape[1] for layer in layers]
+    cascade: Cascade | None
+    net: CompiledRNN | None
+    gates: CompiledRNN | None  # of gates of 0 and 1 only, if the language is star-free
+    left_out: dict[str, str]  # what is None above because of a limit, and that limit
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -52,27 +49,30 @@ class Explanation:
             "star_free": p.is_aperiodic if p else None,
             "counters": [asdict(counter) for counter in self.counters],
             "excluded": [asdict(exclusion) for exclusion in self.exclusions],
-            "sufficient": {
-                "layers": len(self.net.layers),
-                "target": self.net.stack[0].target,
-                "sizes": [layer.size for layer in self.net.stack],
-                "householder_factors": self.factors,
-                "most_layers": max(1, self.dfa.states - 1),
-            },
-            "cascade": self.cascade.stats(),
+            "sufficient": _sizes(self.net),
+            "gates_of_0_and_1": _sizes(self.gates),
+            "most_layers": self.most_layers,
+            "cascade": self.cascade.stats() if self.cascade else None,
+            "left_out": self.left_out,
         }
 
+    @property
+    def most_layers(self) -> int:
+        """As many suffice, whatever else is known (Theorems 3 and 4)."""
+        return 1 if is_permutation(self.dfa) else max(1, self.dfa.states - 1)
+
     def __str__(self) -> str:
-        return "\n".join([*self._algebra(), "", *self._bounds(), "", *self._drawings()])
+        parts = [self._algebra(), self._bounds(), self._left_out(), self._drawings()]
+        return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
     def _algebra(self) -> list[str]:
         dfa, p = self.dfa, self.properties
         lines = [
             f"{self.language.text} ({self.language.kind})",
-            f"minimal DFA: {dfa.states} states, {len(dfa.alphabet)} symbols",
+            f"minimal DFA: {dfa.states:,} states, {len(dfa.alphabet):,} symbols",
         ]
         if p is None:
-            return [*lines, f"monoid: not known: {self.why_unknown}"]
+            return lines
         orders = [order for order in p.subgroup_orders if order > 1]
         groups = "groups of orders " + ", ".join(map(str, orders)) if orders else "no groups"
         lines.append(f"transition monoid: {p.monoid_size:,} elements, {groups}")
@@ -93,20 +93,25 @@ class Explanation:
         if not self.exclusions:
             nothing = "nothing that these theorems know" if self.properties else "not known"
             lines[0] += f" {nothing}"
-        layers = len(self.net.layers)
-        what = f"{layers} layer{'s' * (layers > 1)}"
-        if self.factors:
-            count = max(self.factors)
-            what += f" with {count} generalised Householder factor{'s' * (count > 1)} per token"
-            what += ", eigenvalues in [-1, 1] (Theorems 3 and 4)"
-        else:
-            what += " with gates of 0 and 1, eigenvalues in [0, 1]"
-        sizes = ", ".join(str(layer.size) for layer in self.net.stack)
-        lines.append(f"sufficient: {what}; states of size {sizes}")
+        lines.append(f"sufficient: {_enough(self.net) if self.net else self._at_most()}")
+        if self.gates is not None and self.gates is not self.net:
+            lines.append(f"sufficient as well: {_enough(self.gates)}")
         return lines
 
+    def _at_most(self) -> str:
+        layers = self.most_layers
+        plural = "s" * (layers > 1)
+        return f"{layers:,} layer{plural} with eigenvalues in [-1, 1] (Theorems 3 and 4)"
+
+    def _left_out(self) -> list[str]:
+        parts: dict[str, list[str]] = {}
+        for what, why in self.left_out.items():
+            parts.setdefault(why, []).append(what)
+        return [f"left out, the {' and '.join(whats)}: {why}" for why, whats in parts.items()]
+
     def _drawings(self) -> list[str]:
-        return [*draw(self.dfa), "", str(self.cascade)]
+        lines = draw(self.dfa)
+        return [*lines, "", str(self.cascade)] if self.cascade else lines
 
     def plot(self, path: Path) -> None:
         """A figure of the automaton and its cascade."""
@@ -115,48 +120,99 @@ class Explanation:
         plot(self, path)
 
 
-def explain(text: str) -> Explanation:
-    """What is known of a language, given as for `find_language`."""
-    language = find_language(text)
+def explain(given: str | DFA | Group) -> Explanation:
+    """What is known of a language, given as for `compile`.
+
+    Of what would take too long, or too much memory, the explanation says that it is left out.
+    """
+    language = find_language(given)
     value = language.value
-    dfa = (value if isinstance(value, DFA) else group_stage(value)[0]).minimal()
-    if dfa.delta.size > MAX_TRANSITIONS:
-        raise UserError(
-            f"{text}: {dfa.states:,} states and {len(dfa.alphabet):,} symbols make "
-            f"{dfa.delta.size:,} transitions; at most {MAX_TRANSITIONS:,} are explained: choose a "
-            "smaller group, or fewer symbols"
-        )
+    dfa = find_dfa(value).minimal()
     some = dfa  # of its symbols: those that generate a group make the same monoid, in less time
     if isinstance(value, Group):
         letters = [dfa.alphabet.index(str(element)) for element in value.generators()]
         names = tuple(dfa.alphabet[letter] for letter in letters)
         some = replace(dfa, alphabet=names, delta=dfa.delta[:, letters])
-    properties, why = None, ""
-    counters: tuple[Counter, ...] = ()
-    try:
-        properties = describe(some)
-        counters = find_counters(dfa, TransitionMonoid(some))
-    except UserError as problem:
-        why = str(problem)
+    left_out: dict[str, str] = {}
+
+    def within_limits(what: str, find: Callable[[], T]) -> T | None:
+        try:
+            _check_size(dfa)
+            return find()
+        except UserError as problem:
+            left_out[what] = str(problem)
+            return None
+
+    monoid = within_limits("algebra", lambda: TransitionMonoid(some))
+    properties = within_limits("algebra", lambda: describe(some)) if monoid is not None else None
+    counters = within_limits("algebra", lambda: find_counters(dfa, monoid)) or ()
+    cascade = within_limits("cascade", lambda: decompose(dfa))
+    net = within_limits("network", lambda: compile(value))
+    gates = None
+    if properties is not None and properties.is_aperiodic:
+        if net is not None and net.stack[0].target == "diagonal":
+            gates = net
+        elif cascade is not None:
+            gates = within_limits("network of gates", lambda: compile(dfa, "diagonal"))
     exclusions = tuple(exclusions_by(counters))
     return Explanation(
-        language, dfa, properties, why, counters, exclusions, decompose(dfa), compile(value)
+        language, dfa, properties, counters, exclusions, cascade, net, gates, left_out
     )
+
+
+def _check_size(dfa: DFA) -> None:
+    if dfa.delta.size > MAX_TRANSITIONS:
+        raise UserError(
+            f"{dfa.states:,} states and {len(dfa.alphabet):,} symbols make {dfa.delta.size:,} "
+            f"transitions; at most {MAX_TRANSITIONS:,} are explained: choose a smaller group, or "
+            "fewer symbols"
+        )
+
+
+def _factors(net: CompiledRNN) -> list[int]:
+    """The generalised Householder factors of each layer."""
+    layers = [layer for layer in net.stack if isinstance(layer, HouseholderLayer)]
+    return [layer.keys.shape[1] for layer in layers]
+
+
+def _sizes(net: CompiledRNN | None) -> dict[str, Any] | None:
+    if net is None:
+        return None
+    return {
+        "layers": len(net.layers),
+        "target": net.stack[0].target,
+        "sizes": [layer.size for layer in net.stack],
+        "householder_factors": _factors(net),
+    }
+
+
+def _enough(net: CompiledRNN) -> str:
+    layers, factors = len(net.layers), _factors(net)
+    what = f"{layers} layer{'s' * (layers > 1)} with "
+    if factors:
+        count = max(factors)
+        what += f"{count} generalised Householder factor{'s' * (count > 1)} per token, eigenvalues "
+        what += "in [-1, 1] (Theorems 3 and 4)"
+    else:
+        what += "gates of 0 and 1, eigenvalues in [0, 1]"
+    return f"{what}; states of size " + ", ".join(str(layer.size) for layer in net.stack)
 
 
 def draw(dfa: DFA) -> list[str]:
     """The automaton as lines of text: > marks the start, * what is accepted."""
     lines = ["automaton (> start, * accepting):"]
-    for state, row in enumerate(dfa.delta[:SHOWN].tolist()):
+    small = dfa.states <= SHOWN and len(dfa.alphabet) <= SHOWN
+    most = SHOWN if small else FEW
+    for state, row in enumerate(dfa.delta[:most].tolist()):
         marks = (">" if state == dfa.start else " ") + ("*" if dfa.accepting[state] else " ")
         targets: dict[int, list[str]] = {}
         for symbol, target in zip(dfa.alphabet, row, strict=True):
             targets.setdefault(target, []).append(symbol)
         arrows = [f"{short(symbols)} -> {target}" for target, symbols in targets.items()]
-        more = f"   and {len(arrows) - SHOWN} more" if len(arrows) > SHOWN else ""
-        lines.append(f"  {marks} {state}   " + "   ".join(arrows[:SHOWN]) + more)
-    if dfa.states > SHOWN:
-        lines.append(f"     and {dfa.states - SHOWN} more states")
+        more = f"   and {len(arrows) - most} more" if len(arrows) > most else ""
+        lines.append(f"  {marks} {state}   " + "   ".join(arrows[:most]) + more)
+    if dfa.states > most:
+        lines.append(f"     and {dfa.states - most} more states: --json has them all")
     return lines
 
 

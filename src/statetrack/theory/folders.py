@@ -64,13 +64,16 @@ def _save_run(folder: Path, model: SequenceModel, dfa: DFA, language: Language) 
     if not name.startswith("regex:") and language.kind == REGEX:
         name = f"regex:{name}"
     plain = replace(dfa, outputs=None)
-    if not Automaton.matches(name) or replace(Automaton(name=name).dfa, outputs=None) != plain:
-        # no language with a name of its own
-        name = f"dfa:{folder.resolve() / AUTOMATON}"
+    named = Automaton.matches(name) and replace(Automaton(name=name).dfa, outputs=None) == plain
+    if not named:  # no language with a name of its own
+        name = f"dfa:{folder / AUTOMATON}"
         write_json(folder / AUTOMATON, dfa.to_json())
     config = RunConfig(Automaton(name=name), model.config, TrainingConfig())
+    data = config.to_json()
+    if not named:
+        data["task"]["name"] = f"dfa:{AUTOMATON}"  # beside config.json, wherever that is moved to
     run = Run(folder, config)
-    write_json(folder / "config.json", config.to_json())
+    write_json(folder / "config.json", data)
     run.save(0, model, torch.optim.AdamW(model.parameters()))
 
 
@@ -89,8 +92,14 @@ def about(dfa: DFA, language: Language, target: str, method: str, delay: str) ->
     }
 
 
-def load(folder: Path) -> CompiledRNN | CompiledModel:
+def holds_tables(folder: Path) -> bool:
+    """Whether a compiled network that is no run lies in a folder."""
+    return (folder / TABLES).is_file()
+
+
+def load(folder: Path | str) -> CompiledRNN | CompiledModel:
     """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
+    folder = Path(folder)
     data = read_about(folder)
     dfa = DFA.from_json(data["dfa"], f"dfa of {folder / ABOUT}")
     if data["target"] == MODEL:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from statetrack.layers import Dense, Transition
 from statetrack.theory.induction import Ints
 from statetrack.theory.scan import affine_scan
 from statetrack.theory.stages import Stage
@@ -79,6 +80,10 @@ class Layer(nn.Module, ABC):
         """contexts [B, T], state [B, n, V] -> readings [B, T, R] and the last state."""
 
     @abstractmethod
+    def transition(self, contexts: Tensor) -> Transition:
+        """A(context) [B, T, 1, ...], for diagnoses; contexts [B, T]."""
+
+    @abstractmethod
     def seen(self, readings: Tensor) -> Tensor:
         """[..., R] -> [...]: the states that were read."""
 
@@ -133,7 +138,7 @@ class StageLayer(Layer):
 
 
 class MatrixLayer(Layer):
-    """Matrices as they are given, without writes; the state is the nearest codeword."""
+    """Matrices as they are given, without writes; a state is told by its direction."""
 
     target = "dense"
     A: Tensor  # [contexts, n, n]
@@ -152,8 +157,13 @@ class MatrixLayer(Layer):
         states, last = affine_scan(rows(self.A, contexts), rows(self.B, contexts), state)
         return states.flatten(2), last
 
+    def transition(self, contexts: Tensor) -> Dense:
+        return Dense(rows(self.A, contexts)[:, :, None])
+
     def seen(self, readings: Tensor) -> Tensor:
-        return (readings @ self.expected.mT).argmax(-1)  # codewords are all of one length
+        # codewords are all of one length, until a number type rounds them
+        directions = nn.functional.normalize(self.expected.float(), dim=-1)
+        return (readings.float() @ directions.mT).argmax(-1)
 
     def tables(self) -> dict[str, Tensor]:
         return {"A": self.A}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from statetrack.models import ModelConfig, SequenceModel, count_parameters
 from statetrack.theory.hub import Column, columns
 from statetrack.theory.induction import MAX_STATES, Ints, Proof
 from statetrack.theory.network import check_tokens
-from statetrack.theory.reachable import Mistake, explore
 from statetrack.theory.stages import Stage
 from statetrack.theory.weights import (
     ONE,
@@ -48,6 +46,11 @@ class CompiledModel:
         self.model = model
         self.origin = origin
 
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        """The names of the model's tokens."""
+        return ("PAD", *self.dfa.alphabet, *(f"q{i}" for i in range(self.dfa.states)))
+
     def __call__(self, tokens: Tensor) -> Tensor:
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
         check_tokens(tokens, len(self.dfa.alphabet))
@@ -55,10 +58,10 @@ class CompiledModel:
         with torch.no_grad():
             for part in tokens.split(LENGTH, dim=1):
                 logits, carry = self.model(part + 1, carry)
-                states.append(self._states(logits))
+                states.append(self.told(logits))
         return torch.cat(states, 1)
 
-    def _states(self, logits: Tensor) -> Tensor:
+    def told(self, logits: Tensor) -> Tensor:
         """The states that logits tell; negative if they tell none."""
         return logits.argmax(-1) - 1 - len(self.dfa.alphabet)
 
@@ -74,7 +77,7 @@ class CompiledModel:
             f"a model of {config.num_layers} blocks of width {config.hidden_size}, "
             f"{self.model.num_parameters():,} weights",
         ]
-        for i, layer in enumerate(_mixers(self.model), 1):
+        for i, layer in enumerate(mixers(self.model), 1):
             what = f"{layer.config.num_heads} heads, state [{layer.key_size}, {layer.value_size}]"
             if layer.conv:
                 what += ", tells the state before a token"
@@ -83,27 +86,17 @@ class CompiledModel:
             lines.append(f"block {i}: {what}")
         return "\n".join(lines)
 
-    @torch.no_grad()
     def prove(self, max_states: int = MAX_STATES) -> Proof:
-        """Every state that the model can get into, bit for bit, reads every symbol.
+        """Whether the model does what the DFA does, for words of any length; see `model_proofs`."""
+        from statetrack.theory.model_proofs import prove
 
-        Breadth first from the start, in float32 and in bfloat16, token by token: if the answers are
-        the DFA's and no further states turn up, they are the DFA's for all words.
-        """
-        claim = (
-            f"{self.origin} does what the DFA with {self.dfa.states} states does, token by token "
-            "in float32 and bfloat16"
-        )
-        reached = 0
-        for dtype in (torch.float32, torch.bfloat16):
-            model = copy.deepcopy(self.model).to(dtype)
-            found = explore(model, self.dfa, self._states, max_states)
-            if isinstance(found, Mistake):
-                reason = f"state {found.told} instead of {found.right} in {dtype}"
-                return Proof(claim, "its states", found.word, reason)
-            reached = max(reached, found)
-        steps = reached * len(self.dfa.alphabet)
-        return Proof(claim, f"all {steps:,} steps from {reached:,} states of the model")
+        return prove(self, max_states)
+
+    def certificate(self, max_states: int = MAX_STATES) -> dict[str, Any]:
+        """Why no rounding can occur, however long the chunks; see `model_proofs`."""
+        from statetrack.theory.model_proofs import certificate
+
+        return certificate(self, max_states)
 
 
 def build_model(dfa: DFA, first: Ints, stages: list[Stage], origin: str) -> CompiledModel:
@@ -199,5 +192,6 @@ def _check_size(config: ModelConfig) -> None:
         )
 
 
-def _mixers(model: SequenceModel) -> list[GatedDeltaProduct]:
+def mixers(model: SequenceModel) -> list[GatedDeltaProduct]:
+    """The layers, with their type."""
     return [block.mixer for block in model.blocks]  # type: ignore[misc]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from statetrack.automata import DFA
 from statetrack.errors import UserError
+from statetrack.layers import Transition
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.induction import MAX_STATES, Proof
 from statetrack.theory.layers import Layer, rows
@@ -79,6 +80,17 @@ class CompiledRNN(nn.Module):
     ) -> Run:
         """The states, how far numbers were from what they should be, and what goes on from here."""
         return self._run(tokens, carry, backend, measure=True)
+
+    @torch.no_grad()
+    def transitions(self, tokens: Tensor) -> list[Transition]:
+        """[B, T] symbols -> A(context_t) of every layer, as `diagnose` asks for them."""
+        check_tokens(tokens, len(self.first))
+        contexts, found = rows(self.first, tokens), []
+        for layer, before in zip(self.stack, self.begin(len(tokens)), strict=True):
+            found.append(layer.transition(contexts))
+            seen = layer.seen(layer.run(contexts, before.state)[0])
+            contexts = _tell(layer, contexts, seen, before.seen, layer is self.layers[-1])
+        return found
 
     def begin(self, batch: int) -> tuple[Carry, ...]:
         """Before the first token."""
@@ -154,4 +166,5 @@ def _deviation(layer: Layer, readings: Tensor, seen: Tensor, state: Tensor) -> f
     """How far what was read is from what is read of codewords, and the last states from these."""
     read = (readings - layer.expected[seen]).abs().max()
     left = (state[:, None] - layer.codewords).abs().amax((2, 3)).amin(1).max()
-    return float(torch.maximum(read.float(), left.float()))
+    found = torch.maximum(read.float(), left.float())
+    return float("inf") if found.isnan() else float(found)  # what overflows is near nothing

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from statetrack.errors import UserError
 from statetrack.ops import native
@@ -18,6 +19,7 @@ from statetrack.theory.targets import HouseholderLayer
 SLAB = 1 << 22  # numbers of tables at once
 MAX_INTEGER = {torch.float32: 1 << 24, torch.bfloat16: 1 << 8}  # up to which all are exact
 NORM_SLACK = 1e-12
+M = TypeVar("M", bound=nn.Module)
 
 
 def prove(net: CompiledRNN, max_states: int) -> Proof:
@@ -34,13 +36,13 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
             f"{net.origin} rounds, so there is nothing to prove for words of any length; "
             "theorems.horizon measures how far it holds"
         )
-    net = copy.deepcopy(net).cpu()
+    net = _twin(net).cpu()
     formats = _formats(net)
-    names = " and ".join(map(_name, formats))
+    names = " and ".join(map(type_name, formats))
     claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, in {names}"
     right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
     for number_type in formats:
-        for i, layer in enumerate(copy.deepcopy(net).to(number_type).stack):
+        for i, layer in enumerate(_twin(net).to(number_type).stack):
             if not torch.equal(layer.H0, layer.codewords[layer.start]):
                 return Proof(claim, "the start", (), f"layer {i + 1} does not start as it should")
             native_too = layer.target != "dense" and native.serves(*layer.buffers())
@@ -75,6 +77,14 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
 
     start = np.array([layer.start for layer in net.stack], dtype=np.int64)
     return induct(net.dfa, claim, start, step, explain, max_states)
+
+
+def _twin(module: M) -> M:
+    """A copy that shares all tables with the module, until the copy is moved or cast."""
+    twin = copy.copy(module)
+    twin._buffers = dict(module._buffers)
+    twin._modules = {name: child and _twin(child) for name, child in module._modules.items()}
+    return twin
 
 
 def _by_levels(net: CompiledRNN, right: list[Bools]) -> int | None:
@@ -117,7 +127,8 @@ def _formats(net: CompiledRNN) -> list[torch.dtype]:
     return [dtype for dtype, most in MAX_INTEGER.items() if _largest(net) <= most]
 
 
-def _name(dtype: torch.dtype) -> str:
+def type_name(dtype: torch.dtype) -> str:
+    """As people call it."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -144,7 +155,7 @@ def certificate(net: CompiledRNN) -> dict[str, Any]:
         "largest_reading": _largest(net),
         "fresh_writes": fresh,
         "exact": integers and fresh and max(norms) <= 1 + NORM_SLACK,
-        "formats": [*map(_name, _formats(net))],
+        "formats": [*map(type_name, _formats(net))],
     }
 
 

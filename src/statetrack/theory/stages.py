@@ -21,6 +21,7 @@ from statetrack.automata import (
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Level
 from statetrack.theory.induction import Ints
+from statetrack.theory.languages import word_problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,15 +109,12 @@ def group_stage(group: Group) -> tuple[DFA, Stage]:
 
     The product grows on the right, matrices multiply from the left: the stage computes inverses.
     """
-    alphabet = tuple(map(str, range(group.order)))
-    accepting = np.arange(group.order) == 0
-    dfa = DFA(alphabet, group.table.astype(np.int64), 0, accepting, alphabet)
     try:
         action = minimal_permutation_representation(group)
     except UserError:  # not known to be the least: what it acts on, or its own elements
         action = group.table if group.permutations is None else group.permutations
     inverses = group.inverses()
-    return dfa, _of_group(group, action.astype(np.int64), inverses, inverses)
+    return word_problem(group), _of_group(group, action.astype(np.int64), inverses, inverses)
 
 
 def _of_group(group: Group, action: Ints, letters: Ints, states: Ints) -> Stage:

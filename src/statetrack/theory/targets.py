@@ -6,8 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from statetrack.layers import Dense, Diagonal, HouseholderProduct
 from statetrack.ops import delta_product, gated_linear_attention
 from statetrack.theory.factor import partial_injection
+from statetrack.theory.induction import Ints
 from statetrack.theory.layers import StageLayer, rows
 from statetrack.theory.scan import affine_scan
 from statetrack.theory.stages import Stage
@@ -36,6 +38,9 @@ class DenseLayer(StageLayer):
         states, last = affine_scan(rows(self.A, contexts), rows(self.B, contexts), state)
         return (self._queries(contexts)[..., None, :] @ states)[..., 0, :], last
 
+    def transition(self, contexts: Tensor) -> Dense:
+        return Dense(rows(self.A, contexts)[:, :, None])
+
     def tables(self) -> dict[str, Tensor]:
         return {"A": self.A, "B": self.B}
 
@@ -52,29 +57,23 @@ class HouseholderLayer(StageLayer):
     def __init__(self, stage: Stage, remembers: bool) -> None:
         super().__init__(stage, remembers)
         contexts, n = stage.points.shape
-        lists = []
-        gates = torch.ones(contexts)
-        for c, (points, axis) in enumerate(
-            zip(stage.points.tolist(), stage.writes.tolist(), strict=True)
-        ):
-            factors = []
-            if max(points) < 0:
-                gates[c] = 0
-            else:
-                factors = [(factor.v, 0) for factor in reversed(partial_injection(points))]
+        gates = (stage.points >= 0).any(axis=1)
+        matrices = [*map(tuple, stage.points.tolist())]
+        products = {points: _factors(points) for points in set(matrices)}  # few, for many contexts
+        lists = [products[points] for points in matrices]
+        most = max(1, *(len(v) + (axis >= 0) for v, axis in zip(lists, stage.writes, strict=True)))
+        keys = np.zeros((contexts, most, n), dtype=np.float32)
+        betas = np.zeros((contexts, most), dtype=np.float32)
+        values = np.zeros((contexts, most, stage.codewords.shape[2]), dtype=np.float32)
+        for c, (vectors, axis) in enumerate(zip(lists, stage.writes.tolist(), strict=True)):
+            count = len(vectors)
+            keys[c, :count], betas[c, :count] = vectors, 1
             if axis >= 0:
-                factors.append((np.eye(n)[axis], 1))
-            lists.append(factors)
-        most = max(1, *map(len, lists))
-        self.register_buffer("keys", torch.zeros(contexts, most, n))
-        self.register_buffer("betas", torch.zeros(contexts, most))
-        self.register_buffer("values", torch.zeros(contexts, most, stage.codewords.shape[2]))
-        self.register_buffer("gates", gates)
-        for c, factors in enumerate(lists):
-            for j, (key, value) in enumerate(factors):
-                self.keys[c, j] = torch.tensor(key, dtype=torch.float32)
-                self.betas[c, j] = 1
-                self.values[c, j] = value
+                keys[c, count, axis], betas[c, count], values[c, count] = 1, 1, 1
+        self.register_buffer("keys", torch.from_numpy(keys))
+        self.register_buffer("betas", torch.from_numpy(betas))
+        self.register_buffer("values", torch.from_numpy(values))
+        self.register_buffer("gates", torch.tensor(gates, dtype=torch.float32))
 
     @property
     def A(self) -> Tensor:  # noqa: N802
@@ -109,9 +108,21 @@ class HouseholderLayer(StageLayer):
         assert last is not None
         return o[:, :, 0], last[:, 0]
 
+    def transition(self, contexts: Tensor) -> HouseholderProduct:
+        gates, keys, betas = (
+            rows(table, contexts)[:, :, None] for table in (self.gates, self.keys, self.betas)
+        )
+        return HouseholderProduct(gates, keys, betas, (-1.0, 1.0))
+
     def tables(self) -> dict[str, Tensor]:
         names = ("keys", "betas", "gates", "values")
         return {name: self.get_buffer(name) for name in names}
+
+
+def _factors(points: tuple[int, ...]) -> Ints:
+    """[factors, n]: the vectors of a matrix's factors, the first acting first; a 0 has a gate."""
+    found = [] if max(points) < 0 else partial_injection(points)[::-1]
+    return np.array([factor.v for factor in found], dtype=np.int64).reshape(-1, len(points))
 
 
 class DiagonalLayer(StageLayer):
@@ -154,6 +165,10 @@ class DiagonalLayer(StageLayer):
         )
         assert last is not None
         return o[:, :, 0], last[:, 0]
+
+    def transition(self, contexts: Tensor) -> Diagonal:
+        gates = rows(self.gates, contexts)[:, :, None, None]
+        return Diagonal(gates.expand(-1, -1, 1, self.size), (0.0, 1.0))
 
     def tables(self) -> dict[str, Tensor]:
         return {name: self.get_buffer(name) for name in ("keys", "gates", "values")}

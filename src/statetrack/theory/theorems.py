@@ -17,6 +17,7 @@ from statetrack.errors import UserError
 from statetrack.theory.compiler import compile
 from statetrack.theory.decomposition import decompose
 from statetrack.theory.induction import Ints
+from statetrack.theory.languages import find_dfa, word_problem
 from statetrack.theory.layers import Array, MatrixLayer
 from statetrack.theory.network import CompiledRNN
 
@@ -42,12 +43,12 @@ def permutations(given: Group | str) -> CompiledRNN:
     return compile(given, target="householder")
 
 
-def theorem4(dfa: DFA) -> CompiledRNN:
+def theorem4(language: str | DFA | Group) -> CompiledRNN:
     """Theorem 4: any regular language, by a cascade; each layer's decoder reads its state only.
 
     Of |Q| - 1 layers at most, where the paper's proof has 2^|Q|.
     """
-    return compile(decompose(dfa.minimal()), target="householder", delay="state")
+    return compile(decompose(find_dfa(language).minimal()), target="householder", delay="state")
 
 
 def theorem6(m: int) -> CompiledRNN:
@@ -83,8 +84,6 @@ def dihedral(m: int) -> CompiledRNN:
     elements = group(name)
     table, inverses = elements.table.astype(np.int64), elements.inverses()
     order = elements.order
-    alphabet = tuple(map(str, range(order)))
-    dfa = DFA(alphabet, table, 0, np.arange(order) == 0, alphabet)
     angles = 2 * np.pi * np.arange(m) / m
     matrices = np.concatenate([_rotation(angles), _reflection(angles)])  # r_k, then s_k
     F = m  # s_0
@@ -102,14 +101,16 @@ def dihedral(m: int) -> CompiledRNN:
     step = np.where(before == 1, table[step, F], step)
     held = np.where(after[:, None] == 1, table[F], np.arange(order))  # G, by what is held
     second = MatrixLayer(table[step], inverses[held], 0, matrices, matrices[step])
-    return CompiledRNN(dfa, symbols, [first, second], f"reflections for {name}", exact=False)
+    return CompiledRNN(
+        word_problem(elements), symbols, [first, second], f"reflections for {name}", exact=False
+    )
 
 
 def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str, Any]:
     """How many tokens a network holds for, measured: on one symbol over and over and on random.
 
     For each kind of word the number of tokens before the first wrong state, None if there was none
-    in so many `tokens`, and how far the last states were from where they should be.
+    in so many `tokens`, and how far a state ever was from the codeword that it was taken for.
     """
     at_least("tokens", tokens, 1)
     rng = np.random.default_rng(seed)

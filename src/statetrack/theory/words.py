@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from statetrack.automata import DFA
 from statetrack.config import unknown
 from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN
@@ -17,7 +17,7 @@ TOKENS = 1 << 20  # read at once
 
 def read_words(net: CompiledRNN | CompiledModel, words: list[str]) -> list[dict[str, Any]]:
     """For each word whether the network accepts it, and the state that it ends in."""
-    encoded = [encode(net.dfa, word) for word in words]
+    encoded = [encode(word, net.dfa.alphabet, f"symbol of {word!r}") for word in words]
     longest = max(1, *map(len, encoded)) if encoded else 1
     states = []
     for at in range(0, len(encoded), max(1, TOKENS // longest)):
@@ -39,14 +39,17 @@ def read_words(net: CompiledRNN | CompiledModel, words: list[str]) -> list[dict[
     return rows
 
 
-def encode(dfa: DFA, word: str) -> list[int]:
-    """The numbers of a word's symbols, which spaces separate unless each is a single letter."""
-    parts = word.split()
-    if len(parts) == 1 and parts[0] not in dfa.alphabet and set(parts[0]) <= set(dfa.alphabet):
-        parts = list(parts[0])
-    for part in parts:
-        if part not in dfa.alphabet:
-            letters = all(len(symbol) == 1 for symbol in dfa.alphabet)
-            wrong = next((c for c in part if c not in dfa.alphabet), part) if letters else part
-            raise unknown(f"symbol of {word!r}", wrong, dfa.alphabet)
-    return [dfa.alphabet.index(part) for part in parts]
+def encode(word: str, names: Sequence[str], kind: str) -> list[int]:
+    """The numbers of a word's symbols, which spaces separate unless each is a single letter.
+
+    kind: what the names are names of, for the error.
+    """
+    numbers = {name: i for i, name in enumerate(names)}
+    letters = all(len(name) == 1 for name in names)
+    found = []
+    for part in word.split():
+        for symbol in [part] if part in numbers else part:
+            if symbol not in numbers:
+                raise unknown(kind, symbol if letters else part, names)
+            found.append(numbers[symbol])
+    return found

@@ -104,11 +104,20 @@ class RunConfig:
 
 
 def read_config(path: Path) -> RunConfig:
-    """Read a configuration file (a run's config.json or one like it)."""
+    """Read a configuration file (a run's config.json or one like it).
+
+    A file that the task's name tells, as in dfa:FILE, is looked for beside it first.
+    """
     data = read_json(path)
     if not isinstance(data, dict) or "schema" not in data:
         raise UserError(f"{path} is not a run's configuration: it lacks the key 'schema'")
     schema = data.pop("schema")
     if schema is True or schema != SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
+    task = data.get("task")
+    if isinstance(task, dict) and isinstance(task.get("name"), str):
+        kind, _, file = task["name"].partition(":")
+        beside = path.parent / file
+        if kind in ("dfa", "group") and beside.is_file():
+            task["name"] = f"{kind}:{beside}"
     return from_dict(RunConfig, data, str(path))

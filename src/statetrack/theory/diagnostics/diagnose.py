@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from statetrack.config import at_least, unknown, within
+from statetrack.config import at_least, within
 from statetrack.errors import UserError
 from statetrack.layers import Transition
 from statetrack.models import SequenceModel
@@ -20,6 +20,10 @@ from statetrack.theory.diagnostics.period import Recurrence, find_periods
 from statetrack.theory.diagnostics.report import Diagnosis, Layer
 from statetrack.theory.diagnostics.spectrum import Spectrum
 from statetrack.theory.diagnostics.verdicts import architectural, probed
+from statetrack.theory.folders import holds_tables, load
+from statetrack.theory.model import CompiledModel
+from statetrack.theory.network import CompiledRNN
+from statetrack.theory.words import encode
 from statetrack.training import Run
 
 PROBED = 1024  # tokens, in sequences of at most LONGEST
@@ -29,7 +33,7 @@ NUMBERS = 1 << 26  # eigenvalues of all layers and tokens together: 0.5 GB; fewe
 
 @torch.no_grad()
 def diagnose(
-    model: nn.Module | Run | Path | str,
+    model: nn.Module | CompiledModel | Run | Path | str,
     word: str | Sequence[int] = "1",
     *,
     checkpoint: int | None = None,
@@ -43,8 +47,9 @@ def diagnose(
     Everything is computed on a copy of the model in float64.
 
     Args:
-        model: a run (or its folder), which is compared with its own initialisation, or a module
-            with `transitions(tokens)`, such as a SequenceModel.
+        model: a run (or its folder), which is compared with its own initialisation; what
+            `compile` made (or its folder); or a module with `transitions(tokens)`, such as a
+            SequenceModel.
         word: what is read again and again: names of tokens, separated by spaces unless each is a
             single letter; of a module without `vocab` the names are the ids.
         checkpoint: the step of a run's checkpoint; the last one if absent.
@@ -97,26 +102,42 @@ class _Subject(NamedTuple):
 
 
 def _subject(
-    model: nn.Module | Run | Path | str, vocab: Sequence[str] | None, checkpoint: int | None
+    model: nn.Module | CompiledModel | Run | Path | str,
+    vocab: Sequence[str] | None,
+    checkpoint: int | None,
 ) -> _Subject:
+    if isinstance(model, Path | str) and holds_tables(Path(model)):
+        model = load(Path(model))
     if isinstance(model, Run | Path | str):
         run = model if isinstance(model, Run) else Run.open(Path(model))
         title = f"{run.config.model.title} on {run.config.task.name}"
         trained = run.model(checkpoint)
         return _Subject(title, run.config.task.vocab, trained, _initial(run), *_task_tokens(run))
-    if not hasattr(model, "transitions"):
-        kinds = "a run, its folder or a module with transitions(tokens)"
-        raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
     if checkpoint is not None:
         raise UserError("checkpoint is for runs; a model has only the weights that it has")
+    if isinstance(model, CompiledRNN):
+        symbols = model.dfa.alphabet
+        return _Subject(model.origin, symbols, model, None, *_random_tokens(range(len(symbols))))
+    if isinstance(model, CompiledModel):
+        tokens = _random_tokens(range(1, 1 + len(model.dfa.alphabet)))
+        return _Subject(model.origin, model.vocab, model.model, None, *tokens)
+    if not hasattr(model, "transitions"):
+        kinds = "a run, its folder, what compile made or a module with transitions(tokens)"
+        raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
     config: Any = getattr(model, "config", None)
     if vocab is None and config is None:
         raise UserError(f"{type(model).__name__} has no config.vocab_size: give the vocab")
     names = tuple(vocab or map(str, range(config.vocab_size)))
     title = type(model).__name__ if config is None else config.title
+    return _Subject(title, names, model, None, *_random_tokens(range(len(names))))
+
+
+def _random_tokens(ids: range) -> tuple[Tensor, Tensor]:
+    """[B, T], and all of them seen."""
     rng = torch.Generator().manual_seed(0)
-    tokens = torch.randint(len(names), (PROBED // LONGEST, LONGEST), generator=rng)
-    return _Subject(title, names, model, None, tokens, torch.ones_like(tokens, dtype=torch.bool))
+    shape = (PROBED // LONGEST, LONGEST)
+    tokens = torch.randint(ids.start, ids.stop, shape, generator=rng)
+    return tokens, torch.ones_like(tokens, dtype=torch.bool)
 
 
 def _room(model: Recurrence, word: list[int]) -> int:
@@ -145,13 +166,7 @@ def _with_word(subject: _Subject, word: list[int], room: int) -> tuple[Tensor, T
 def parse_word(word: str | Sequence[int], vocab: Sequence[str], max_tokens: int) -> list[int]:
     """The ids of a word's tokens."""
     if isinstance(word, str):
-        parts = word.split()
-        if len(parts) == 1 and parts[0] not in vocab and set(parts[0]) <= set(vocab):
-            parts = list(parts[0])  # single letters need no spaces
-        for part in parts:
-            if part not in vocab:
-                raise unknown("token", part, vocab)
-        ids = [vocab.index(part) for part in parts]
+        ids = encode(word, vocab, "token")
     else:
         ids = [int(i) for i in word]
         for i in ids:

@@ -15,7 +15,14 @@ from statetrack.config import at_least
 from statetrack.layers import Guarantee
 from statetrack.terminal import print_table
 from statetrack.theory.diagnostics.period import LayerPeriod
-from statetrack.theory.diagnostics.spectrum import PRECISIONS, Extremes, Spectrum, horizon, overflow
+from statetrack.theory.diagnostics.spectrum import (
+    MAX_PAIRS,
+    PRECISIONS,
+    Extremes,
+    Spectrum,
+    horizon,
+    overflow,
+)
 from statetrack.theory.diagnostics.verdicts import Bound, Kind, Verdict, language
 
 LISTED = range(2, 13)  # the powers m of which each is told whether (w^m)* is excluded
@@ -174,6 +181,25 @@ class Diagnosis:
             **_extremes_dict(spectrum.total),
             "by_token": {self.vocab[t]: _extremes_dict(e) for t, e in spectrum.by_token.items()},
             "by_head": [_extremes_dict(e) for e in spectrum.by_head],
+            "by_token_and_head": self._joint_dict(spectrum),
+        }
+
+    def _joint_dict(self, spectrum: Spectrum) -> dict[str, Any]:
+        """Tables [tokens][heads] of the extremes."""
+        joint, heads = spectrum.joint, spectrum.heads
+        if joint is None:
+            tokens = len(spectrum.by_token)
+            return {
+                "left_out": f"{tokens:,} tokens and {heads:,} heads make {tokens * heads:,} pairs; "
+                f"at most {MAX_PAIRS:,} are listed: see by_token and by_head"
+            }
+        turning = joint.turning_modulus.tolist()
+        return {
+            "tokens": [self.vocab[token] for token in joint.tokens],
+            "min_real": joint.min_real.tolist(),
+            "max_imag": joint.max_imag.tolist(),
+            "max_modulus": joint.max_modulus.tolist(),
+            "turning_modulus": [[None if math.isnan(m) else m for m in row] for row in turning],
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +14,12 @@ from torch import Tensor
 from statetrack.layers import Transition
 
 Complexes = NDArray[np.complex128]
+Floats = NDArray[np.float64]
 
 PRECISIONS = {"bf16": 2.0**-9, "fp32": 2.0**-24}  # half a unit in the last place of 1
 LARGEST = float(torch.finfo(torch.bfloat16).max)  # that of float32 is as good as the same
 GRID = 100  # cells of a figure per unit length
+MAX_PAIRS = 100_000  # of a token and a head in a table
 
 
 def turning(values: Complexes, tolerance: float) -> NDArray[np.bool_]:
@@ -65,6 +68,38 @@ class Extremes:
 
 
 @dataclass(frozen=True)
+class Joint:
+    """The ends of the eigenvalues of each token and head, [tokens, heads] each."""
+
+    tokens: list[int]
+    min_real: Floats
+    max_imag: Floats
+    max_modulus: Floats
+    turning_modulus: Floats  # NaN where none is negative or not real
+
+    @classmethod
+    def of(cls, values: Complexes, ids: NDArray[np.int64], tolerance: float) -> Joint:
+        """values [N, heads, n] at the tokens ids [N]."""
+        tokens = np.unique(ids)
+        parts = [values[ids == token] for token in tokens]
+
+        def ends(function: Callable[[Complexes], Floats]) -> Floats:
+            return np.stack([function(part).max(axis=(0, 2)) for part in parts])
+
+        def lasting(part: Complexes) -> Floats:
+            return np.where(turning(part, tolerance), np.abs(part), -1.0)
+
+        last = ends(lasting)
+        return cls(
+            tokens=tokens.tolist(),
+            min_real=-ends(lambda part: -part.real),
+            max_imag=ends(lambda part: np.abs(part.imag)),
+            max_modulus=ends(np.abs),
+            turning_modulus=np.where(last < 0, np.nan, last),
+        )
+
+
+@dataclass(frozen=True)
 class Points:
     """Eigenvalues on a grid, with how often they occur, for figures."""
 
@@ -82,6 +117,7 @@ class Spectrum:
     total: Extremes
     by_token: dict[int, Extremes]
     by_head: tuple[Extremes, ...]
+    joint: Joint | None  # by token and head; None if these make more than MAX_PAIRS
     points: Points
 
     @classmethod
@@ -91,12 +127,14 @@ class Spectrum:
         size = found.shape[-1]
         values = found[seen].reshape(int(seen.sum()), -1, size).numpy()  # [N, H, n]
         ids = tokens[seen].numpy()  # [N]
+        pairs = len(np.unique(ids)) * values.shape[1]
         return cls(
             heads=values.shape[1],
             size=size,
             total=Extremes.of(values, tolerance),
             by_token={int(t): Extremes.of(values[ids == t], tolerance) for t in np.unique(ids)},
             by_head=tuple(Extremes.of(v, tolerance) for v in values.swapaxes(0, 1)),
+            joint=Joint.of(values, ids, tolerance) if pairs <= MAX_PAIRS else None,
             points=_points(ids, values),
         )
 

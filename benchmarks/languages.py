@@ -1,0 +1,46 @@
+"""The languages that the theory is measured and tested on, and words that do not end in a sink."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from statetrack.automata import DFA, Group
+from statetrack.theory.languages import find_dfa, find_language
+
+# name in tables -> what `compile` takes
+TEXTS = {
+    "parity": "regex:(b*ab*a)*b*",
+    **{name: name for name in ("Z3", "Z5", "Z60", "S3", "S5", "A5", "D12")},
+    **{f"Tomita {n}": f"tomita{n}" for n in range(1, 8)},
+    "(ab)*": "(ab)*",
+    "a*b*": "a*b*",
+    "contains aba": "(a|b)*aba(a|b)*",
+    "Dyck": "dyck1_depth3",
+    "flip-flop": "flip_flop",
+    "arithmetic modulo 5": "modular_arithmetic",
+}
+LANGUAGES: dict[str, DFA | Group] = {
+    name: find_language(text).value for name, text in TEXTS.items()
+}
+
+
+def random_minimal(states: int, seed: int) -> DFA:
+    """Minimal, with exactly so many states, and two symbols."""
+    return find_dfa(f"random_dfa{states}_seed{seed}")
+
+
+def lively_word(dfa: DFA, length: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """[1, length] random symbols, none of which leads to where nothing changes; and the states."""
+    sinks = (dfa.delta == np.arange(dfa.states)[:, None]).all(axis=1)
+    choices = [np.flatnonzero(~sinks[row]).tolist() for row in dfa.delta]
+    draws = np.random.default_rng(seed).integers(2**31, size=length).tolist()
+    table = dfa.delta.tolist()
+    word, states, state = [], [], dfa.start
+    for draw in draws:
+        allowed = choices[state] or range(len(dfa.alphabet))
+        symbol = allowed[draw % len(allowed)]
+        word.append(symbol)
+        state = table[state][symbol]
+        states.append(state)
+    return torch.tensor([word]), torch.tensor([states])
