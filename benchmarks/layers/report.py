@@ -90,7 +90,8 @@ def weights_read(found: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {
         shape: "A step reads every weight once, in GB/s: "
         + ", ".join(f"{label} {rate:.1f}" for label, rate in rates.items())
-        + f". One thread reads memory at {memory[shape]:.1f} GB/s, which bounds them all."
+        + f". One thread sums a tensor larger than the caches at {memory[shape]:.1f} GB/s; weights "
+        + "that stay in the last one pass faster."
         for shape, rates in passed.items()
     }
 

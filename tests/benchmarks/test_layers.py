@@ -186,8 +186,8 @@ def test_page(tmp_path: Path) -> None:
     assert page.startswith("# Layers on a CPU, measured by `statetrack bench layers`\n\na CPU, 2 c")
     assert "## Decoding, B1, width 128\n\n| layer | tokens/s [0,1] |" in page
     assert "| Attention | 500 | - | - |  |  |  |" in page
-    assert "A step reads every weight once, in GB/s: Attention 10.2. One thread reads" in page
-    assert page.count("reads memory at 20.0 GB/s") == 1
+    assert "A step reads every weight once, in GB/s: Attention 10.2. One thread sums" in page
+    assert page.count("larger than the caches at 20.0 GB/s") == 1
     assert "Missing: some package; `make peers` installs them." in page
     assert json.loads((tmp_path / "bench-layers.json").read_text()) == summary
 
