@@ -53,37 +53,57 @@ def harden(
     for m in orders:
         at_least("an order", m, 1)
     family = _family(model)
-    seen = Seen.of(model, validation)
+    wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
+    dtype = next(model.parameters()).dtype
+    seen = Seen.of(wide, validation)
     judge = partial(_judge, batch=validation)
     before, mistakes = judge(model)
-    turns = lasting(model, seen)
+    turns = lasting(wide, seen)
 
     def kept(why: str, after: float, best: Candidate | None = None) -> Hardened:
         parts = best.parts if best else ()
-        return Hardened(model, False, why, (before, after), (turns, turns), {}, parts, None, seen)
+        losses = before, after
+        return Hardened(model, wide, False, why, losses, (turns, turns), {}, parts, None, seen)
+
+    def rounded(exact: SequenceModel) -> SequenceModel:
+        return copy.deepcopy(exact).to(dtype)
+
+    def is_good(loss: float, wrong: int) -> bool:
+        return loss <= before + SLACK and wrong <= mistakes
 
     if not independent(seen.x):
         return kept(f"the embeddings of its {len(seen.ids)} tokens are not independent", before)
-    tried = [(*judge(c.model), c) for c in family.candidates(model, seen, orders)]
+    every = family.candidates(wide, seen, orders)
+    tried = [(*judge(rounded(c.model)), c) for c in every]
     if not tried:
         return kept("no part of it comes near enough to an exact one", before)
-    good = [t for t in tried if t[0] <= before + SLACK and t[1] <= mistakes]
+    good = [t for t in tried if is_good(*t[:2])]
     if not good:
         after, _, best = min(tried, key=lambda t: t[0])
         return kept("every exact model tried is worse at the training lengths", after, best)
     after, _, best = min(good, key=lambda t: (t[2].inexact, t[0]))
-    made, settings = best.model, best.settings
-    if family is delta_net:
-        for factor in STEADIER:
-            steady = delta_net.steadied(made, factor)
-            raised, wrong = judge(steady)
-            if raised <= before + SLACK and wrong <= mistakes:
-                made, after, settings = steady, raised, {**settings, "eps": factor}
-                break
+    exact, settings = best.model, best.settings
+    for factor in STEADIER if best.steadier else ():
+        steady = best.steadier(factor)
+        raised, wrong = judge(rounded(steady))
+        if is_good(raised, wrong):
+            exact, after, settings = steady, raised, {**settings, "eps": factor}
+            break
+    made = rounded(exact)
     why = f"as good as it was, with {_text(settings)}"
-    horizons = turns, lasting(made, seen)
-    slow = best.inexact[0]
-    return Hardened(made, True, why, (before, after), horizons, settings, best.parts, slow, seen)
+    horizons = turns, lasting(copy.deepcopy(made).double(), seen)
+    return Hardened(
+        made,
+        exact,
+        True,
+        why,
+        (before, after),
+        horizons,
+        settings,
+        best.parts,
+        best.inexact[0],
+        seen,
+    )
 
 
 def _family(model: SequenceModel) -> ModuleType:
@@ -115,8 +135,7 @@ def _judge(model: SequenceModel, batch: Batch) -> tuple[float, int]:
 
 def lasting(model: SequenceModel, seen: Seen) -> float | None:
     """How many tokens the eigenvalues that turn, and hardly fade, last in fp32; the worst token."""
-    wide = copy.deepcopy(model).double()
-    (transition,) = wide.transitions(torch.from_numpy(seen.ids)[seen.recurring][None])
+    (transition,) = model.transitions(torch.from_numpy(seen.ids)[seen.recurring][None])
     assert transition is not None
     values = transition.eigvals()[0].numpy()  # [n, ...]
     moduli = [Extremes.of(v, tolerance=1e-4).turning_modulus for v in values]

@@ -33,6 +33,7 @@ class Head:
     k: Tensor  # [n, K]
     v: Tensor  # [n, V]
     beta: Tensor  # [n]
+    says: Tensor | None = None  # [n, V], of a head without memory: what comes out of its norm
 
 
 @dataclass(frozen=True)
@@ -82,15 +83,20 @@ def inexact(head: Head, recurring: Tensor) -> tuple[int, int]:
     """How many tokens disturb the state for longer than training shows, and how many at all.
 
     A token disturbs it if its beta is neither 0, 1 nor 2, or if it also acts on what reflections
-    act on.
+    act on; two with beta 1 do, at all, if they overwrite a part of what the other one wrote.
     """
+    if head.says is not None:
+        return 0, 0
     reflects = recurring & (head.beta == 2)
     modulus = (1 - head.beta).abs()
     span = torch.linalg.pinv(head.k[reflects], rtol=1e-6)
     shared = ((head.k @ span).norm(dim=1) > 1e-6) & (head.beta > 0)
     others, fades = recurring & ~reflects, (modulus > 0) & (modulus < 1)
     slow = others & (shared | (fades & (modulus > SLOW)))
-    return int(slow.sum()), int((others & (shared | fades)).sum())
+    writes = others & (head.beta == 1)
+    cosines = (head.k @ head.k.T).abs()
+    mixed = (cosines > 1e-6) & (cosines < 1 - 1e-6) & writes & writes[:, None]
+    return int(slow.sum()), int((others & (shared | fades | mixed.any(1))).sum())
 
 
 def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:

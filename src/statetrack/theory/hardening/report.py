@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from statetrack.automata import DFA
 from statetrack.models import SequenceModel
-from statetrack.theory.hardening.automaton import read_automaton
+from statetrack.theory.hardening.automaton import Reading, read_automaton
 from statetrack.theory.hardening.tokens import Seen
 
 LISTED = 8  # names in a sentence
@@ -22,17 +22,19 @@ class Part:
     name: str
     error: float | None = None  # how far the inner products of its keys, or its gates, were off
     skipped: str | None = None  # why it was left as it is
-    silenced: bool = False  # left, and what it writes with it
+    silenced: bool = False  # as it is no longer, but without any memory
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to make a model exact."""
+    """One way to make a model exact, in float64."""
 
     model: SequenceModel
     settings: dict[str, Any]
     parts: tuple[Part, ...]
     inexact: tuple[int, int]  # how much of it fades slowly, and how much fades
+    steadier: Callable[[float], SequenceModel] | None = None
+    """The same with an epsilon of the head norm so many times as large."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Hardened:
     """A model after hardening, or the model as it was, and why."""
 
     model: SequenceModel
+    exact: SequenceModel  # the same before its weights were rounded: float64
     changed: bool
     why: str  # it is, or is not
     loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
@@ -49,9 +52,13 @@ class Hardened:
     slow: int | None  # tokens or gates that still fade too slowly for training to show; None: kept
     seen: Seen
 
+    def read(self, vocab: Sequence[str]) -> Reading:
+        """The automaton of what the model answers, and how sure that is: see `read_automaton`."""
+        return read_automaton(self.exact, self.seen, vocab)
+
     def automaton(self, vocab: Sequence[str]) -> DFA:
-        """The minimal automaton of what the model answers: see `read_automaton`."""
-        return read_automaton(self.model, self.seen, vocab)
+        """The minimal automaton of what the model answers."""
+        return self.read(vocab).dfa
 
     def sentences(self) -> Iterator[str]:
         """The result, one sentence a line."""
@@ -74,7 +81,7 @@ class Hardened:
         for why, silenced in reasons:
             names = [p.name for p in self.parts if (p.skipped, p.silenced) == (why, silenced)]
             listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
-            yield f"{len(names)} {'silenced' if silenced else 'left'} ({listed}): {why}."
+            yield f"{len(names)} {'without memory now' if silenced else 'left'} ({listed}): {why}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
