@@ -11,12 +11,22 @@ import torch
 
 from statetrack.config import at_least
 from statetrack.errors import UserError
-from statetrack.layers import DeltaNetConfig, DiagonalRNNConfig, GLAConfig, MambaConfig, MixerConfig
+from statetrack.layers import (
+    DeltaNetConfig,
+    DeltaProductConfig,
+    DiagonalRNNConfig,
+    GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
+    GLAConfig,
+    MambaConfig,
+    MixerConfig,
+)
 from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 from statetrack.theory.diagnostics.spectrum import Extremes, horizon
 from statetrack.theory.hardening import delta_net, diagonal
+from statetrack.theory.hardening.heads import ideal
 from statetrack.theory.hardening.reflections import SLOW
 from statetrack.theory.hardening.report import Candidate, Hardened
 from statetrack.theory.hardening.tokens import Seen, independent
@@ -25,6 +35,9 @@ SLACK = 0.003  # nats that an exact model may lose and still be as good
 STEADIER = (1e4, 1e3, 1e2, 1e1)  # the head norm's epsilon is tried so many times larger
 FAMILIES: dict[type[MixerConfig], ModuleType] = {
     DeltaNetConfig: delta_net,
+    DeltaProductConfig: delta_net,
+    GatedDeltaNetConfig: delta_net,
+    GatedDeltaProductConfig: delta_net,
     MambaConfig: diagonal,
     GLAConfig: diagonal,
     DiagonalRNNConfig: diagonal,
@@ -37,16 +50,18 @@ def harden(
 ) -> Hardened:
     """Make a trained model exact, so that it goes on for ever as it does at the training lengths.
 
-    For one layer of DeltaNet, Mamba, GLA or the diagonal RNN, without convolution and with
-    `allow_neg_eigval`. Several roundings are tried. Of those that are as good on `validation` (no
-    more mistakes, and a cross-entropy at most SLACK greater) the one is taken that leaves least
-    inexact. If none is, the model is kept. The result is an ordinary model, exact for the tokens
-    of `validation`; what it does with others is arbitrary. The given model is not changed.
+    For one layer of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN,
+    without convolution and with `allow_neg_eigval`. Several roundings are tried. Of those that
+    are as good on `validation` (no more mistakes, and a cross-entropy at most SLACK greater) the
+    one is taken that leaves least inexact. If none is, the model is kept. The result is an ordinary
+    model, exact for the tokens of `validation`; what it does with others is arbitrary. The given
+    model is not changed.
 
     Args:
         model: a trained model.
         validation: sequences of the training lengths, as `task.sample` draws them.
-        orders: the m such that two reflections may be pi / m apart; 1, 2 and 3 suit permutations.
+        orders: the m such that two reflections may be pi / m apart, where a token has one; 1, 2 and
+            3 suit permutations.
     """
     if not orders:
         raise UserError("orders must have at least one m")
@@ -90,6 +105,8 @@ def harden(
             exact, after, settings = steady, raised, {**settings, "eps": factor}
             break
     made = rounded(exact)
+    if family is delta_net:
+        exact = ideal(exact, seen)
     why = f"as good as it was, with {_text(settings)}"
     horizons = turns, lasting(copy.deepcopy(made).double(), seen)
     return Hardened(

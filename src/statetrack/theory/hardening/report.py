@@ -42,7 +42,7 @@ class Hardened:
     """A model after hardening, or the model as it was, and why."""
 
     model: SequenceModel
-    exact: SequenceModel  # the same before its weights were rounded: float64
+    exact: SequenceModel  # the same without rounding: float64, keys of length 1
     changed: bool
     why: str  # it is, or is not
     loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
