@@ -1,12 +1,13 @@
 """How often hardening makes a trained model exact.
 
-    python benchmarks/harden.py --seeds 5000 --log runs/harden.jsonl
+    python benchmarks/harden.py --seeds 6000 --log runs/harden.jsonl
 
-Trains fresh seeds of three models on short sequences: parity with a plain DeltaNet (sigmoid beta,
+Trains fresh seeds of five models on short sequences: parity with a plain DeltaNet (sigmoid beta,
 none of the measures of docs/length-generalisation.md, 600 steps, since with the demo's 300 one in
-four does not learn parity at all), parity with the demo's Mamba, and the demo's S5 swaps. Hardens
-each, measures both at long lengths, and prints markdown. One row of JSON per finished model goes to
---log, the trained runs beside it; what is there already is not done again.
+four does not learn parity at all), parity with the demo's Mamba, the demo's S5 swaps, the same with
+Gated DeltaNet, and Z3 with DeltaProduct. Hardens each, measures both at long lengths, and prints
+markdown. One row of JSON per finished model goes to --log, the trained runs beside it; what is
+there already is not done again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,20 @@ import torch
 import tyro
 
 from statetrack.experiments import presets
+from statetrack.layers import DeltaProductConfig, GatedDeltaNetConfig
+from statetrack.tasks import make_task
 from statetrack.theory import harden
 from statetrack.theory.hardening.runs import compare, compare_automata, training_lengths
 from statetrack.training import RunConfig, train
 
 SAMPLES = {500: 256, 10_000: 16, 100_000: 4}  # sequences by length
-RUNS = {"S5 swaps, DeltaNet": 5, "parity, DeltaNet": 8, "parity, Mamba": 8}
+RUNS = {
+    "S5 swaps, DeltaNet": 5,
+    "parity, DeltaNet": 8,
+    "parity, Mamba": 8,
+    "Z3, DeltaProduct": 3,
+    "S5 swaps, Gated DeltaNet": 2,
+}
 
 
 def config(name: str, seed: int) -> RunConfig:
@@ -35,6 +44,16 @@ def config(name: str, seed: int) -> RunConfig:
         return presets.demo_swaps(allow_neg_eigval=True, seed=seed)
     if name == "parity, Mamba":
         return presets.demo_parity("mamba", allow_neg_eigval=True, seed=seed)
+    if name == "S5 swaps, Gated DeltaNet":
+        run = presets.demo_swaps(allow_neg_eigval=True, seed=seed)
+        gated = GatedDeltaNetConfig(allow_neg_eigval=True, conv_size=0)
+        return replace(run, model=replace(run.model, mixer=gated))
+    if name == "Z3, DeltaProduct":
+        run = presets.demo_swaps(allow_neg_eigval=True, seed=seed)
+        task = make_task("Z3")
+        mixer = DeltaProductConfig(allow_neg_eigval=True, num_heads=2, conv_size=0)
+        model = replace(run.model, vocab_size=len(task.vocab), hidden_size=32, mixer=mixer)
+        return replace(run, task=task, model=model, training=replace(run.training, lr=1e-2))
     robust = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=seed)
     plain = replace(robust.model.mixers[0], beta_stretch=0.0, head_norm_eps=1e-6)  # type: ignore[call-arg]
     return replace(
@@ -70,7 +89,7 @@ def measure(name: str, seed: int, runs: Path) -> dict[str, Any]:
     }
 
 
-def main(seeds: int = 5000, log: Path = Path("runs/harden.jsonl")) -> None:
+def main(seeds: int = 6000, log: Path = Path("runs/harden.jsonl")) -> None:
     """Measure every model of seeds `seeds`, `seeds` + 1, ... and print the tables."""
     torch.set_num_threads(1)
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import Any
 
 from torch import Tensor
 
 from statetrack.layers.delta_net import DeltaNetConfig
 from statetrack.models import SequenceModel
 from statetrack.theory.hardening.heads import (
+    Heard,
+    ideal,
     layer_of,
     listen,
     read_heads,
@@ -29,6 +33,10 @@ from statetrack.theory.hardening.report import Candidate, Part
 from statetrack.theory.hardening.representation import snap_products
 from statetrack.theory.hardening.tokens import Seen
 
+STEADIER = (1e4, 1e3, 1e2, 1e1)  # the head norm's epsilon is tried so many times larger
+
+__all__ = ["candidates", "ideal", "refusal"]
+
 
 def refusal(config: DeltaNetConfig) -> str | None:
     """Why such a layer cannot be hardened, if it cannot."""
@@ -43,31 +51,76 @@ def refusal(config: DeltaNetConfig) -> str | None:
 
 def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Iterator[Candidate]:
     """Every way of rounding that is tried."""
-    heads = read_heads(model, seen)
+    trained = Trained.of(model, seen)
     factors = layer_of(model).config.factors
-    recurring, counts = (t.repeat_interleave(factors) for t in (seen.recurring, seen.counts))
-    heard = listen(model, seen)
-    said = seen.average(heard.normed)  # [n, H, V]
-    tries = product((0.005, 0.02, 0.1), RESTS, (True, False))
-    for tau, rest, forget in tries:
+    for tau, rest, forget in product((0.005, 0.02, 0.1), RESTS, (True, False)):
         rule = Rule(tau, rest, orders)
         made, parts = [], []
-        for i, head in enumerate(heads):
+        for i, head in enumerate(trained.heads):
             try:
                 _check_gate(head, seen.recurring, tau)
-                exact, error = _snap(head, factors, recurring, counts, rule)
+                exact, error = _snap(head, factors, *_by_factor(seen, factors), rule)
                 parts.append(Part(f"head {i}", error=error))
             except CannotHardenError as why:
-                exact = without_memory(head, said[:, i]) if forget else head
+                exact = trained.without_memory(i) if forget else head
                 parts.append(Part(f"head {i}", skipped=str(why), silenced=forget))
             made.append(exact)
         skipped = [part.skipped is not None for part in parts]
         if all(skipped) or (forget and not any(skipped)):
             continue  # nothing is exact, or there is nothing to forget
-        slow, any_ = zip(*(inexact(head, recurring) for head in made), strict=True)
-        write = partial(write_model, model, seen, heard, made)
         settings = {"tau": tau, "rest": rest, "forget": forget}
-        yield Candidate(write(1.0), settings, tuple(parts), (sum(slow), sum(any_)), steadier=write)
+        yield trained.with_heads(tuple(made), settings, tuple(parts))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model, and what is known of it."""
+
+    model: SequenceModel
+    seen: Seen
+    heads: list[Head]
+    heard: Heard
+    said: Tensor  # [n, H, V]: what comes out of the heads' norms on average
+
+    @classmethod
+    def of(cls, model: SequenceModel, seen: Seen) -> Trained:
+        """Its heads, and what they say on the sequences that were seen."""
+        heard = listen(model, seen)
+        return cls(model, seen, read_heads(model, seen), heard, seen.average(heard.normed))
+
+    def without_memory(self, i: int) -> Head:
+        """What head i becomes if it is to remember nothing."""
+        return without_memory(self.heads[i], self.said[:, i])
+
+    def with_heads(
+        self, heads: tuple[Head, ...], settings: dict[str, Any], parts: tuple[Part, ...]
+    ) -> Candidate:
+        """The model with other heads."""
+        recurring, _ = _by_factor(self.seen, layer_of(self.model).config.factors)
+        slow, every = zip(*(inexact(head, recurring) for head in heads), strict=True)
+        write = partial(write_model, self.model, self.seen, self.heard, list(heads))
+        made = Candidate(write(1.0), settings, parts, (sum(slow), sum(every)))
+
+        def fewer() -> Iterator[Candidate]:
+            exact = [i for i, part in enumerate(parts) if part.error is not None]
+            for i in sorted(exact, key=lambda i: -(parts[i].error or 0.0)) if exact[1:] else ():
+                idle = Part(f"head {i}", skipped="it is not needed", silenced=True)
+                yield self.with_heads(
+                    (*heads[:i], self.without_memory(i), *heads[i + 1 :]),
+                    settings,
+                    (*parts[:i], idle, *parts[i + 1 :]),
+                )
+
+        def steadier() -> Iterator[Candidate]:
+            for eps in STEADIER:
+                yield replace(made, model=write(eps), settings={**settings, "eps": eps})
+
+        return replace(made, fewer=fewer, steadier=steadier)
+
+
+def _by_factor(seen: Seen, factors: int) -> tuple[Tensor, Tensor]:
+    """Which tokens recur and how often they are read, once for each of their factors."""
+    return seen.recurring.repeat_interleave(factors), seen.counts.repeat_interleave(factors)
 
 
 def _check_gate(head: Head, recurring: Tensor, tau: float) -> None:

@@ -70,6 +70,11 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
         yield Candidate(made, {"tau": tau, "zero": zero, "silence": silence}, parts, left)
 
 
+def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
+    """The model that a float64 one stands for: itself."""
+    return model
+
+
 @torch.no_grad()
 def read_gates(model: SequenceModel, seen: Seen) -> Tensor:
     """[n, C, N]: the diagonal of A by token, channel and, in Mamba, state of the channel."""

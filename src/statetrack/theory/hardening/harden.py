@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import partial
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
@@ -26,13 +26,11 @@ from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 from statetrack.theory.diagnostics.spectrum import Extremes, horizon
 from statetrack.theory.hardening import delta_net, diagonal
-from statetrack.theory.hardening.heads import ideal
 from statetrack.theory.hardening.reflections import SLOW
-from statetrack.theory.hardening.report import Candidate, Hardened
+from statetrack.theory.hardening.report import Candidate, Hardened, Part
 from statetrack.theory.hardening.tokens import Seen, independent
 
 SLACK = 0.003  # nats that an exact model may lose and still be as good
-STEADIER = (1e4, 1e3, 1e2, 1e1)  # the head norm's epsilon is tried so many times larger
 FAMILIES: dict[type[MixerConfig], ModuleType] = {
     DeltaNetConfig: delta_net,
     DeltaProductConfig: delta_net,
@@ -69,58 +67,73 @@ def harden(
         at_least("an order", m, 1)
     family = _family(model)
     wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
-    dtype = next(model.parameters()).dtype
     seen = Seen.of(wide, validation)
-    judge = partial(_judge, batch=validation)
-    before, mistakes = judge(model)
+    judge = _Judge(model, validation)
     turns = lasting(wide, seen)
 
-    def kept(why: str, after: float, best: Candidate | None = None) -> Hardened:
-        parts = best.parts if best else ()
-        losses = before, after
+    def kept(why: str, after: float, parts: tuple[Part, ...] = ()) -> Hardened:
+        losses = judge.before, after
         return Hardened(model, wide, False, why, losses, (turns, turns), {}, parts, None, seen)
 
-    def rounded(exact: SequenceModel) -> SequenceModel:
-        return copy.deepcopy(exact).to(dtype)
-
-    def is_good(loss: float, wrong: int) -> bool:
-        return loss <= before + SLACK and wrong <= mistakes
-
     if not independent(seen.x):
-        return kept(f"the embeddings of its {len(seen.ids)} tokens are not independent", before)
-    every = family.candidates(wide, seen, orders)
-    tried = [(*judge(rounded(c.model)), c) for c in every]
+        why = f"the embeddings of its {len(seen.ids)} tokens are not independent"
+        return kept(why, judge.before)
+    tried = [judge.try_(c) for c in family.candidates(wide, seen, orders)]
     if not tried:
-        return kept("no part of it comes near enough to an exact one", before)
-    good = [t for t in tried if is_good(*t[:2])]
+        return kept("no part of it comes near enough to an exact one", judge.before)
+    if not any(t.good for t in tried):
+        tried += [judge.try_(c) for t in tried for c in t.candidate.fewer()]
+    good = [t for t in tried if t.good]
     if not good:
-        after, _, best = min(tried, key=lambda t: t[0])
-        return kept("every exact model tried is worse at the training lengths", after, best)
-    after, _, best = min(good, key=lambda t: (t[2].inexact, t[0]))
-    exact, settings = best.model, best.settings
-    for factor in STEADIER if best.steadier else ():
-        steady = best.steadier(factor)
-        raised, wrong = judge(rounded(steady))
-        if is_good(raised, wrong):
-            exact, after, settings = steady, raised, {**settings, "eps": factor}
-            break
-    made = rounded(exact)
-    if family is delta_net:
-        exact = ideal(exact, seen)
-    why = f"as good as it was, with {_text(settings)}"
-    horizons = turns, lasting(copy.deepcopy(made).double(), seen)
+        best = min(tried, key=lambda t: t.loss)
+        why = "every exact model tried is worse at the training lengths"
+        return kept(why, best.loss, best.candidate.parts)
+    best = judge.least(min(good, key=lambda t: (t.candidate.inexact, t.loss)))
+    best = next((t for t in map(judge.try_, best.candidate.steadier()) if t.good), best)
+    made, settings = best.rounded, best.candidate.settings
     return Hardened(
         made,
-        exact,
-        True,
-        why,
-        (before, after),
-        horizons,
-        settings,
-        best.parts,
-        best.inexact[0],
-        seen,
+        family.ideal(best.candidate.model, seen),
+        changed=True,
+        why=f"as good as it was, with {_text(settings)}",
+        loss=(judge.before, best.loss),
+        horizon=(turns, lasting(copy.deepcopy(made).double(), seen)),
+        settings=settings,
+        parts=best.candidate.parts,
+        slow=best.candidate.inexact[0],
+        seen=seen,
     )
+
+
+class _Tried(NamedTuple):
+    """A candidate, as it would be written, on the sequences of the training lengths."""
+
+    candidate: Candidate
+    rounded: SequenceModel
+    loss: float
+    good: bool  # as good as the trained model
+
+
+class _Judge:
+    """Tells which candidates are as good as a trained model."""
+
+    def __init__(self, model: SequenceModel, batch: Batch) -> None:
+        self.batch = batch
+        self.dtype = next(model.parameters()).dtype
+        self.before, self.mistakes = _score(model, batch)
+
+    def try_(self, candidate: Candidate) -> _Tried:
+        """Measure a candidate."""
+        made = copy.deepcopy(candidate.model).to(self.dtype)
+        loss, wrong = _score(made, self.batch)
+        return _Tried(candidate, made, loss, loss <= self.before + SLACK and wrong <= self.mistakes)
+
+    def least(self, tried: _Tried) -> _Tried:
+        """The same, if it is good, with no more parts that remember something than it takes."""
+        for fewer in map(self.try_, tried.candidate.fewer()):
+            if fewer.good:
+                return self.least(fewer)
+        return tried
 
 
 def _family(model: SequenceModel) -> ModuleType:
@@ -141,7 +154,7 @@ def _family(model: SequenceModel) -> ModuleType:
     return family
 
 
-def _judge(model: SequenceModel, batch: Batch) -> tuple[float, int]:
+def _score(model: SequenceModel, batch: Batch) -> tuple[float, int]:
     """The mean cross-entropy of a batch, and how many answers are wrong."""
     logits, _ = model(torch.from_numpy(batch.tokens))
     targets = torch.from_numpy(batch.targets).flatten()

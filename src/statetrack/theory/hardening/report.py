@@ -33,8 +33,10 @@ class Candidate:
     settings: dict[str, Any]
     parts: tuple[Part, ...]
     inexact: tuple[int, int]  # how much of it fades slowly, and how much fades
-    steadier: Callable[[float], SequenceModel] | None = None
-    """The same with an epsilon of the head norm so many times as large."""
+    fewer: Callable[[], Iterator[Candidate]] = lambda: iter(())
+    """The same with one part less that remembers something, the least exact first."""
+    steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
+    """The same that magnify less of a state's rounding, the best first."""
 
 
 @dataclass(frozen=True)
