@@ -80,7 +80,10 @@ def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> Re
 
 def _together(parts: Parts) -> tuple[NDArray[np.int64], list[list[int]]]:
     """The states that can be reached, [states, P], and [state][symbol] the next one."""
-    first = [distinct(following) for following in parts.next]
+    first = [
+        np.arange(len(following)) if fades else distinct(following)
+        for following, fades in zip(parts.next, parts.off > 0, strict=True)
+    ]
     moving = [p for p, number in enumerate(first) if number.any()]
     numbers = {(0,) * len(moving): 0}
     order = list(numbers)
@@ -115,9 +118,10 @@ def _answers(
             logits, _ = step(model, here, symbols.repeat(len(some)))
             best, ids = logits.topk(2)
             lead = best[:, 0] - best[:, 1]  # [B]
+            total = lead.sum()
         answers += ids[:, 0].view(len(some), -1).tolist()
         if fades:  # to first order the lead changes by the slope times how far off a part is
-            (slope,) = torch.autograd.grad(lead.sum(), here)
+            (slope,) = torch.autograd.grad(total, here)
             change = (slope.norm(dim=-1) * parts.off).sum(-1)
             margin = min(margin, float((lead / change).min()))
     if margin < SAFE:

@@ -14,6 +14,7 @@ from statetrack.errors import UserError
 from statetrack.layers import (
     DeltaNetConfig,
     DeltaProductConfig,
+    Diagonal,
     DiagonalRNNConfig,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
@@ -27,7 +28,7 @@ from statetrack.tasks import IGNORE, Batch
 from statetrack.theory.diagnostics.spectrum import Extremes, horizon
 from statetrack.theory.hardening import delta_net, diagonal
 from statetrack.theory.hardening.reflections import SLOW
-from statetrack.theory.hardening.report import Candidate, Hardened, Part
+from statetrack.theory.hardening.report import Candidate, Hardened, Horizon, Part
 from statetrack.theory.hardening.tokens import Seen, independent
 
 SLACK = 0.003  # nats that an exact model may lose and still be as good
@@ -163,14 +164,24 @@ def _score(model: SequenceModel, batch: Batch) -> tuple[float, int]:
     return float(cross_entropy(logits, targets, ignore_index=IGNORE)), int(wrong)
 
 
-def lasting(model: SequenceModel, seen: Seen) -> float | None:
-    """How many tokens the eigenvalues that turn, and hardly fade, last in fp32; the worst token."""
+def lasting(model: SequenceModel, seen: Seen) -> Horizon | None:
+    """How many tokens what turns, and hardly fades, lasts in fp32: of the worst part and the best.
+
+    A part, a head or a channel, lasts as long as with the token that wears it out most.
+    """
     (transition,) = model.transitions(torch.from_numpy(seen.ids)[seen.recurring][None])
     assert transition is not None
-    values = transition.eigvals()[0].numpy()  # [n, ...]
-    moduli = [Extremes.of(v, tolerance=1e-4).turning_modulus for v in values]
-    turning = [modulus for modulus in moduli if modulus is not None and modulus > SLOW]
-    return horizon(min(turning), "fp32") if turning else None
+    values = transition.eigvals()[0].numpy()  # [n, ..., eigenvalues]
+    if isinstance(transition, Diagonal):
+        values = values[..., None]
+    parts = values.reshape(len(values), -1, values.shape[-1]).swapaxes(0, 1)  # [P, n, eigenvalues]
+    moduli = [
+        [Extremes.of(v, tolerance=1e-4).turning_modulus or 0.0 for v in by_token]
+        for by_token in parts
+    ]
+    turning = [[m for m in by_token if m > SLOW] for by_token in moduli]
+    worst = [min(by_token) for by_token in turning if by_token]
+    return Horizon(*(horizon(end(worst), "fp32") for end in (min, max))) if worst else None
 
 
 def _text(settings: dict[str, object]) -> str:

@@ -78,19 +78,12 @@ def follow(model: SequenceModel, symbols: Tensor, start: State) -> Parts:
 
 
 def distinct(following: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[states]: the first state that every token leads to the same as this one, at every length.
+    """[states]: the first state that every token leads to the same state as this one.
 
     Answers depend on the state that a token has led to, so that nothing tells the two apart.
     """
-    number = np.arange(len(following))
-    while True:
-        _, first, again = np.unique(
-            number[following], axis=0, return_index=True, return_inverse=True
-        )
-        finer = first[again.ravel()]
-        if (finer == number).all():
-            return number
-        number = finer
+    _, first, again = np.unique(following, axis=0, return_index=True, return_inverse=True)
+    return first[again.ravel()]
 
 
 def too_many() -> UserError:

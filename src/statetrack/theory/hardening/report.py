@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from statetrack.automata import DFA
 from statetrack.models import SequenceModel
@@ -39,6 +39,21 @@ class Candidate:
     """The same that magnify less of a state's rounding, the best first."""
 
 
+class Horizon(NamedTuple):
+    """How many tokens what turns lasts in fp32."""
+
+    least: float  # in the part, a head or a channel, where it wears out first
+    most: float
+
+    def __str__(self) -> str:
+        ends = ["without end" if math.isinf(end) else f"{end:,.0f} tokens" for end in self]
+        return " to ".join(dict.fromkeys(ends))
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain values, for JSON: null is without end."""
+        return {k: v if math.isfinite(v) else None for k, v in self._asdict().items()}
+
+
 @dataclass(frozen=True)
 class Hardened:
     """A model after hardening, or the model as it was, and why."""
@@ -48,7 +63,7 @@ class Hardened:
     changed: bool
     why: str  # it is, or is not
     loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
-    horizon: tuple[float | None, float | None]  # tokens in fp32; None: no eigenvalue turns
+    horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: no eigenvalue turns
     settings: dict[str, Any]
     parts: tuple[Part, ...]
     slow: int | None  # tokens or gates that still fade too slowly for training to show; None: kept
@@ -72,7 +87,8 @@ class Hardened:
             return
         yield f"Hardened: {self.why}."
         yield f"Cross-entropy at the training lengths: {losses}."
-        yield f"What turns lasts: {' before, '.join(map(_tokens, self.horizon))} after."
+        early, late = (h or "nothing does" for h in self.horizon)
+        yield f"What turns lasts, by part: {early} before, {late} after."
         if self.slow:
             yield f"Not exact yet: {self.slow} still fade more slowly than training shows."
         done = [part for part in self.parts if part.error is not None]
@@ -89,8 +105,8 @@ class Hardened:
         return "\n".join(self.sentences())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON. A horizon is null where nothing turns, or where it has no end."""
-        horizons = [h if h is not None and math.isfinite(h) else None for h in self.horizon]
+        """Plain values, for JSON. A horizon is null where nothing turns, its ends without end."""
+        horizons = [h and h.to_dict() for h in self.horizon]
         return {
             "changed": self.changed,
             "why": self.why,
@@ -100,9 +116,3 @@ class Hardened:
             "slow": self.slow,
             "parts": [asdict(part) for part in self.parts],
         }
-
-
-def _tokens(count: float | None) -> str:
-    if count is None:
-        return "nothing"
-    return "without end" if math.isinf(count) else f"{count:,.0f} tokens"
