@@ -43,7 +43,9 @@ def refusal(config: DeltaNetConfig) -> str | None:
     if not config.allow_neg_eigval:
         return "its eigenvalues lie in [0, 1], so that no token reflects"
     if config.conv_size:
-        return "its keys depend on the convolution's window, not on the token alone"
+        return (
+            "its keys depend on the convolution's window, and no weights set those of each window"
+        )
     if config.num_v_heads not in (None, config.num_heads):
         return "its heads share keys"
     return None
@@ -53,6 +55,7 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
     """Every way of rounding that is tried."""
     trained = Trained.of(model, seen)
     factors = layer_of(model).config.factors
+    known = set()
     for tau, rest, forget in product((0.005, 0.02, 0.1), RESTS, (True, False)):
         rule = Rule(tau, rest, orders)
         made, parts = [], []
@@ -68,6 +71,10 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
         skipped = [part.skipped is not None for part in parts]
         if all(skipped) or (forget and not any(skipped)):
             continue  # nothing is exact, or there is nothing to forget
+        content = tuple(t.numpy().tobytes() for h in made for t in (h.k, h.v, h.beta))
+        if content in known:
+            continue  # a larger tau has changed nothing
+        known.add(content)
         settings = {"tau": tau, "rest": rest, "forget": forget}
         yield trained.with_heads(tuple(made), settings, tuple(parts))
 

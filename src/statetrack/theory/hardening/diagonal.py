@@ -43,7 +43,9 @@ def refusal(config: MambaConfig | GLAConfig | DiagonalRNNConfig) -> str | None:
     if not config.allow_neg_eigval:
         return "its eigenvalues lie in [0, 1], so that none flips"
     if not isinstance(config, DiagonalRNNConfig) and config.conv_size:
-        return "its gates depend on the convolution's window, not on the token alone"
+        return (
+            "its gates depend on the convolution's window, and no weights set those of each window"
+        )
     return None
 
 
