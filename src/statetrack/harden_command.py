@@ -71,7 +71,7 @@ def harden(
         console.print(sentence, markup=False)
     if not result.changed:
         console.print("Nothing is written.")
-        write_result(json, {**told, **result.to_dict()})
+        write_result(json, {**told, **result.to_dict(), "accuracy": [], "automaton": None})
         return
     with console.status("evaluating"):
         rows = compare(config, trained, result.model, lengths, samples)

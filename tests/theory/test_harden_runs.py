@@ -111,8 +111,10 @@ def test_a_run_that_cannot_be_hardened_leaves_nothing(command: Command, tmp_path
     config = small_config(allow_neg_eigval=True)
     mixer = replace(config.model.mixers[0], conv_size=0)  # type: ignore[call-arg]
     run = train(replace(config, model=replace(config.model, mixer=mixer)), tmp_path / "run")
-    code, out, err = command("harden", run.folder)
+    code, out, err = command("harden", run.folder, "--json", run.folder / "told.json")
     assert (code, err) == (0, "")
+    told = json.loads((run.folder / "told.json").read_text())
+    assert (told["changed"], told["accuracy"], told["automaton"]) == (False, [], None)
     assert "Kept as it was: no part of it comes near enough to an exact one." in out
     assert "Nothing is written." in out
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
