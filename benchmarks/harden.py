@@ -2,12 +2,12 @@
 
     python benchmarks/harden.py --seeds 6000 --log runs/harden.jsonl
 
-Trains fresh seeds of five models on short sequences: parity with a plain DeltaNet (sigmoid beta,
+Trains fresh seeds of six models on short sequences: parity with a plain DeltaNet (sigmoid beta,
 none of the measures of docs/length-generalisation.md, 600 steps, since with the demo's 300 one in
 four does not learn parity at all), parity with the demo's Mamba, the demo's S5 swaps, the same with
-Gated DeltaNet, and Z3 with DeltaProduct. Hardens each, measures both at long lengths, and prints
-markdown. One row of JSON per finished model goes to --log, the trained runs beside it; what is
-there already is not done again.
+Gated DeltaNet, S3 with Gated DeltaProduct and Z3 with DeltaProduct. Hardens each, measures both at
+long lengths, and prints markdown. One row of JSON per finished model goes to --log, the trained
+runs beside it; what is there already is not done again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 import tyro
 
 from statetrack.experiments import presets
-from statetrack.layers import DeltaProductConfig, GatedDeltaNetConfig
+from statetrack.layers import DeltaProductConfig, GatedDeltaNetConfig, GatedDeltaProductConfig
 from statetrack.tasks import make_task
 from statetrack.theory import harden
 from statetrack.theory.hardening.runs import compare, compare_automata, training_lengths
@@ -33,8 +33,9 @@ RUNS = {
     "S5 swaps, DeltaNet": 5,
     "parity, DeltaNet": 8,
     "parity, Mamba": 8,
-    "Z3, DeltaProduct": 3,
     "S5 swaps, Gated DeltaNet": 2,
+    "S3, Gated DeltaProduct": 2,
+    "Z3, DeltaProduct": 3,
 }
 
 
@@ -48,10 +49,11 @@ def config(name: str, seed: int) -> RunConfig:
         run = presets.demo_swaps(allow_neg_eigval=True, seed=seed)
         gated = GatedDeltaNetConfig(allow_neg_eigval=True, conv_size=0)
         return replace(run, model=replace(run.model, mixer=gated))
-    if name == "Z3, DeltaProduct":
+    if name in ("S3, Gated DeltaProduct", "Z3, DeltaProduct"):
         run = presets.demo_swaps(allow_neg_eigval=True, seed=seed)
-        task = make_task("Z3")
-        mixer = DeltaProductConfig(allow_neg_eigval=True, num_heads=2, conv_size=0)
+        task = make_task(name[:2])
+        product = DeltaProductConfig if name == "Z3, DeltaProduct" else GatedDeltaProductConfig
+        mixer = product(allow_neg_eigval=True, num_heads=2, conv_size=0)
         model = replace(run.model, vocab_size=len(task.vocab), hidden_size=32, mixer=mixer)
         return replace(run, task=task, model=model, training=replace(run.training, lr=1e-2))
     robust = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=seed)

@@ -160,7 +160,7 @@ def _before_norm(k: Tensor, silu: bool) -> tuple[Tensor, Tensor]:
     """What gives keys k [..., K] when it is normalised, SiLU before if there is one; their length.
 
     After SiLU no number is below -0.278, so that such keys stay short beside the normalisation's
-    epsilon and become a little shorter than 1: at best a reflection has the eigenvalue -1 + 1e-5.
+    epsilon and become a little shorter than 1: a reflection has an eigenvalue around -1 + 1e-6.
     """
     if not silu:
         return LONG * k, torch.ones_like(k[..., :1])
