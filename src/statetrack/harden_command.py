@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from statetrack.errors import UserError
 from statetrack.terminal import Json, check_json, make_console, print_table, write_result
 
 
@@ -25,10 +23,12 @@ def harden(
 ) -> None:
     """Make a run's model exact, so that it goes on at any length as it does at the trained ones.
 
-    For one layer of DeltaNet, Mamba, GLA or the diagonal RNN without convolution, in [-1,1]. What
-    almost reflects, keeps or flips does so exactly. Roundings are judged on fresh sequences of the
+    For one layer of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN,
+    without convolution, in [-1,1]. What almost reflects, keeps or flips does so exactly; what is
+    almost a finite group is one. Roundings are judged on fresh sequences of the
     training lengths alone; if none is as good as the model, nothing is written. The result is a new
-    run, which every command takes; the old one is left alone.
+    run, which every command takes, with the automaton that the model is, if one can be read off it,
+    as automaton.json; the old run is left alone.
 
     Args:
         run: a run folder.
@@ -43,7 +43,7 @@ def harden(
     from statetrack.theory import harden as harden_model
     from statetrack.theory.hardening.runs import (
         compare,
-        is_the_tasks,
+        compare_automata,
         training_lengths,
         write_run,
     )
@@ -64,37 +64,22 @@ def harden(
         if result.changed:
             named = run.resolve() if run.name in ("", "..") else run
             folder = out or named.with_name(f"{named.name}-hardened")
-            write_run(folder, config, step, result)
+            automata = compare_automata(result, config)
+            write_run(folder, config, step, result, automata)
             told["out"] = str(folder)
     for sentence in result.sentences():
         console.print(sentence, markup=False)
     if not result.changed:
         console.print("Nothing is written.")
-        write_result(json, {**told, **result.to_dict()})
+        write_result(json, {**told, **result.to_dict(), "accuracy": [], "automaton": None})
         return
     with console.status("evaluating"):
         rows = compare(config, trained, result.model, lengths, samples)
     columns = ["length", "accuracy before", "after"]
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
-    with console.status("reading the automaton off it"):
-        automaton = _automaton(lambda: is_the_tasks(result, config))
-    console.print(automaton, markup=False)
+    console.print(str(automata), markup=False)
     console.print(f"The new run: {folder}", markup=False, soft_wrap=True)
     accuracy = [asdict(row) for row in rows]
-    write_result(json, {**told, **result.to_dict(), "accuracy": accuracy, "automaton": automaton})
-
-
-def _automaton(compared: Callable[[], bool | None]) -> str:
-    """What there is to say about the automaton that the model is."""
-    try:
-        same = compared()
-    except UserError as error:
-        return f"No automaton: {error}."
-    if same is None:
-        return "The model is a finite automaton; the task has none to compare it with."
-    verb = "answers" if same else "does not answer"
-    return (
-        "Followed state by state, those within a thousandth of each other taken for one, the model "
-        f"{verb} as the task's automaton at every length."
-    )
+    told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
+    write_result(json, told)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from statetrack.automata import DFA, read_dfa
 from statetrack.experiments import presets
-from statetrack.layers import DeltaNetConfig
-from statetrack.theory.hardening.runs import training_lengths
+from statetrack.layers import DeltaNetConfig, GLAConfig, MambaConfig, MixerConfig
+from statetrack.theory import harden
+from statetrack.theory.hardening.runs import compare_automata, training_lengths
 from statetrack.training import Run, evaluate, train
 from tests.conftest import Command
 from tests.training.refusal import Refused
@@ -41,7 +43,7 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert "Hardened: as good as it was" in said
-    assert "the model answers as the task's automaton at every length." in said
+    assert "the model is an automaton of 2 states, which answers as the task's at every" in said
     assert content(trained.folder) == before
     told = json.loads(file.read_text())
     assert (told["run"], told["out"]) == (str(trained.folder), str(out))
@@ -50,6 +52,15 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     assert long["before"] < 0.9
     assert long["after"] == 1.0
     assert told["loss"]["after"] <= told["loss"]["before"] + 0.003
+    automaton = told["automaton"]
+    assert (automaton["states"], automaton["is_the_tasks"], automaton["why"]) == (2, True, None)
+    assert automaton["same"] < 1e-12 < 1e-6 < automaton["apart"]
+    # the automaton is a file that other commands take
+    read = read_dfa(out / "automaton.json")
+    assert read == DFA.from_json(automaton["dfa"])
+    assert read.accepts("1101")
+    assert not read.accepts("11011")
+    assert command("explain", out / "automaton.json").code == 0
     # the new run is one like any other
     made = Run.open(out)
     assert made.config.task == trained.config.task
@@ -67,6 +78,26 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     assert content(out) == kept
 
 
+@pytest.mark.parametrize(
+    "mixer",
+    [
+        GLAConfig(allow_neg_eigval=True, num_heads=2, conv_size=0),
+        MambaConfig(allow_neg_eigval=True, conv_size=0),
+    ],
+    ids=lambda mixer: mixer.name,
+)
+def test_trained_diagonal_models(mixer: MixerConfig, tmp_path: Path) -> None:
+    config = presets.demo_parity("mamba", allow_neg_eigval=True, seed=0)
+    training = replace(config.training, steps=200, max_length=20)
+    config = replace(config, model=replace(config.model, mixer=mixer), training=training)
+    model = train(config, tmp_path / "run").model()
+    result = harden(model, training_lengths(config))
+    before, after = (evaluate(m, config.task, 5000, samples=8) for m in (model, result.model))
+    assert before.token_accuracy < 0.95
+    assert after.token_accuracy == 1.0
+    assert compare_automata(result, config).is_the_tasks
+
+
 def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:
     code, out, err = command("harden", trained.folder, "--lengths", "40", "--json", "-")
     assert code == 0
@@ -80,8 +111,10 @@ def test_a_run_that_cannot_be_hardened_leaves_nothing(command: Command, tmp_path
     config = small_config(allow_neg_eigval=True)
     mixer = replace(config.model.mixers[0], conv_size=0)  # type: ignore[call-arg]
     run = train(replace(config, model=replace(config.model, mixer=mixer)), tmp_path / "run")
-    code, out, err = command("harden", run.folder)
+    code, out, err = command("harden", run.folder, "--json", run.folder / "told.json")
     assert (code, err) == (0, "")
+    told = json.loads((run.folder / "told.json").read_text())
+    assert (told["changed"], told["accuracy"], told["automaton"]) == (False, [], None)
     assert "Kept as it was: no part of it comes near enough to an exact one." in out
     assert "Nothing is written." in out
     assert [p.name for p in tmp_path.iterdir()] == ["run"]

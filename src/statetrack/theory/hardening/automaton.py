@@ -2,72 +2,139 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from statetrack.automata import DFA
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel, State
+from statetrack.theory.hardening.parts import (
+    AT_ONCE,
+    MAX_STATES,
+    Parts,
+    distinct,
+    follow,
+    step,
+    too_many,
+)
 from statetrack.theory.hardening.tokens import Seen
 
-MAX_STATES = 1024  # of the model, before minimising: seconds of work
-AT_ONCE = 16  # states that are followed together
-SAME = 1e-3  # states closer than this share of the largest one are the same
+SAFE = 2.0  # the least margin: to first order 1 would do
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An automaton, and how sure it is that it is the model's."""
+
+    dfa: DFA  # minimal; its outputs are the model's answers
+    states: int  # of the model, before minimising
+    same: float  # how far states taken for one are apart at most, as a share of the largest
+    apart: float | None  # how far others are apart at least; None: there is one state
+    margin: float | None  # how many times further off what fades might be; None: nothing fades
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "states": self.dfa.states,
+            "model_states": self.states,
+            "same": self.same,
+            "apart": self.apart,
+            "margin": self.margin,
+            "dfa": self.dfa.to_json(),
+        }
 
 
 @torch.no_grad()
-def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> DFA:
-    """The minimal DFA whose outputs are the model's answers, by following every token.
+def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> Reading:
+    """The minimal DFA whose outputs are the answers of a float64 model, by following every token.
 
     Its symbols are the tokens that recur; a token that only ever comes first, a BOS, has been read
-    at the start. Without one nothing is answered before the first token, and the start has the
-    answer that makes the automaton smallest. A model whose states do not come back (within 1e-3)
-    has none: a UserError beyond MAX_STATES.
+    at the start. The model answers tokens; before the first one of these the start has the answer
+    that makes the automaton smallest. When two states are the same: see `parts`. A model
+    with more than MAX_STATES, or whose answers could hang on how exactly what fades is followed,
+    has no automaton: a UserError.
     """
-    model = copy.deepcopy(model).double()
     symbols = torch.from_numpy(seen.ids)[seen.recurring]
     first = torch.from_numpy(seen.ids)[~seen.recurring]
     if len(first) > 1:
         names = ", ".join(vocab[i] for i in first.tolist())
         raise UserError(f"an automaton needs one token before the first at most; got {names}")
-    start: State = _map(model.init_state(1), Tensor.double)
-    said: str | None = None
+    (empty,) = model.init_state(1)
+    start: State = (type(empty)(*map(Tensor.double, empty)),)
     if len(first):
-        logits, start = model.step(first, start)
-        said = vocab[int(logits.argmax())]
+        _, start = model.step(first, start)
+    parts = follow(model, symbols, start)
+    states, rows = _together(parts)
+    ids, margin = _answers(model, symbols, parts, states)
+    answers = [[vocab[i] for i in line] for line in ids]
+    dfa = _smallest([vocab[i] for i in symbols.tolist()], rows, answers)
+    apart = parts.apart if parts.apart < np.inf else None
+    return Reading(dfa, len(states), parts.same, apart, margin)
 
-    known = start  # the states, as one batch
-    rows: list[list[int]] = []  # [state][symbol]: the next state
-    answers: list[list[str]] = []
-    while len(rows) < _count(known):
-        frontier = _part(known, len(rows), AT_ONCE)
-        size = _count(frontier)
-        logits, after = model.step(
-            symbols.repeat(size), _map(frontier, lambda s: s.repeat_interleave(len(symbols), 0))
+
+def _together(parts: Parts) -> tuple[NDArray[np.int64], list[list[int]]]:
+    """The states that can be reached, [states, P], and [state][symbol] the next one."""
+    first = [
+        np.arange(len(following)) if fades else distinct(following)
+        for following, fades in zip(parts.next, parts.off > 0, strict=True)
+    ]
+    moving = [p for p, number in enumerate(first) if number.any()]
+    numbers = {(0,) * len(moving): 0}
+    order = list(numbers)
+    rows = []
+    for state in order:  # grows while it is read
+        lines = [first[p][parts.next[p][i]] for p, i in zip(moving, state, strict=True)]
+        after = np.stack(lines, 1).tolist() if lines else [[]] * parts.next[0].shape[1]
+        row = []
+        for target in map(tuple, after):
+            if target not in numbers:
+                numbers[target] = len(order)
+                order.append(target)
+            row.append(numbers[target])
+        rows.append(row)
+        if len(order) > MAX_STATES:
+            raise too_many()
+    states = np.zeros((len(order), len(parts.states)), dtype=np.int64)
+    states[:, moving] = order
+    return states, rows
+
+
+def _answers(
+    model: SequenceModel, symbols: Tensor, parts: Parts, states: NDArray[np.int64]
+) -> tuple[list[list[int]], float | None]:
+    """[state][symbol]: what the model answers; and the margin where something fades."""
+    answers: list[list[int]] = []
+    margin, fades = np.inf, bool(parts.off.any())
+    for some in np.split(states, range(AT_ONCE, len(states), AT_ONCE)):
+        here = torch.stack([s[i] for s, i in zip(parts.states, some.T, strict=True)], 1)
+        here = here.repeat_interleave(len(symbols), 0).requires_grad_(fades)  # [B, P, s]
+        with torch.set_grad_enabled(fades):
+            logits, _ = step(model, here, symbols.repeat(len(some)))
+            best, ids = logits.topk(2)
+            lead = best[:, 0] - best[:, 1]  # [B]
+            total = lead.sum()
+        answers += ids[:, 0].view(len(some), -1).tolist()
+        if fades:  # to first order the lead changes by the slope times how far off a part is
+            (slope,) = torch.autograd.grad(total, here)
+            change = (slope.norm(dim=-1) * parts.off).sum(-1)
+            margin = min(margin, float((lead / change).min()))
+    if margin < SAFE:
+        raise UserError(
+            "some answer hangs on parts of the model that fade, "
+            f"with a margin of {margin:.2g}; an automaton needs {SAFE:g}"
         )
-        texts = [vocab[i] for i in logits.argmax(-1).tolist()]
-        known, targets = _merge(known, after)
-        for i in range(size):
-            part = slice(i * len(symbols), (i + 1) * len(symbols))
-            rows.append(targets[part])
-            answers.append(texts[part])
-        if _count(known) > MAX_STATES:
-            raise UserError(
-                f"the model has more than {MAX_STATES} states, so that no automaton can be read "
-                "off it; only models whose every part is exact have few"
-            )
-    return _smallest([vocab[i] for i in symbols.tolist()], rows, answers, said)
+    return answers, margin if fades else None
 
 
-def _smallest(
-    alphabet: list[str], rows: list[list[int]], answers: list[list[str]], said: str | None
-) -> DFA:
+def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str]]) -> DFA:
     """From answers at transitions to answers at states, which are a model's state and an answer."""
-    numbers: dict[tuple[int, str | None], int] = {(0, said): 0}
+    numbers: dict[tuple[int, str | None], int] = {(0, None): 0}
     order = list(numbers)
     table = []
     for state, _ in order:  # grows while it is read
@@ -79,8 +146,8 @@ def _smallest(
             row.append(numbers[pair])
         table.append(row)
     later = [answer for _, answer in order[1:]]
-    tries = [said] if said is not None else list(dict.fromkeys(later))
     delta, nobody = np.array(table), np.zeros(len(table), dtype=np.bool_)
+    tries = dict.fromkeys(later)
     made = [DFA(tuple(alphabet), delta, 0, nobody, (answer, *later)) for answer in tries]
     return min((dfa.minimal() for dfa in made), key=lambda dfa: dfa.states)
 
@@ -93,8 +160,29 @@ def agree(read: DFA, task: DFA) -> bool:
     """
     if set(read.alphabet) != set(task.alphabet) or read.outputs is None:
         return False
+    pairs = _reached(read, task)
+    if task.outputs is not None:
+        asked = [(read.outputs[a], task.outputs[b]) for a, b in pairs]
+        return all(answer == wanted for answer, wanted in asked if wanted is not None)
+    yes, no = ({read.outputs[a] for a, b in pairs if task.accepting[b] == side} for side in (1, 0))
+    return not yes & no
+
+
+def accepting_as(read: DFA, task: DFA) -> DFA:
+    """An automaton that agrees with the task's, accepting what that one does, as far as it can.
+
+    It cannot where it has one state for two of the task's of which one accepts.
+    """
+    pairs = _reached(read, task) | {(read.start, task.start)}
+    yes, no = ({a for a, b in pairs if task.accepting[b] == side} for side in (1, 0))
+    accepting = np.isin(np.arange(read.states), sorted(yes - no))
+    return replace(read, accepting=accepting)
+
+
+def _reached(read: DFA, task: DFA) -> set[tuple[int, int]]:
+    """The pairs of states that words of at least one symbol lead to."""
     columns = [read.alphabet.index(symbol) for symbol in task.alphabet]
-    pairs: set[tuple[int, int]] = set()  # reached by at least one symbol
+    pairs: set[tuple[int, int]] = set()
     todo = [(read.start, task.start)]
     while todo:
         mine, its = todo.pop()
@@ -103,47 +191,4 @@ def agree(read: DFA, task: DFA) -> bool:
             if pair not in pairs:
                 pairs.add(pair)
                 todo.append(pair)
-    if task.outputs is not None:
-        asked = [(read.outputs[a], task.outputs[b]) for a, b in pairs]
-        return all(answer == wanted for answer, wanted in asked if wanted is not None)
-    yes, no = ({read.outputs[a] for a, b in pairs if task.accepting[b] == side} for side in (1, 0))
-    return not yes & no
-
-
-def _merge(known: State, after: State) -> tuple[State, list[int]]:
-    """The states with the new ones among `after`, and which of them each of `after` is."""
-    flat, new = _flatten(known), _flatten(after)
-    room = SAME * float(torch.cat([flat, new]).norm(dim=1).max())
-    distances, nearest = torch.cdist(new, flat).min(1)
-    targets = nearest.tolist()
-    fresh: list[int] = []
-    for i in torch.nonzero(distances > room).flatten().tolist():
-        if fresh:
-            distance, place = (new[fresh] - new[i]).norm(dim=1).min(0)
-            if distance <= room:
-                targets[i] = len(flat) + int(place)
-                continue
-        targets[i] = len(flat) + len(fresh)
-        fresh.append(i)
-    grown = [
-        type(layer)(*(torch.cat([old, add[fresh]]) for old, add in zip(layer, more, strict=True)))
-        for layer, more in zip(known, after, strict=True)
-    ]
-    return tuple(grown), targets
-
-
-def _flatten(state: State) -> Tensor:
-    """[states, numbers]."""
-    return torch.cat([part.flatten(1) for layer in state for part in layer], 1)
-
-
-def _map(state: State, change: Callable[[Tensor], Tensor]) -> State:
-    return tuple(type(layer)(*map(change, layer)) for layer in state)
-
-
-def _part(state: State, start: int, size: int) -> State:
-    return _map(state, lambda s: s[start : start + size])
-
-
-def _count(state: State) -> int:
-    return len(state[0][0])
+    return pairs

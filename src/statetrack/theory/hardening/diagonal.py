@@ -1,5 +1,6 @@
 """Hardening diagonal layers: gates that almost keep a channel keep it, and write nothing; gates
-that almost flip it flip it. Gates that let it fade are left: what fades does not add up.
+that almost flip it flip it. Others let it fade. They become 0 if that does no harm, so that states
+come back; it is not needed for long sequences, since what fades does not add up.
 
 The layers stay what they are, with other weights. Each has a gate that reaches its ends in float32
 or comes within rounding of them, if its logits are large, and a token has the logits that it needs
@@ -8,6 +9,7 @@ if the rank of their projection is the number of tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -31,6 +33,8 @@ from statetrack.theory.hardening.roles import Roles, assign
 from statetrack.theory.hardening.tokens import Seen, refit
 
 FAR = 100.0  # exp(-FAR) is nothing beside 1, in float64 as well
+FADES = "a gate fades more slowly than training shows"
+DRIFTS = "two tokens flip it, and not about the same point"
 NO_STEP = -60.0  # softplus of it: a step size that keeps everything and writes nothing
 
 
@@ -39,7 +43,9 @@ def refusal(config: MambaConfig | GLAConfig | DiagonalRNNConfig) -> str | None:
     if not config.allow_neg_eigval:
         return "its eigenvalues lie in [0, 1], so that none flips"
     if not isinstance(config, DiagonalRNNConfig) and config.conv_size:
-        return "its gates depend on the convolution's window, not on the token alone"
+        return (
+            "its gates depend on the convolution's window, and no weights set those of each window"
+        )
     return None
 
 
@@ -47,9 +53,8 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
     """Every way of rounding that is tried; `orders` are for reflections, and have no part here."""
     layer = model.blocks[0].mixer
     gates = read_gates(model, seen)
-    for tau, silence in product((0.005, 0.02, 0.1, 0.3), (True, False)):
-        # a step size belongs to a channel and a rate to each of its states: not every pattern
-        roles = assign(gates, seen.recurring, tau, alike=isinstance(layer, Mamba))
+    for tau, zero, silence in product((0.005, 0.02, 0.1, 0.3), (1.0, 0.5, 0.0), (True, False)):
+        roles = assign(gates, seen.recurring, tau, zero, alike=isinstance(layer, Mamba))
         silenced = roles.slow if silence else torch.zeros_like(roles.slow)
         if not roles.moved.any() or (silence and not roles.slow.any()):
             continue
@@ -57,14 +62,19 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
             Part(
                 f"channel {c}",
                 error=float(roles.error[c]) if roles.moved[c] and not roles.slow[c] else None,
-                skipped="a gate fades more slowly than training shows" if roles.slow[c] else None,
+                skipped=(DRIFTS if roles.drifts[c] else FADES) if roles.slow[c] else None,
                 silenced=bool(silenced[c]),
             )
             for c in torch.nonzero(roles.moved | roles.slow).flatten().tolist()
         )
         made = write_gates(model, seen, roles, silenced)
-        left = int((roles.slow & ~silenced).sum())
-        yield Candidate(made, {"tau": tau, "silence": silence}, parts, (left, 0))
+        left = int((roles.slow & ~silenced).sum()), int(roles.fades[:, ~silenced].sum())
+        yield Candidate(made, {"tau": tau, "zero": zero, "silence": silence}, parts, left)
+
+
+def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
+    """The model that a float64 one stands for: itself."""
+    return model
 
 
 @torch.no_grad()
@@ -72,8 +82,7 @@ def read_gates(model: SequenceModel, seen: Seen) -> Tensor:
     """[n, C, N]: the diagonal of A by token, channel and, in Mamba, state of the channel."""
     layer = model.blocks[0].mixer
     assert isinstance(layer, Mamba | GLA | DiagonalRNN)
-    x = seen.x.to(next(layer.parameters()).dtype)[None]
-    values = layer.transitions(x).values[0].double()
+    values = layer.transitions(seen.x[None]).values[0]
     return values if isinstance(layer, Mamba) else values.flatten(1)[..., None]
 
 
@@ -89,7 +98,7 @@ def write_gates(model: SequenceModel, seen: Seen, roles: Roles, silenced: Tensor
     else:
         assert isinstance(layer, DiagonalRNN)
         config, tensors = layer.config, _diagonal_rnn(layer, seen, roles, silenced)
-    made = SequenceModel(replace(model.config, mixer=config))
+    made = SequenceModel(replace(model.config, mixer=config)).double()
     old = model.state_dict()
     made.load_state_dict({**old, **{f"blocks.0.mixer.{k}": t for k, t in tensors.items()}})
     return made.eval()
@@ -100,17 +109,19 @@ def _mamba(
 ) -> tuple[MambaConfig, dict[str, Tensor]]:
     """Step sizes of 0 keep; rates A so great that any other step size flips flip."""
     n = len(seen.ids)
-    u = nn.functional.silu(seen.x @ layer.in_proj.weight[: layer.channels].double().T)
-    low = layer.x_proj.weight[: layer.dt_rank].double() @ u.T  # [rank, n]
-    logits = (layer.dt_proj.weight.double() @ low).T + layer.dt_proj.bias.double()  # [n, D]
+    u = nn.functional.silu(seen.x @ layer.in_proj.weight[: layer.channels].T)
+    low = layer.x_proj.weight[: layer.dt_rank] @ u.T  # [rank, n]
+    logits = (layer.dt_proj.weight @ low).T + layer.dt_proj.bias  # [n, D]
     logits = torch.where(roles.keeps | silenced, NO_STEP, logits)
     step = nn.functional.softplus(logits)[:, :, None]
     flips = roles.flips.any(0) & ~silenced[:, None]  # [D, N]
     smallest = torch.where(roles.flips, step, torch.inf).amin(0)
-    rate = torch.where(flips, FAR / smallest, layer.A_log.double().exp())
+    rate = torch.where(flips, FAR / smallest, layer.A_log.exp())
+    only = torch.where(roles.forgets, step, torch.inf).amin(0)  # the one that forgets
+    rate = torch.where(roles.forgets.any(0), math.log(2) / only, rate)  # 2 exp(-log 2) - 1 = 0
     # the step size's projection becomes: which token, then its logits
-    rows = [refit(torch.zeros(n, u.shape[1]), u, torch.eye(n).double())]
-    rows.append(layer.x_proj.weight[layer.dt_rank :].double())
+    rows = [refit(torch.zeros(n, u.shape[1]).double(), u, torch.eye(n).double())]
+    rows.append(layer.x_proj.weight[layer.dt_rank :])
     tensors = {
         "x_proj.weight": torch.cat(rows),
         "dt_proj.weight": logits.T,
@@ -127,11 +138,13 @@ def _gla(
     down, up = layer.decay_proj
     assert isinstance(down, nn.Linear)
     assert isinstance(up, nn.Linear)
-    logits = seen.x @ down.weight.double().T @ up.weight.double().T + up.bias.double()
+    logits = seen.x @ down.weight.T @ up.weight.T + up.bias
     far = FAR * layer.config.gate_logit_normalizer
     logits = torch.where(roles.keeps, far, torch.where(roles.flips[..., 0], -far, logits))
+    half = 0.5**layer.config.gate_logit_normalizer  # of which the root is 1/2, and the gate 0
+    logits = torch.where(roles.forgets[..., 0], math.log(half / (1 - half)), logits)
     keys = layer.sizes[0]
-    weight = layer.qkv_proj.weight.double().clone()
+    weight = layer.qkv_proj.weight.clone()
     k = seen.x @ weight[keys : 2 * keys].T
     weight[keys : 2 * keys] = refit(
         weight[keys : 2 * keys], seen.x, k.masked_fill(roles.keeps | silenced, 0.0)
@@ -148,11 +161,12 @@ def _gla(
 def _diagonal_rnn(
     layer: DiagonalRNN, seen: Seen, roles: Roles, silenced: Tensor
 ) -> dict[str, Tensor]:
-    gate, write = (seen.x @ p.weight.double().T + p.bias.double() for p in (layer.W_A, layer.W_B))
+    gate, write = (seen.x @ p.weight.T + p.bias for p in (layer.W_A, layer.W_B))
     end = FAR / SHARPNESS
     gate = torch.where(roles.keeps, end, torch.where(roles.flips[..., 0], -end, gate))
+    gate = gate.masked_fill(roles.forgets[..., 0], 0.0)
     write = write.masked_fill(roles.keeps | silenced, 0.0)
     return {
-        "W_A.weight": refit(layer.W_A.weight, seen.x, gate - layer.W_A.bias.double()),
-        "W_B.weight": refit(layer.W_B.weight, seen.x, write - layer.W_B.bias.double()),
+        "W_A.weight": refit(layer.W_A.weight, seen.x, gate - layer.W_A.bias),
+        "W_B.weight": refit(layer.W_B.weight, seen.x, write - layer.W_B.bias),
     }

@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from functools import partial
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 
 from statetrack.config import at_least
 from statetrack.errors import UserError
-from statetrack.layers import DeltaNetConfig, DiagonalRNNConfig, GLAConfig, MambaConfig, MixerConfig
+from statetrack.layers import (
+    DeltaNetConfig,
+    DeltaProductConfig,
+    Diagonal,
+    DiagonalRNNConfig,
+    GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
+    GLAConfig,
+    MambaConfig,
+    MixerConfig,
+)
 from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 from statetrack.theory.diagnostics.spectrum import Extremes, horizon
 from statetrack.theory.hardening import delta_net, diagonal
 from statetrack.theory.hardening.reflections import SLOW
-from statetrack.theory.hardening.report import Candidate, Hardened
+from statetrack.theory.hardening.report import Candidate, Hardened, Horizon, Part
 from statetrack.theory.hardening.tokens import Seen, independent
 
 SLACK = 0.003  # nats that an exact model may lose and still be as good
-STEADIER = (1e4, 1e3, 1e2, 1e1)  # the head norm's epsilon is tried so many times larger
 FAMILIES: dict[type[MixerConfig], ModuleType] = {
     DeltaNetConfig: delta_net,
+    DeltaProductConfig: delta_net,
+    GatedDeltaNetConfig: delta_net,
+    GatedDeltaProductConfig: delta_net,
     MambaConfig: diagonal,
     GLAConfig: diagonal,
     DiagonalRNNConfig: diagonal,
@@ -37,53 +49,92 @@ def harden(
 ) -> Hardened:
     """Make a trained model exact, so that it goes on for ever as it does at the training lengths.
 
-    For one layer of DeltaNet, Mamba, GLA or the diagonal RNN, without convolution and with
-    `allow_neg_eigval`. Several roundings are tried. Of those that are as good on `validation` (no
-    more mistakes, and a cross-entropy at most SLACK greater) the one is taken that leaves least
-    inexact. If none is, the model is kept. The result is an ordinary model, exact for the tokens
-    of `validation`; what it does with others is arbitrary. The given model is not changed.
+    For one layer of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN,
+    without convolution and with `allow_neg_eigval`. Several roundings are tried. Of those that
+    are as good on `validation` (no more mistakes, and a cross-entropy at most SLACK greater) the
+    one is taken that leaves least inexact. If none is, the model is kept. The result is an ordinary
+    model, exact for the tokens of `validation`; what it does with others is arbitrary. The given
+    model is not changed.
 
     Args:
         model: a trained model.
         validation: sequences of the training lengths, as `task.sample` draws them.
-        orders: the m such that two reflections may be pi / m apart; 1, 2 and 3 suit permutations.
+        orders: the m such that two reflections may be pi / m apart, where a token has one; 1, 2 and
+            3 suit permutations.
     """
     if not orders:
         raise UserError("orders must have at least one m")
     for m in orders:
         at_least("an order", m, 1)
     family = _family(model)
-    seen = Seen.of(model, validation)
-    judge = partial(_judge, batch=validation)
-    before, mistakes = judge(model)
-    turns = lasting(model, seen)
+    wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
+    seen = Seen.of(wide, validation)
+    judge = _Judge(model, validation)
+    turns = lasting(wide, seen)
 
-    def kept(why: str, after: float, best: Candidate | None = None) -> Hardened:
-        parts = best.parts if best else ()
-        return Hardened(model, False, why, (before, after), (turns, turns), {}, parts, None, seen)
+    def kept(why: str, after: float, parts: tuple[Part, ...] = ()) -> Hardened:
+        losses = judge.before, after
+        return Hardened(model, wide, False, why, losses, (turns, turns), {}, parts, None, seen)
 
     if not independent(seen.x):
-        return kept(f"the embeddings of its {len(seen.ids)} tokens are not independent", before)
-    tried = [(*judge(c.model), c) for c in family.candidates(model, seen, orders)]
+        why = f"the embeddings of its {len(seen.ids)} tokens are not independent"
+        return kept(why, judge.before)
+    tried = [judge.try_(c) for c in family.candidates(wide, seen, orders)]
     if not tried:
-        return kept("no part of it comes near enough to an exact one", before)
-    good = [t for t in tried if t[0] <= before + SLACK and t[1] <= mistakes]
+        return kept("no part of it comes near enough to an exact one", judge.before)
+    if not any(t.good for t in tried):
+        tried += [judge.try_(c) for t in tried for c in t.candidate.fewer()]
+    good = [t for t in tried if t.good]
     if not good:
-        after, _, best = min(tried, key=lambda t: t[0])
-        return kept("every exact model tried is worse at the training lengths", after, best)
-    after, _, best = min(good, key=lambda t: (t[2].inexact, t[0]))
-    made, settings = best.model, best.settings
-    if family is delta_net:
-        for factor in STEADIER:
-            steady = delta_net.steadied(made, factor)
-            raised, wrong = judge(steady)
-            if raised <= before + SLACK and wrong <= mistakes:
-                made, after, settings = steady, raised, {**settings, "eps": factor}
-                break
-    why = f"as good as it was, with {_text(settings)}"
-    horizons = turns, lasting(made, seen)
-    slow = best.inexact[0]
-    return Hardened(made, True, why, (before, after), horizons, settings, best.parts, slow, seen)
+        best = min(tried, key=lambda t: t.loss)
+        why = "every exact model tried is worse at the training lengths"
+        return kept(why, best.loss, best.candidate.parts)
+    best = judge.least(min(good, key=lambda t: (t.candidate.inexact, t.loss)))
+    best = next((t for t in map(judge.try_, best.candidate.steadier()) if t.good), best)
+    made, settings = best.rounded, best.candidate.settings
+    return Hardened(
+        made,
+        family.ideal(best.candidate.model, seen),
+        changed=True,
+        why=f"as good as it was, with {_text(settings)}",
+        loss=(judge.before, best.loss),
+        horizon=(turns, lasting(copy.deepcopy(made).double(), seen)),
+        settings=settings,
+        parts=best.candidate.parts,
+        slow=best.candidate.inexact[0],
+        seen=seen,
+    )
+
+
+class _Tried(NamedTuple):
+    """A candidate, as it would be written, on the sequences of the training lengths."""
+
+    candidate: Candidate
+    rounded: SequenceModel
+    loss: float
+    good: bool  # as good as the trained model
+
+
+class _Judge:
+    """Tells which candidates are as good as a trained model."""
+
+    def __init__(self, model: SequenceModel, batch: Batch) -> None:
+        self.batch = batch
+        self.dtype = next(model.parameters()).dtype
+        self.before, self.mistakes = _score(model, batch)
+
+    def try_(self, candidate: Candidate) -> _Tried:
+        """Measure a candidate."""
+        made = copy.deepcopy(candidate.model).to(self.dtype)
+        loss, wrong = _score(made, self.batch)
+        return _Tried(candidate, made, loss, loss <= self.before + SLACK and wrong <= self.mistakes)
+
+    def least(self, tried: _Tried) -> _Tried:
+        """The same, if it is good, with no more parts that remember something than it takes."""
+        for fewer in map(self.try_, tried.candidate.fewer()):
+            if fewer.good:
+                return self.least(fewer)
+        return tried
 
 
 def _family(model: SequenceModel) -> ModuleType:
@@ -104,7 +155,7 @@ def _family(model: SequenceModel) -> ModuleType:
     return family
 
 
-def _judge(model: SequenceModel, batch: Batch) -> tuple[float, int]:
+def _score(model: SequenceModel, batch: Batch) -> tuple[float, int]:
     """The mean cross-entropy of a batch, and how many answers are wrong."""
     logits, _ = model(torch.from_numpy(batch.tokens))
     targets = torch.from_numpy(batch.targets).flatten()
@@ -113,15 +164,24 @@ def _judge(model: SequenceModel, batch: Batch) -> tuple[float, int]:
     return float(cross_entropy(logits, targets, ignore_index=IGNORE)), int(wrong)
 
 
-def lasting(model: SequenceModel, seen: Seen) -> float | None:
-    """How many tokens the eigenvalues that turn, and hardly fade, last in fp32; the worst token."""
-    wide = copy.deepcopy(model).double()
-    (transition,) = wide.transitions(torch.from_numpy(seen.ids)[seen.recurring][None])
+def lasting(model: SequenceModel, seen: Seen) -> Horizon | None:
+    """How many tokens what turns, and hardly fades, lasts in fp32: of the worst part and the best.
+
+    A part, a head or a channel, lasts as long as with the token that wears it out most.
+    """
+    (transition,) = model.transitions(torch.from_numpy(seen.ids)[seen.recurring][None])
     assert transition is not None
-    values = transition.eigvals()[0].numpy()  # [n, ...]
-    moduli = [Extremes.of(v, tolerance=1e-4).turning_modulus for v in values]
-    turning = [modulus for modulus in moduli if modulus is not None and modulus > SLOW]
-    return horizon(min(turning), "fp32") if turning else None
+    values = transition.eigvals()[0].numpy()  # [n, ..., eigenvalues]
+    if isinstance(transition, Diagonal):
+        values = values[..., None]
+    parts = values.reshape(len(values), -1, values.shape[-1]).swapaxes(0, 1)  # [P, n, eigenvalues]
+    moduli = [
+        [Extremes.of(v, tolerance=1e-4).turning_modulus or 0.0 for v in by_token]
+        for by_token in parts
+    ]
+    turning = [[m for m in by_token if m > SLOW] for by_token in moduli]
+    worst = [min(by_token) for by_token in turning if by_token]
+    return Horizon(*(horizon(end(worst), "fp32") for end in (min, max))) if worst else None
 
 
 def _text(settings: dict[str, object]) -> str:

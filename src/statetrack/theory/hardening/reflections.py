@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -22,17 +22,19 @@ SLOW = 0.9  # an eigenvalue of greater modulus, and below 1: training hardly sho
 MAX_ROOTS = 1000  # E8, the largest root system without a family, has 240
 
 
-Rest = Literal["zero", "fill", "keep"]
-RESTS: tuple[Rest, ...] = ("zero", "fill", "keep")
+Rest = Literal["zero", "fill", "keep", "drop"]
+RESTS: tuple[Rest, ...] = ("zero", "fill", "keep", "drop")
 
 
 @dataclass(frozen=True)
 class Head:
-    """One head's constants, by token, in float64."""
+    """One head's constants in float64, by token; by token and factor if a token has several."""
 
     k: Tensor  # [n, K]
     v: Tensor  # [n, V]
     beta: Tensor  # [n]
+    gate: Tensor | None = None  # [n], by token alone, if the layer has one
+    says: Tensor | None = None  # [n, V], of a head without memory: what comes out of its norm
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Rule:
     """What is rounded, and how far."""
 
     tau: float  # a token whose beta is so close to 2 reflects
-    rest: Rest  # the betas of the others: to 0, to 1, or left
+    rest: Rest  # the betas of the others: small ones to 0, to 1, or left; or all to 0
     orders: Sequence[int] = (1, 2, 3)  # the m in cos(j pi / m)
 
 
@@ -64,33 +66,50 @@ def snap(head: Head, recurring: Tensor, counts: Tensor, rule: Rule) -> tuple[Hea
     k[reflects], error = root_system(head.k[reflects], rule.orders)
     beta[reflects] = 2.0
     roots = k[reflects]  # [r, K]
+    v[reflects] = roots @ (torch.linalg.pinv(roots, rtol=1e-6) @ v[reflects])  # meet in one point
+    return leave_alone(Head(k, v, beta), reflects, recurring & ~reflects, counts, rule), error
+
+
+def leave_alone(head: Head, reflects: Tensor, others: Tensor, counts: Tensor, rule: Rule) -> Head:
+    """The head whose other tokens do nothing to what those that reflect act on: see `snap`."""
+    k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
+    roots = k[reflects]
     span = torch.linalg.pinv(roots, rtol=1e-6)  # [K, r]
-    v[reflects] = roots @ (span @ v[reflects])  # the hyperplanes meet in span @ v
-    for i in torch.nonzero(recurring & ~reflects).flatten().tolist():
+    for i in torch.nonzero(others).flatten().tolist():
         rest = k[i] - span @ (roots @ k[i])
-        if beta[i] < 0.5 and (rule.rest == "zero" or rest.norm() < 0.1):
+        small = beta[i] < 0.5 and (rule.rest == "zero" or rest.norm() < 0.1)
+        if small or rule.rest == "drop":
             beta[i] = 0.0
         elif rest.norm() >= 0.1:
             k[i] = rest / rest.norm()
             if beta[i] < 1.5 and rule.rest == "fill":
                 v[i] *= 1 - (1 - beta[i]).abs() ** counts[i]
                 beta[i] = 1.0
-    return replace(head, k=k, v=v, beta=beta), error
+    return Head(k, v, beta)
 
 
 def inexact(head: Head, recurring: Tensor) -> tuple[int, int]:
     """How many tokens disturb the state for longer than training shows, and how many at all.
 
     A token disturbs it if its beta is neither 0, 1 nor 2, or if it also acts on what reflections
-    act on.
+    act on; two with beta 1 do, at all, if they overwrite a part of what the other one wrote.
     """
+    if head.says is not None:
+        return 0, 0
     reflects = recurring & (head.beta == 2)
     modulus = (1 - head.beta).abs()
     span = torch.linalg.pinv(head.k[reflects], rtol=1e-6)
     shared = ((head.k @ span).norm(dim=1) > 1e-6) & (head.beta > 0)
     others, fades = recurring & ~reflects, (modulus > 0) & (modulus < 1)
     slow = others & (shared | (fades & (modulus > SLOW)))
-    return int(slow.sum()), int((others & (shared | fades)).sum())
+    writes = others & (head.beta == 1)
+    cosines = (head.k @ head.k.T).abs()
+    mixed = (cosines > 1e-6) & (cosines < 1 - 1e-6) & writes & writes[:, None]
+    every = others & (shared | fades | mixed.any(1))
+    if head.gate is not None:  # that of a head that is left as it was
+        gate = head.gate.repeat_interleave(len(recurring) // len(head.gate))
+        slow, every = slow | (recurring & (gate > SLOW)), recurring
+    return int(slow.sum()), int(every.sum())
 
 
 def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:

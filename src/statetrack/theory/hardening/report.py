@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from statetrack.automata import DFA
 from statetrack.models import SequenceModel
-from statetrack.theory.hardening.automaton import read_automaton
+from statetrack.theory.hardening.automaton import Reading, read_automaton
 from statetrack.theory.hardening.tokens import Seen
 
 LISTED = 8  # names in a sentence
@@ -22,17 +22,36 @@ class Part:
     name: str
     error: float | None = None  # how far the inner products of its keys, or its gates, were off
     skipped: str | None = None  # why it was left as it is
-    silenced: bool = False  # left, and what it writes with it
+    silenced: bool = False  # as it is no longer, but without any memory
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to make a model exact."""
+    """One way to make a model exact, in float64."""
 
     model: SequenceModel
     settings: dict[str, Any]
     parts: tuple[Part, ...]
     inexact: tuple[int, int]  # how much of it fades slowly, and how much fades
+    fewer: Callable[[], Iterator[Candidate]] = lambda: iter(())
+    """The same with one part less that remembers something, the least exact first."""
+    steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
+    """The same that magnify less of a state's rounding, the best first."""
+
+
+class Horizon(NamedTuple):
+    """How many tokens what turns lasts in fp32."""
+
+    least: float  # in the part, a head or a channel, where it wears out first
+    most: float
+
+    def __str__(self) -> str:
+        ends = ["without end" if math.isinf(end) else f"{end:,.0f} tokens" for end in self]
+        return " to ".join(dict.fromkeys(ends))
+
+    def to_dict(self) -> dict[str, float | None]:
+        """Plain values, for JSON: null is without end."""
+        return {k: v if math.isfinite(v) else None for k, v in self._asdict().items()}
 
 
 @dataclass(frozen=True)
@@ -40,18 +59,23 @@ class Hardened:
     """A model after hardening, or the model as it was, and why."""
 
     model: SequenceModel
+    exact: SequenceModel  # the same without rounding: float64, keys of length 1
     changed: bool
     why: str  # it is, or is not
     loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
-    horizon: tuple[float | None, float | None]  # tokens in fp32; None: no eigenvalue turns
+    horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: no eigenvalue turns
     settings: dict[str, Any]
     parts: tuple[Part, ...]
     slow: int | None  # tokens or gates that still fade too slowly for training to show; None: kept
     seen: Seen
 
+    def read(self, vocab: Sequence[str]) -> Reading:
+        """The automaton of what the model answers, and how sure that is: see `read_automaton`."""
+        return read_automaton(self.exact, self.seen, vocab)
+
     def automaton(self, vocab: Sequence[str]) -> DFA:
-        """The minimal automaton of what the model answers: see `read_automaton`."""
-        return read_automaton(self.model, self.seen, vocab)
+        """The minimal automaton of what the model answers."""
+        return self.read(vocab).dfa
 
     def sentences(self) -> Iterator[str]:
         """The result, one sentence a line."""
@@ -63,7 +87,8 @@ class Hardened:
             return
         yield f"Hardened: {self.why}."
         yield f"Cross-entropy at the training lengths: {losses}."
-        yield f"What turns lasts: {' before, '.join(map(_tokens, self.horizon))} after."
+        early, late = (h or "nothing does" for h in self.horizon)
+        yield f"What turns lasts, by part: {early} before, {late} after."
         if self.slow:
             yield f"Not exact yet: {self.slow} still fade more slowly than training shows."
         done = [part for part in self.parts if part.error is not None]
@@ -74,14 +99,14 @@ class Hardened:
         for why, silenced in reasons:
             names = [p.name for p in self.parts if (p.skipped, p.silenced) == (why, silenced)]
             listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
-            yield f"{len(names)} {'silenced' if silenced else 'left'} ({listed}): {why}."
+            yield f"{len(names)} {'without memory now' if silenced else 'left'} ({listed}): {why}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON. A horizon is null where nothing turns, or where it has no end."""
-        horizons = [h if h is not None and math.isfinite(h) else None for h in self.horizon]
+        """Plain values, for JSON. A horizon is null where nothing turns, its ends without end."""
+        horizons = [h and h.to_dict() for h in self.horizon]
         return {
             "changed": self.changed,
             "why": self.why,
@@ -91,9 +116,3 @@ class Hardened:
             "slow": self.slow,
             "parts": [asdict(part) for part in self.parts],
         }
-
-
-def _tokens(count: float | None) -> str:
-    if count is None:
-        return "nothing"
-    return "without end" if math.isinf(count) else f"{count:,.0f} tokens"

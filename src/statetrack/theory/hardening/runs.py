@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from statetrack.errors import UserError
+from statetrack.files import write_json
 from statetrack.models import SequenceModel
 from statetrack.tasks import Batch, Stream
-from statetrack.theory.hardening.automaton import agree
+from statetrack.theory.hardening.automaton import Reading, accepting_as, agree
 from statetrack.theory.hardening.report import Hardened
 from statetrack.training import Run, RunConfig, evaluate, finite_training_set
 from statetrack.training.optim import make_optimizer
@@ -58,16 +61,56 @@ def compare(
     return rows
 
 
-def is_the_tasks(hardened: Hardened, config: RunConfig) -> bool | None:
-    """Whether the model's automaton answers as the task's does; None if the task has none."""
+@dataclass(frozen=True)
+class Compared:
+    """The model's automaton beside the task's."""
+
+    reading: Reading | None  # None: it has none
+    is_the_tasks: bool | None  # None: one of them has none
+    why: str | None  # they cannot be compared
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        told = {"is_the_tasks": self.is_the_tasks, "why": self.why}
+        return {**told, **(self.reading.to_dict() if self.reading else {"dfa": None})}
+
+    def __str__(self) -> str:
+        if self.reading is None:
+            return f"No automaton: {self.why}."
+        states = (
+            f"Followed state by state the model is an automaton of {self.reading.dfa.states} states"
+        )
+        if self.is_the_tasks is None:
+            return f"{states}; {self.why}."
+        verb = "answers" if self.is_the_tasks else "does not answer"
+        return f"{states}, which {verb} as the task's at every length."
+
+
+def compare_automata(hardened: Hardened, config: RunConfig) -> Compared:
+    """Read the automaton off a hardened model and hold it against the task's."""
+    try:
+        reading = hardened.read(config.task.vocab)
+    except UserError as error:
+        return Compared(None, None, str(error))
     wanted = config.task.automaton()
-    read = hardened.automaton(config.task.vocab)
-    return None if wanted is None else agree(read, wanted)
+    if wanted is None:
+        return Compared(reading, None, "the task has none to compare it with")
+    same = agree(reading.dfa, wanted)
+    if same:
+        reading = replace(reading, dfa=accepting_as(reading.dfa, wanted))
+    return Compared(reading, same, None)
 
 
-def write_run(folder: Path, config: RunConfig, step: int, hardened: Hardened) -> Run:
-    """A new run with the hardened model as its only checkpoint, at the same step."""
+def write_run(
+    folder: Path, config: RunConfig, step: int, hardened: Hardened, automata: Compared
+) -> Run:
+    """A new run with the hardened model as its only checkpoint, at the same step.
+
+    Its automaton, if there is one, is beside it in `automaton.json`, a file as `dfa:FILE` takes.
+    """
     made = Run.create(folder, replace(config, model=hardened.model.config))
     # without the optimiser's moments: such a run can be evaluated, not trained further
     made.save(step, hardened.model, make_optimizer(hardened.model, config.training))
+    if automata.reading:
+        write_json(folder / "automaton.json", automata.reading.dfa.to_json())
     return made

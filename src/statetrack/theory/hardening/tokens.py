@@ -13,6 +13,8 @@ from statetrack.models import SequenceModel
 from statetrack.models.sequence_model import Block
 from statetrack.tasks import IGNORE, Batch
 
+SOME = 256  # sequences that a layer is listened to on
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -22,11 +24,13 @@ class Seen:
     recurring: Tensor  # [n] bool: not only at the start of a sequence, as a BOS is
     counts: Tensor  # [n] float64: how often it has been read, on average over what is asked
     x: Tensor  # [n, D] float64: the first layer's input, a function of the token alone
+    tokens: Tensor  # [B, T]: some of the sequences
+    place: Tensor  # [B, T]: which of the n stands here, -1 after the last one
 
     @classmethod
     @torch.no_grad()
     def of(cls, model: SequenceModel, batch: Batch) -> Seen:
-        """The tokens of a batch as this model sees them."""
+        """The tokens of a batch as this float64 model sees them."""
         asked = batch.targets != IGNORE
         read = np.flip(np.logical_or.accumulate(np.flip(asked, 1), 1), 1)
         ids = np.unique(batch.tokens[read])
@@ -35,7 +39,17 @@ class Seen:
         block = model.blocks[0]
         assert isinstance(block, Block)
         x = block.mixer_input(model._embed(torch.from_numpy(ids)))
-        return cls(ids, torch.from_numpy(recurring), torch.tensor(counts).double(), x.double())
+        tokens = batch.tokens[:SOME]
+        place = np.where(read[:SOME], np.searchsorted(ids, tokens), -1)
+        told = torch.from_numpy(recurring), torch.tensor(counts).double(), x
+        return cls(ids, *told, torch.from_numpy(tokens), torch.from_numpy(place))
+
+    def average(self, values: Tensor) -> Tensor:
+        """The means [n, ...] of values [B, T, ...] by token."""
+        here = self.place >= 0
+        values, place = values[here], self.place[here]
+        sums = values.new_zeros(len(self.ids), *values.shape[1:]).index_add_(0, place, values)
+        return (sums.flatten(1) / place.bincount(minlength=len(self.ids))[:, None]).view_as(sums)
 
 
 def independent(inputs: Tensor) -> bool:
@@ -48,6 +62,5 @@ def independent(inputs: Tensor) -> bool:
 
 def refit(weight: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
     """The matrix [m, D] nearest to `weight` that maps inputs [n, D] to outputs [n, m]."""
-    weight = weight.double()
     missing = outputs - inputs @ weight.T
     return weight + (torch.linalg.pinv(inputs) @ missing).T

@@ -1,0 +1,195 @@
+"""The heads of DeltaNet and its kin: their constants out of a model, and others into one.
+
+What a token does in a layer without convolution is a function of the layer's input for it, one of
+a few vectors. So there are weights that give each token any key at all; any beta from 0 to 2, its
+ends included, since a stretched beta reaches them; and any value above the least one of SiLU. As
+the norm on a head's output does not care for its scale, all values may be made smaller until they
+are above it, the norm's epsilon with them.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from statetrack.layers import DeltaNet, GatedDeltaNet
+from statetrack.models import SequenceModel
+from statetrack.ops.l2_norm import l2_normalize
+from statetrack.theory.hardening.reflections import Head
+from statetrack.theory.hardening.tokens import Seen, refit
+
+LEAST = -0.25  # a value that SiLU takes with room to spare: its least is -0.278
+LONG = 1e4  # of a key before it is normalised, so that the normalisation's epsilon is nothing
+STRETCH = 0.1  # where the trained layer had none
+NO_STEP = -60.0  # softplus of it: a gate of 1
+NEAR = 1e-4  # how much it counts that the output projection stays as it was
+LOUDEST = 0.999  # the size that a head without memory has at most beside that of its norm's output
+
+
+@torch.no_grad()
+def read_heads(model: SequenceModel, seen: Seen) -> list[Head]:
+    """The constants of every head, by token and factor."""
+    layer = layer_of(model)
+    x = seen.x[None]
+    _, k, v, _ = layer._project(x, layer.init_state(1).conv, None)
+    beta = layer.beta(x)[0].view(-1, layer.num_v_heads)
+    gates = layer._gate(x).values()
+    return [
+        Head(k[0, :, i], v[0, :, i], beta[:, i], None if gates is None else gates[0, :, i])
+        for i in range(layer.num_v_heads)
+    ]
+
+
+class Heard(NamedTuple):
+    """What a layer does with some sequences [B, T] of tokens."""
+
+    normed: Tensor  # [B, T, H, V]: from the heads' norm, before its weight
+    mixed: Tensor  # [B, T, H V]: into the output projection
+    out: Tensor  # [B, T, D]: from it
+
+
+@torch.no_grad()
+def listen(model: SequenceModel, seen: Seen) -> Heard:
+    """Run a model on the sequences that were seen."""
+    layer, heard = layer_of(model), []
+    with (
+        layer.norm.register_forward_pre_hook(lambda _, args: heard.append(args[0])),
+        layer.o_proj.register_forward_hook(lambda _, args, out: heard.extend((*args, out))),
+    ):
+        model(seen.tokens)
+    o, mixed, out = heard
+    return Heard(F.rms_norm(o, o.shape[-1:], eps=layer.config.output_norm_eps), mixed, out)
+
+
+def without_memory(head: Head, says: Tensor) -> Head:
+    """A head in which every token overwrites what the one before it wrote, with its last factor."""
+    k, beta = torch.zeros_like(head.k), torch.zeros_like(head.beta)
+    k[:, 0] = 1.0
+    beta[len(beta) // len(says) - 1 :: len(beta) // len(says)] = 1.0
+    return Head(k, torch.zeros_like(head.v), beta, says=says)
+
+
+@torch.no_grad()
+def write_model(
+    model: SequenceModel, seen: Seen, before: Heard, heads: list[Head], steadier: float
+) -> SequenceModel:
+    """The model with these heads, whose output projection says what was said before.
+
+    That is by least squares: what one head tells no longer, others may know as well.
+    """
+    made = write_heads(model, seen, heads, steadier)
+    here = seen.place >= 0
+    mixed = listen(made, seen).mixed[here]
+    weight = layer_of(made).o_proj.weight
+    gram = mixed.T @ mixed + NEAR * len(mixed) * torch.eye(mixed.shape[1]).double()
+    weight += torch.linalg.solve(gram, mixed.T @ (before.out[here] - mixed @ weight.T)).T
+    return made
+
+
+@torch.no_grad()
+def write_heads(
+    model: SequenceModel, seen: Seen, heads: list[Head], steadier: float = 1.0
+) -> SequenceModel:
+    """The model whose heads have these constants for the tokens that were seen.
+
+    The epsilon of its head norm is `steadier` times as large, without which the norm magnifies the
+    rounding of a state of 0.
+    """
+    old = layer_of(model)
+    eps = steadier * old.config.output_norm_eps
+    v = torch.stack([_values(head, eps) for head in heads], 1)  # [n factors, H, V]
+    scale = min(1.0, LEAST / float(v.min())) if v.min() < 0 else 1.0
+    config = replace(
+        old.config,
+        beta_stretch=old.config.beta_stretch or STRETCH,
+        output_norm_eps=eps * scale**2,
+    )
+    made = SequenceModel(replace(model.config, mixer=config)).double()
+    made.load_state_dict(model.state_dict())
+    layer = layer_of(made)
+    q_rows, k_rows, v_rows = layer.qkv_proj.weight.split(layer.sizes)
+    k, length = _before_norm(torch.stack([head.k for head in heads], 1), layer.qk_silu)
+    beta = torch.stack([head.beta for head in heads], 1)
+    n = len(seen.ids)
+    k_rows.copy_(refit(k_rows, seen.x, k.reshape(n, -1)))
+    v_rows.copy_(refit(v_rows, seen.x, inverse_silu(scale * length * v).reshape(n, -1)))
+    for i, rows in enumerate(q_rows.split(layer.key_size)):
+        if heads[i].says is not None:  # asks for what was just written
+            rows.copy_(refit(rows, seen.x, k[:: layer.config.factors, i]))
+    logits = _logits(beta.view(n, -1) / layer.beta.top, config.beta_stretch)
+    layer.beta.proj.weight.copy_(refit(layer.beta.proj.weight, seen.x, logits))
+    if isinstance(layer, GatedDeltaNet):
+        for i, row in enumerate(layer.a_proj.weight.split(1)):
+            if heads[i].gate is None:  # none any more: it is 1
+                row.copy_(refit(row, seen.x, (NO_STEP - layer.dt_bias[i]).expand(n, 1)))
+    return made.eval()
+
+
+@torch.no_grad()
+def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
+    """The model with keys of length 1: see `_before_norm`. It has no SiLU on q and k."""
+    if not layer_of(model).qk_silu:
+        return model
+    made = copy.deepcopy(model)
+    layer = layer_of(made)
+    _, k, v, _ = layer._project(seen.x[None], layer.init_state(1).conv, None)
+    length, n = k[0].norm(dim=-1, keepdim=True), len(seen.ids)
+    layer.qk_silu = False  # type: ignore[misc]  # of this one alone
+    q_rows, k_rows, v_rows = layer.qkv_proj.weight.split(layer.sizes)
+    q_rows.copy_(refit(q_rows, seen.x, F.silu(seen.x @ q_rows.T)))
+    k_rows.copy_(refit(k_rows, seen.x, (LONG * k[0] / length).reshape(n, -1)))
+    v_rows.copy_(refit(v_rows, seen.x, inverse_silu(v[0] / length).reshape(n, -1)))
+    return made
+
+
+def _values(head: Head, eps: float) -> Tensor:
+    """Those of a head; without memory: those for which the norm says what it should."""
+    if head.says is None:
+        return head.v
+    says = head.says.repeat_interleave(len(head.beta) // len(head.says), 0)
+    size = says.square().mean(-1, keepdim=True).clamp(max=LOUDEST**2)
+    return says * (head.k.shape[1] * eps / (1 - size)).sqrt()
+
+
+def _before_norm(k: Tensor, silu: bool) -> tuple[Tensor, Tensor]:
+    """What gives keys k [..., K] when it is normalised, SiLU before if there is one; their length.
+
+    After SiLU no number is below -0.278, so that such keys stay short beside the normalisation's
+    epsilon and become a little shorter than 1: a reflection has an eigenvalue around -1 + 1e-6.
+    """
+    if not silu:
+        return LONG * k, torch.ones_like(k[..., :1])
+    lowest = k.amin(-1, keepdim=True).clamp(max=LEAST / LONG)
+    made = k * (LEAST / lowest)
+    return inverse_silu(made), l2_normalize(made).norm(dim=-1, keepdim=True)
+
+
+def layer_of(model: SequenceModel) -> DeltaNet:
+    """The layer of a model that has one."""
+    layer = model.blocks[0].mixer
+    assert isinstance(layer, DeltaNet)
+    return layer
+
+
+def _logits(share: Tensor, stretch: float) -> Tensor:
+    """Those of the stretched sigmoid; half the stretch beyond its ends, which clipping undoes."""
+    inside = share.clone()
+    inside[share == 0] = -stretch / 2
+    inside[share == 1] = 1 + stretch / 2
+    s = (inside + stretch) / (1 + 2 * stretch)
+    return torch.log(s) - torch.log1p(-s)
+
+
+def inverse_silu(y: Tensor) -> Tensor:
+    """x with SiLU(x) = y on its increasing branch, by bisection; y >= LEAST."""
+    low, high = torch.full_like(y, -1.278), y.clamp(min=0) + 2.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        below = F.silu(middle) < y
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return (low + high) / 2
