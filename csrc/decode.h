@@ -6,12 +6,6 @@
 
 namespace {
 
-// f(i) for i in [0, count), each of them so many operations, on up to `threads` threads: of little work
-// none, since a second one takes longer to wake than to help.
-template <class F>
-inline void share(int64_t count, int64_t each, int64_t threads, const F& f) {
-  parallel_for(count, count * each < (int64_t(1) << 18) ? 1 : threads, f);
-}
 constexpr int64_t EXPONENTIAL = 16;  // operations
 
 // ROWS rows and LANES / ROWS outputs: so many sums at once that none waits, which then become one

@@ -216,7 +216,7 @@ struct ScaleHeads {
 // y = norm(x) weight silu(gate), or norm(x silu(gate)) weight; norm as in RMSNorm
 struct GatedNorm {
   const float *x, *gate, *weight;  // [rows, size], like x, [size]
-  float* y;                        // like x; may be x
+  float* y;                        // like x
   int64_t rows, size, gate_first, threads;
   double eps;
 };

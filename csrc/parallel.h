@@ -20,6 +20,13 @@ void parallel_for(int64_t count, int64_t threads, F f) {
   run_units(count, threads, [](void* context, int64_t i) { (*static_cast<F*>(context))(i); }, &f);
 }
 
+// f(i) for i in [0, count), each of them so many operations, on up to `threads` threads: of little work
+// none, since a second one takes longer to wake than to help.
+template <class F>
+inline void share(int64_t count, int64_t each, int64_t threads, const F& f) {
+  parallel_for(count, count * each < (int64_t(1) << 18) ? 1 : threads, f);
+}
+
 // Floats on a 64-byte boundary, not initialised.
 class Scratch {
  public:

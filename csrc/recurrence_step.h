@@ -84,10 +84,8 @@ void step_head(const RecurrenceStep& x, int64_t i) {
 }
 
 void recurrence_step(const RecurrenceStep& x) {
-  // Below this a second thread takes longer to wake than to help.
-  const bool small = x.B * x.H * x.K * x.V < (int64_t(1) << 18);
   auto run = x.beta ? step_head<true> : step_head<false>;
-  parallel_for(x.B * x.H, small ? 1 : x.threads, [&](int64_t i) { run(x, i); });
+  share(x.B * x.H, x.K * x.V, x.threads, [&](int64_t i) { run(x, i); });
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void step_row(const SelectiveScanStep& x, int64_t row) {
 void selective_scan_step(const SelectiveScanStep& x) {
   auto run = x.negative ? (x.log_rates ? step_row<true, true> : step_row<true, false>)
                         : (x.log_rates ? step_row<false, true> : step_row<false, false>);
-  parallel_for(x.rows, x.threads, [&](int64_t row) { run(x, row); });
+  share(x.rows, 16 * x.D * x.N, x.threads, [&](int64_t row) { run(x, row); });
 }
 
 }  // namespace

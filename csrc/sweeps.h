@@ -318,7 +318,7 @@ struct SweepB {
       if (both && factor[1] == 0) {
         float next = product;
         // with gates on channels the first step's writing is easily accounted for
-        if ((!CHANNEL && segment.has_direct(t[1])) || multiply(t[1], next, after[1])) both = false;
+        if ((GRAD && !CHANNEL && segment.has_direct(t[1])) || multiply(t[1], next, after[1])) both = false;
         if (!CHANNEL)
           for (int i = 0; i < nv; ++i) after[1][i] = splat(next);
       }

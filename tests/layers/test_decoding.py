@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import copy
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, GatedDeltaNetConfig, decoding
 from statetrack.layers.base import register
@@ -127,8 +132,14 @@ def test_changed_parameters_count(runs) -> None:
         assert_right(layer, x, state)
         layer.o_proj = nn.Linear(*reversed(layer.o_proj.weight.shape), bias=False)
         assert_right(layer, x, state)
-    assert len(runs) == 4
-    assert len(set(map(id, runs))) == 3
+        layer.o_proj.weight.data = layer.o_proj.weight.data.clone()
+        assert_right(layer, x, state)
+        layer.beta.top = 1.5
+        assert_right(layer, x, state)
+        layer.norm.eps = 0.5
+        assert_right(layer, x, state)
+    assert len(runs) == 7
+    assert len(set(map(id, runs))) == 6
 
 
 class Doubled(nn.Linear):
@@ -149,6 +160,153 @@ def test_foreign_modules_and_hooks_go_the_ordinary_way(runs) -> None:
         doubled.weight, layer.o_proj = layer.o_proj.weight, doubled
         assert_close(layer.step(x, state)[0], 2 * plain, 1e-5)
     assert len(runs) == 1
+
+
+def _bias(layer: nn.Module) -> None:
+    layer.o_proj = nn.Linear(*reversed(layer.o_proj.weight.shape))
+
+
+def _added_bias(layer: nn.Module) -> None:
+    layer.qkv_proj.bias = nn.Parameter(torch.randn(len(layer.qkv_proj.weight)))
+
+
+def _plain_tensor(layer: nn.Module) -> None:
+    weight = torch.randn_like(layer.o_proj.weight)
+    del layer.o_proj.weight
+    layer.o_proj.weight = weight
+
+
+def _transposed(layer: nn.Module) -> None:
+    layer.g_proj.weight.data = torch.randn(*reversed(layer.g_proj.weight.shape)).t()
+
+
+def _method(layer: nn.Module) -> None:
+    forward = layer.o_proj.forward
+    layer.o_proj.forward = lambda x: 2 * forward(x)
+
+
+@pytest.mark.parametrize("change", [_bias, _added_bias, _plain_tensor, _transposed, _method])
+def test_what_a_program_does_not_know(change, runs) -> None:
+    """After a step, too: what was recorded does not hold any more."""
+    layer, x, state = setting(GatedDeltaNetConfig(num_heads=2))
+    with torch.no_grad():
+        layer.step(x, state)
+        change(layer)
+        y, _ = layer.step(x, state)
+        right, _ = layer(x[:, None], state)
+    assert_close(y, right[:, 0], 1e-5)
+    assert len(runs) == 1
+
+
+def test_a_projection_that_does_not_fit_is_an_error(runs) -> None:
+    layer, x, state = setting(DeltaNetConfig(num_heads=2))
+    layer.o_proj = nn.Linear(HIDDEN + 1, HIDDEN, bias=False)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        layer.step(x, state)
+    assert not runs
+
+
+@pytest.mark.parametrize("width", [9, 16])
+def test_wide_convolutions_go_the_ordinary_way(width, runs) -> None:
+    layer, x, state = setting(DeltaNetConfig(num_heads=2, conv_size=width))
+    with torch.no_grad():
+        assert_right(layer, x, state)
+    assert not runs
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_whatever_the_default_type_is(dtype, runs) -> None:
+    layer, x, state = setting(GatedDeltaNetConfig(num_heads=2))
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        assert all(part.dtype == torch.float32 for part in layer.init_state(1))
+        with torch.no_grad():
+            assert_right(layer, x, state)
+    finally:
+        torch.set_default_dtype(before)
+    assert len(runs) == 1
+
+
+def test_whatever_the_default_device_is(runs) -> None:
+    layer, x, state = setting(GatedDeltaNetConfig(num_heads=2))
+    with torch.no_grad(), torch.device("meta"):
+        y, _ = layer.step(x, state)
+    with torch.no_grad():
+        assert torch.equal(y, layer.step(x, state)[0])
+    assert len(runs) == 2
+
+
+def test_inference_mode(runs) -> None:
+    layer, x, state = setting(GatedDeltaNetConfig(num_heads=2))
+    with torch.inference_mode():
+        y, after = layer.step(x, state)
+        again, _ = layer.step(x, after)
+    with torch.no_grad():
+        assert torch.equal(y, layer.step(x, state)[0])
+        assert torch.equal(again, layer.step(x, after)[0])
+    assert len(runs) == 4
+
+
+def test_tracing_and_transforms_see_operations(runs) -> None:
+    layer, x, state = setting(DeltaNetConfig(num_heads=2))
+    for p in layer.parameters():
+        p.requires_grad_(False)
+    with torch.no_grad():
+        y, _ = layer.step(x, state)
+        traced = make_fx(lambda x: layer.step(x, state)[0])(x)
+        assert_close(traced(2 * x), layer.step(2 * x, state)[0], 1e-5)
+        compiled = torch.compile(lambda x: layer.step(x, state)[0], backend="eager")
+        assert_close(compiled(x), y, 1e-5)
+        with FlopCounterMode(display=False) as counter:
+            layer.step(x, state)
+        assert counter.get_total_flops() > 0
+        with forward_ad.dual_level():
+            layer.step(x, state)
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("config", RECORDED)
+def test_many_steps_are_one_forward(config, runs) -> None:
+    layer, _, state = setting(config, batch=2)
+    x = draw(11)(2, 40, HIDDEN).float()
+    with torch.no_grad():
+        expected, _ = layer(x, state)
+        ys = []
+        for x_t in x.unbind(1):
+            y, state = layer.step(x_t, state)
+            ys.append(y)
+    assert_close(torch.stack(ys, 1), expected, 1e-4)
+    assert len(runs) == 40
+
+
+@pytest.mark.parametrize("poison", [float("nan"), 1e30])
+@pytest.mark.parametrize("config", RECORDED)
+def test_buffers_are_not_read_before_they_are_written(config, poison, runs, monkeypatch) -> None:
+    layer, x, state = setting(config, batch=3)
+    with torch.no_grad():
+        expected, expected_after = layer.step(x, state)
+        for buffer in runs[0]._made.values():
+            if buffer.shape[:1] == (3,):
+                buffer.fill_(poison)
+        empty = torch.empty
+        monkeypatch.setattr(torch, "empty", lambda *a, **o: empty(*a, **o).fill_(poison))
+        y, after = layer.step(x, state)
+    assert torch.equal(y, expected)
+    assert all(map(torch.equal, after, expected_after))
+    assert runs[0] is runs[1]
+
+
+def test_programs_die_with_their_layer() -> None:
+    layer, x, state = setting(DeltaNetConfig(num_heads=2))
+    with torch.no_grad():
+        layer.step(x, state)
+    weight = weakref.ref(layer.qkv_proj.weight)
+    before = len(decoding._programs.of)
+    del layer
+    gc.collect()
+    assert weight() is None
+    assert len(decoding._programs.of) == before - 1
 
 
 def test_a_subclass_with_another_mix_is_asked() -> None:

@@ -18,6 +18,7 @@ from statetrack.layers.transitions import Transition
 from statetrack.ops import native
 from statetrack.ops.program import Program
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
+from statetrack.ops.recorder import NotRecordableError
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -169,6 +170,10 @@ class Mixer(nn.Module, ABC):
         """Where the parameters are."""
         return next(self.parameters()).device
 
+    def zeros(self, *shape: int) -> Tensor:
+        """A part of the first state: float32, whatever torch's default is."""
+        return torch.zeros(*shape, dtype=torch.float32, device=self.device)
+
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token x_t [B, hidden_size] and the state before it; returns y_t and the next."""
         if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
@@ -188,7 +193,7 @@ class Mixer(nn.Module, ABC):
 
         Optional: `step` uses it where it can, of the classes that define it.
         """
-        raise UserError(f"{type(self).__name__} does not record its steps")
+        raise NotRecordableError(type(self).__name__)
 
     @abstractmethod
     def mix(

@@ -150,7 +150,7 @@ class DeltaNet(Mixer):
             xavier_(part)
 
     def init_state(self, batch: int) -> DeltaNetState:
-        S = torch.zeros(batch, self.num_v_heads, self.key_size, self.value_size, device=self.device)
+        S = self.zeros(batch, self.num_v_heads, self.key_size, self.value_size)
         conv = first_window(self.conv, S, sum(self.sizes))
         return DeltaNetState(S, conv)
 

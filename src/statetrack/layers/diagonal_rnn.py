@@ -51,7 +51,7 @@ class DiagonalRNN(Mixer):
                 projection.weight /= math.sqrt(hidden_size)
 
     def init_state(self, batch: int) -> DiagonalRNNState:
-        return DiagonalRNNState(torch.zeros(batch, self.hidden_size, device=self.device))
+        return DiagonalRNNState(self.zeros(batch, self.hidden_size))
 
     def _gate(self, x: Tensor) -> Tensor:
         """a(x) [B, T, D] in float32 or wider."""

@@ -61,7 +61,7 @@ class FullMatrix(Mixer):
 
     def init_state(self, batch: int) -> FullMatrixState:
         n = self.config.size
-        return FullMatrixState(torch.zeros(batch, n, n, device=self.device))
+        return FullMatrixState(self.zeros(batch, n, n))
 
     def _deviations(self, x: Tensor) -> Tensor:
         """A(x) - I [B, T, 1, n, n] in float32 or wider."""

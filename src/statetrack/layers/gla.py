@@ -23,6 +23,7 @@ from statetrack.layers.common import (
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops import gated_linear_attention
 from statetrack.ops.program import Program
+from statetrack.ops.recorder import NotRecordableError
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ class GLA(Mixer):
         nn.init.zeros_(up.bias)
 
     def init_state(self, batch: int) -> GLAState:
-        S = torch.zeros(
-            batch, self.config.num_heads, self.key_size, self.value_size, device=self.device
-        )
+        S = self.zeros(batch, self.config.num_heads, self.key_size, self.value_size)
         conv = first_window(self.conv, S, sum(self.sizes))
         return GLAState(S, conv)
 
@@ -162,11 +161,13 @@ class GLA(Mixer):
             )
         else:
             q, k, v = (p.linear(x, weight) for weight in self.qkv_proj.weight.split(self.sizes))
-        down, up = self.decay_proj
-        assert isinstance(down, nn.Linear)
-        assert isinstance(up, nn.Linear)
+        match list(self.decay_proj):
+            case [nn.Linear() as down, nn.Linear() as up]:
+                logits = p.linear(p.linear(x, down.weight), up.weight, up.bias)
+            case _:
+                raise NotRecordableError("the decay's projection is not of low rank")
         decay = p.sigmoid_gate(
-            p.linear(p.linear(x, down.weight), up.weight, up.bias),
+            logits,
             -1.0 if c.allow_neg_eigval else 0.0,
             1.0,
             power=1 / c.gate_logit_normalizer,

@@ -87,7 +87,7 @@ class Mamba(Mixer):
         init_step_sizes_(self.dt_proj.bias, c.dt_min, c.dt_max)
 
     def init_state(self, batch: int) -> MambaState:
-        h = torch.zeros(batch, self.channels, self.config.d_state, device=self.device)
+        h = self.zeros(batch, self.channels, self.config.d_state)
         conv = first_window(self.conv, h, self.channels)
         return MambaState(h, conv)
 

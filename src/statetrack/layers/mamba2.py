@@ -109,7 +109,7 @@ class Mamba2(Mixer):
 
     def init_state(self, batch: int) -> Mamba2State:
         c = self.config
-        S = torch.zeros(batch, self.num_heads, c.d_state, c.head_dim, device=self.device)
+        S = self.zeros(batch, self.num_heads, c.d_state, c.head_dim)
         conv = first_window(self.conv, S, sum(self.sizes))
         return Mamba2State(S, conv)
 

@@ -129,7 +129,7 @@ class MLSTM(Mixer):
 
     def init_state(self, batch: int) -> MLSTMState:
         size = self.head_size
-        S = torch.zeros(batch, self.config.num_heads, size, size + 1, device=self.device)
+        S = self.zeros(batch, self.config.num_heads, size, size + 1)
         conv = first_window(self.conv, S, self.channels)
         return MLSTMState(S, S.new_zeros(S.shape[:2]), conv)
 

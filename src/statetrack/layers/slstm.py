@@ -96,7 +96,7 @@ class SLSTM(Mixer):
             self.bias[:, FORGET] = 5 - 12 * place ** (0.3 + 1.3 * depth)
 
     def init_state(self, batch: int) -> SLSTMState:
-        zero = torch.zeros(batch, self.config.num_heads, self.head_size, device=self.device)
+        zero = self.zeros(batch, self.config.num_heads, self.head_size)
         conv = first_window(self.conv, zero, self.hidden_size)
         return SLSTMState(zero, zero, zero, zero, conv)
 

@@ -38,8 +38,10 @@ def _load() -> tuple[ctypes.CDLL | None, str | None]:
         return None, f"does not load ({error}): install statetrack again on this machine"
     lib.statetrack_level.restype = ctypes.c_char_p
     lib.statetrack_level.argtypes = [ctypes.c_int64]
-    if not hasattr(lib, "statetrack_size"):
+    if not hasattr(lib, "statetrack_run"):
         return None, "not of this version of statetrack: install it again"
+    lib.statetrack_run.restype = None
+    lib.statetrack_run.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     lib.statetrack_size.restype = ctypes.c_int64
     lib.statetrack_size.argtypes = [ctypes.c_char_p]
     lib.statetrack_use.restype = ctypes.c_int64

@@ -12,17 +12,33 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from statetrack.errors import UserError
 
 library = torch.library.Library("statetrack", "FRAGMENT")
 
 
+def observed() -> bool:
+    """Whether more than the results of torch's operations counts just now.
+
+    They may be differentiated, compiled, traced, transformed or counted.
+    """
+    return bool(
+        torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+        or torch._C._is_tracing()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
 def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Define torch.ops.statetrack.<name> by its schema, on the CPU and for tracing.
 
     Returns what calls it: past torch's dispatcher, which takes longer than a small kernel, if the
-    first input is a plain tensor and nothing is differentiated or traced. Not for operators that
+    first input is a plain tensor and nobody looks on. Not for operators that
     change their inputs: the dispatcher tells autograd.
     """
     name = schema.partition("(")[0]
@@ -32,8 +48,7 @@ def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> 
     registered = getattr(torch.ops.statetrack, name)
 
     def call(*inputs: Any) -> Any:
-        plain = type(inputs[0]) is Tensor and not torch.compiler.is_compiling()
-        if plain and not torch.is_grad_enabled():
+        if type(inputs[0]) is Tensor and not observed():
             return run(*inputs)
         return registered(*inputs)
 

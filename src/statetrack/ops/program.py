@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from statetrack.ops.decode import RecurrenceStep
-from statetrack.ops.recorder import Recorder
+from statetrack.ops.recorder import NotRecordableError, Recorder
 from statetrack.ops.rms_norm.native import RMSNorm
 from statetrack.ops.selective_scan.native import SelectiveScanStep
-from statetrack.ops.short_conv.native import Part, ShortConv
+from statetrack.ops.short_conv.native import MAX_WIDTH, Part, ShortConv
 
 
 def _structure(name: str, pointers: str, integers: str = "", doubles: str = "") -> type:
@@ -47,17 +47,19 @@ class Program(Recorder):
     ) -> Tensor:
         """W x + bias + add, for x [B, in] and weight [out, in] or columns of a larger."""
         out, size = weight.shape
-        y = self._empty(out)
+        if x.shape[1] != size:
+            raise NotRecordableError(f"{x.shape[1]} features for a weight of {size}")
+        y = self.empty(out)
         sizes = {"weight_row": weight.stride(0), "rows": self.batch, "in": size, "out": out}
-        self._add("linear", Linear, x=x, weight=weight, bias=bias, add=add, y=y, **sizes)
+        self.add("linear", Linear, x=x, weight=weight, bias=bias, add=add, y=y, **sizes)
         return y
 
     def block_linear(self, x: Tensor, weight: Tensor) -> Tensor:
         """x [B, blocks * size] times the block-diagonal weight [blocks, size, size]."""
         blocks, size, _ = weight.shape
-        y = self._empty(blocks * size)
+        y = self.empty(blocks * size)
         sizes = {"rows": self.batch, "blocks": blocks, "size": size}
-        self._add("block_linear", BlockLinear, x=x, weight=weight, y=y, **sizes)
+        self.add("block_linear", BlockLinear, x=x, weight=weight, y=y, **sizes)
         return y
 
     def short_conv(
@@ -73,14 +75,16 @@ class Program(Recorder):
     ) -> tuple[list[Tensor], Tensor]:
         """`ops.short_conv` of one token x [B, D]; without a weight only what follows it there."""
         if weight is None:  # a convolution that does nothing
-            weight = torch.ones(sum(sizes), 1)
+            weight = self.made(torch.ones(sum(sizes), 1, dtype=torch.float32, device="cpu"))
         D, W = weight.shape
-        parts, after = [self._empty(size) for size in sizes], self._empty(W - 1, D)
+        if W > MAX_WIDTH or x.shape[1] != D:
+            raise NotRecordableError(f"no convolution of width {W} on {D} channels")
+        parts, after = [self.empty(size) for size in sizes], self.empty(W - 1, D)
         table = (Part * len(sizes))()
         for row, y, head in zip(table, parts, head_sizes or [0] * len(sizes), strict=True):
             row.y, row.size, row.head = y.data_ptr(), y.shape[1], head
-        self._alive.append(table)
-        self._add(
+        self._tables.append(table)
+        self.add(
             "short_conv_forward",
             ShortConv,
             x=x,
@@ -110,9 +114,9 @@ class Program(Recorder):
         self, x: Tensor, low: float, high: float, *, power: float = 1.0, stretch: float = 0.0
     ) -> Tensor:
         """low + (high - low) sigmoid(x)^power, or stretched past its ends and clipped."""
-        y = self._empty(*x.shape[1:])
+        y = self.empty(*x.shape[1:])
         ends = {"low": low, "high": high, "power": power, "stretch": stretch}
-        self._add("sigmoid_gate", SigmoidGate, x=x, y=y, count=x.numel(), **ends)
+        self.add("sigmoid_gate", SigmoidGate, x=x, y=y, count=x.numel(), **ends)
         return y
 
     def step_sizes(
@@ -126,8 +130,8 @@ class Program(Recorder):
         signed: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """delta = softplus(x + bias) [B, size], and a = exp(-exp(log_rate) delta), or 2 a - 1."""
-        delta, gate = self._empty(x.shape[1]), self._empty(x.shape[1])
-        self._add(
+        delta, gate = self.empty(x.shape[1]), self.empty(x.shape[1])
+        self.add(
             "step_sizes",
             StepSizes,
             x=x,
@@ -147,8 +151,8 @@ class Program(Recorder):
         self, x: Tensor, scale: Tensor, add: Tensor | None = None, *, heads: int
     ) -> Tensor:
         """scale x + add, for x [B, heads * size] and scale [B, heads] or [heads]."""
-        y = self._empty(x.shape[1])
-        self._add(
+        y = self.empty(x.shape[1])
+        self.add(
             "scale_heads",
             ScaleHeads,
             x=x,
@@ -172,13 +176,13 @@ class Program(Recorder):
         gate_first: bool = False,
     ) -> Tensor:
         """RMSNorm of each len(weight) numbers of x [B, D], gated as `GatedRMSNorm` is."""
-        y = self._empty(x.shape[1])
+        y = self.empty(x.shape[1])
         sizes = {"rows": x.numel() // len(weight), "size": len(weight), "eps": eps}
         if gate is None:
-            self._add("rms_norm_forward", RMSNorm, x=x, weight=weight, y=y, **sizes)
+            self.add("rms_norm_forward", RMSNorm, x=x, weight=weight, y=y, **sizes)
         else:
             sizes["gate_first"] = gate_first
-            self._add("gated_norm", GatedNorm, x=x, gate=gate, weight=weight, y=y, **sizes)
+            self.add("gated_norm", GatedNorm, x=x, gate=gate, weight=weight, y=y, **sizes)
         return y
 
     def recurrence(
@@ -201,8 +205,8 @@ class Program(Recorder):
         H] and the gate [B, H, gate_channels], with any of their dimensions behind B flattened.
         """
         B, H, K, V = state.shape
-        o, after = self._empty(H * V), self._empty(H, K, V)
-        self._add(
+        o, after = self.empty(H * V), self.empty(H, K, V)
+        self.add(
             "recurrence_step",
             RecurrenceStep,
             **{"q": q, "k": k, "v": v, "beta": beta, "gate": gate},
@@ -228,8 +232,8 @@ class Program(Recorder):
     ) -> tuple[Tensor, Tensor]:
         """y [B, D] and the next state, from `state` [B, D, N]; rates are -exp(log_rates)."""
         _, D, N = state.shape
-        y, after = self._empty(D), self._empty(D, N)
-        self._add(
+        y, after = self.empty(D), self.empty(D, N)
+        self.add(
             "selective_scan_step",
             SelectiveScanStep,
             **{"u": u, "delta": delta, "A": log_rates, "B": B, "C": C, "skip": skip, "z": z},
@@ -246,8 +250,8 @@ class Program(Recorder):
         size = k.shape[1] // heads
         names = "k_written", "v_one", "gate", "floor", "m_next"
         sizes = heads * size, heads * (size + 1), heads, heads, heads
-        made = [self._empty(n) for n in sizes]
-        self._add(
+        made = [self.empty(n) for n in sizes]
+        self.add(
             "mlstm_write",
             MLSTMWrite,
             **{"gates": gates, "k": k, "v": v, "m": m},
@@ -271,8 +275,8 @@ class Program(Recorder):
         eps: float,
     ) -> Tensor:
         """(norm(h) weight + skip c) silu(z) for o [B, heads, size + 1], h over its last column."""
-        y = self._empty(c.shape[1])
-        self._add(
+        y = self.empty(c.shape[1])
+        self.add(
             "mlstm_read",
             MLSTMRead,
             **{"o": o, "floor": floor, "weight": weight, "skip": skip, "c": c, "z": z, "y": y},

@@ -7,7 +7,10 @@ layer records them in the order of its formulas:
     y = p.linear(p.linear(x, W1), W2)
 
 where x and y stand for what comes in and goes out. `run` then puts in the addresses of the tensors
-of a step. Everything is contiguous float32 on the CPU, and nothing is differentiated.
+of a step. Everything is float32 on the CPU, and nothing is differentiated.
+
+A program reads the weights where they lie and does not keep them: who runs it sees to it that they
+are still there.
 """
 
 from __future__ import annotations
@@ -19,6 +22,10 @@ import torch
 from torch import Tensor
 
 from statetrack.ops import native
+
+
+class NotRecordableError(Exception):
+    """A step that no program can be made of."""
 
 
 class _Call(ctypes.Structure):
@@ -33,17 +40,35 @@ class Recorder:
     def __init__(self, batch: int) -> None:
         self.batch = batch
         self.threads = torch.get_num_threads()
+        self.read: list[Tensor] = []  # what it reads and did not make; until `finish`
         self._kernels: list[int] = []
         self._arguments: list[ctypes.Structure] = []
-        self._alive: list[object] = []  # what the arguments point to
+        self._tables: list[object] = []  # what arguments point to, beside tensors
+        self._made: dict[int, Tensor] = {}  # by address
         self._places: dict[int, list[tuple[ctypes.Structure, str]]] = {}  # of each address
+
+    def empty(self, *shape: int) -> Tensor:
+        """A buffer [batch, *shape], or what stands for a tensor that comes in."""
+        return self.made(torch.empty(self.batch, *shape, dtype=torch.float32, device="cpu"))
+
+    def made(self, x: Tensor) -> Tensor:
+        """Keep a tensor for the program."""
+        self._made[x.data_ptr()] = x
+        return x
 
     def finish(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Say which of the tensors stand for what comes in and goes out of each run."""
         self._inputs = [self._places.get(x.data_ptr(), []) for x in inputs]
         same = {id(x): i for i, x in enumerate(inputs)}
         # an output that is an input comes out as it went in
-        self._outputs = [(y, self._places.get(y.data_ptr(), []), same.get(id(y))) for y in outputs]
+        self._outputs = [
+            (tuple(y.shape), self._places.get(y.data_ptr(), []), same.get(id(y))) for y in outputs
+        ]
+        for _, places, at in self._outputs:
+            assert places or at is not None or 0 in _, "an output that no kernel writes"
+        for x in (*inputs, *outputs):  # each run has its own
+            self._made.pop(x.data_ptr(), None)
+        self.read.clear()
         pairs = zip(self._kernels, self._arguments, strict=True)
         calls = [_Call(kernel, ctypes.addressof(x)) for kernel, x in pairs]
         self._calls = (_Call * len(calls))(*calls)
@@ -55,11 +80,11 @@ class Recorder:
             address = x.data_ptr()
             for arguments, field in places:
                 setattr(arguments, field, address)
-        for like, places, same in self._outputs:
+        for shape, places, same in self._outputs:
             if same is not None:
                 outputs.append(inputs[same])
                 continue
-            y = torch.empty_like(like)
+            y = torch.empty(shape, dtype=torch.float32, device="cpu")
             address = y.data_ptr()
             for arguments, field in places:
                 setattr(arguments, field, address)
@@ -68,23 +93,27 @@ class Recorder:
         native.LIBRARY.statetrack_run(self._calls, len(self._calls))
         return outputs
 
-    def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(self.batch, *shape)
-
-    def _add(self, kernel: str, structure: type, **values: object) -> None:
-        """Record a kernel; a tensor is given by its address, and kept alive."""
+    def add(self, kernel: str, structure: type, **values: object) -> None:
+        """Record a kernel; a tensor is given by its address."""
         arguments = structure()
         for field, value in values.items():
             if isinstance(value, Tensor):
-                value = value.detach()
-                self._alive.append(value)
-                address = value.data_ptr()
-                if address:  # that of an empty tensor is 0
-                    self._places.setdefault(address, []).append((arguments, field))
-                value = address or None
+                value = self._address(arguments, field, value)
             if value is not None:
                 setattr(arguments, field, value)
         if hasattr(structure, "threads"):
             arguments.threads = self.threads
         self._kernels.append(native.address(kernel, arguments))
         self._arguments.append(arguments)
+
+    def _address(self, arguments: ctypes.Structure, field: str, x: Tensor) -> int | None:
+        rows = x.dim() == 2 and x.stride(1) == 1  # of a weight these may be columns of a larger
+        if not (x.is_cpu and x.dtype is torch.float32 and (rows or x.is_contiguous())):
+            raise NotRecordableError(f"{field} is not float32 on the CPU, row after row")
+        address = x.data_ptr()
+        if address == 0:  # nothing is in it
+            return None
+        if address not in self._made:
+            self.read.append(x.detach())
+        self._places.setdefault(address, []).append((arguments, field))
+        return address
