@@ -77,8 +77,10 @@ def harden(
         best = min(alone, key=lambda t: t.loss)
         start = best.candidate.model
         if not best.good:  # an exact one may be, all the same
-            counts = f"{best.wrong} answers are wrong without it, {judge.mistakes} with it"
-            mixes = f"its convolution mixes tokens ({counts})"
+            mixes = (
+                f"its convolution mixes tokens: without it {best.wrong} answers are wrong instead "
+                f"of {judge.mistakes}, with a cross-entropy of {best.loss:.2g}"
+            )
     turns = lasting(start, seen)
 
     def kept(why: str, after: float, parts: tuple[Part, ...] = ()) -> Hardened:
