@@ -2,12 +2,13 @@
 
     python benchmarks/harden.py --seeds 6000 --log runs/harden.jsonl
 
-Trains fresh seeds of six models on short sequences: parity with a plain DeltaNet (sigmoid beta,
+Trains fresh seeds of ten models on short sequences: parity with a plain DeltaNet (sigmoid beta,
 none of the measures of docs/length-generalisation.md, 600 steps, since with the demo's 300 one in
 four does not learn parity at all), parity with the demo's Mamba, the demo's S5 swaps, the same with
-Gated DeltaNet, S3 with Gated DeltaProduct and Z3 with DeltaProduct. Hardens each, measures both at
-long lengths, and prints markdown. One row of JSON per finished model goes to --log, the trained
-runs beside it; what is there already is not done again.
+Gated DeltaNet, S3 with Gated DeltaProduct and Z3 with DeltaProduct; and S5 swaps with DeltaNet and
+parity with DeltaNet, Mamba (1,000 steps: it learns more slowly) and GLA (600) with convolutions of
+width 4. Hardens each, measures both at long lengths, and prints markdown. One row of JSON per
+finished model goes to --log, the trained runs beside it; what is there already is not done again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ import torch
 import tyro
 
 from statetrack.experiments import presets
-from statetrack.layers import DeltaProductConfig, GatedDeltaNetConfig, GatedDeltaProductConfig
+from statetrack.layers import (
+    DeltaProductConfig,
+    GatedDeltaNetConfig,
+    GatedDeltaProductConfig,
+    GLAConfig,
+)
 from statetrack.tasks import make_task
 from statetrack.theory import harden
 from statetrack.theory.hardening.runs import compare, compare_automata, training_lengths
@@ -36,6 +42,10 @@ RUNS = {
     "S5 swaps, Gated DeltaNet": 2,
     "S3, Gated DeltaProduct": 2,
     "Z3, DeltaProduct": 3,
+    "S5 swaps, DeltaNet with convolution": 2,
+    "parity, DeltaNet with convolution": 4,
+    "parity, Mamba with convolution": 4,
+    "parity, GLA with convolution": 3,
 }
 
 
@@ -56,13 +66,27 @@ def config(name: str, seed: int) -> RunConfig:
         mixer = product(allow_neg_eigval=True, num_heads=2, conv_size=0)
         model = replace(run.model, vocab_size=len(task.vocab), hidden_size=32, mixer=mixer)
         return replace(run, task=task, model=model, training=replace(run.training, lr=1e-2))
+    if name == "parity, Mamba with convolution":
+        run = config("parity, Mamba", seed)
+        return replace(_convolved(run), training=replace(run.training, steps=1000))
+    if name in ("S5 swaps, DeltaNet with convolution", "parity, DeltaNet with convolution"):
+        return _convolved(config(name.removesuffix(" with convolution"), seed))
     robust = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=seed)
+    if name == "parity, GLA with convolution":
+        gla = GLAConfig(allow_neg_eigval=True, num_heads=2, conv_size=4)
+        training = replace(robust.training, saturation=0.0, steps=600)
+        return replace(robust, model=replace(robust.model, mixer=gla), training=training)
     plain = replace(robust.model.mixers[0], beta_stretch=0.0, output_norm_eps=1e-6)  # type: ignore[call-arg]
     return replace(
         robust,
         model=replace(robust.model, mixer=plain),
         training=replace(robust.training, saturation=0.0, steps=600),
     )
+
+
+def _convolved(run: RunConfig) -> RunConfig:
+    mixer = replace(run.model.mixers[0], conv_size=4)  # type: ignore[call-arg]
+    return replace(run, model=replace(run.model, mixer=mixer))
 
 
 def measure(name: str, seed: int, runs: Path) -> dict[str, Any]:

@@ -24,11 +24,11 @@ def harden(
     """Make a run's model exact, so that it goes on at any length as it does at the trained ones.
 
     For one layer of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN,
-    without convolution, in [-1,1]. What almost reflects, keeps or flips does so exactly; what is
-    almost a finite group is one. Roundings are judged on fresh sequences of the
-    training lengths alone; if none is as good as the model, nothing is written. The result is a new
-    run, which every command takes, with the automaton that the model is, if one can be read off it,
-    as automaton.json; the old run is left alone.
+    in [-1,1]. What almost reflects, keeps or flips does so exactly; what is almost a finite group
+    is one; a convolution that hardly matters is left out. Roundings are judged on fresh sequences
+    of the training lengths alone; if none is as good as the model, nothing is written. The result
+    is a new run, which every command takes, with the automaton that the model is, if one can be
+    read off it, as automaton.json; the old run is left alone.
 
     Args:
         run: a run folder.

@@ -23,7 +23,7 @@ from statetrack.theory.hardening.parts import (
     step,
     too_many,
 )
-from statetrack.theory.hardening.tokens import Seen
+from statetrack.theory.hardening.tokens import Seen, window
 
 SAFE = 2.0  # the least margin: to first order 1 would do
 
@@ -58,8 +58,10 @@ def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> Re
     at the start. The model answers tokens; before the first one of these the start has the answer
     that makes the automaton smallest. When two states are the same: see `parts`. A model
     with more than MAX_STATES, or whose answers could hang on how exactly what fades is followed,
-    has no automaton: a UserError.
+    has no automaton, nor has one with a convolution: a UserError.
     """
+    if window(model) > 1:
+        raise UserError("the model has a convolution, whose window would count as state")
     symbols = torch.from_numpy(seen.ids)[seen.recurring]
     first = torch.from_numpy(seen.ids)[~seen.recurring]
     if len(first) > 1:

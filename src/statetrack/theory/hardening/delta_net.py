@@ -42,10 +42,6 @@ def refusal(config: DeltaNetConfig) -> str | None:
     """Why such a layer cannot be hardened, if it cannot."""
     if not config.allow_neg_eigval:
         return "its eigenvalues lie in [0, 1], so that no token reflects"
-    if config.conv_size:
-        return (
-            "its keys depend on the convolution's window, and no weights set those of each window"
-        )
     if config.num_v_heads not in (None, config.num_heads):
         return "its heads share keys"
     return None

@@ -30,7 +30,7 @@ from statetrack.layers.diagonal_rnn import SHARPNESS
 from statetrack.models import SequenceModel
 from statetrack.theory.hardening.report import Candidate, Part
 from statetrack.theory.hardening.roles import Roles, assign
-from statetrack.theory.hardening.tokens import Seen, refit
+from statetrack.theory.hardening.tokens import Seen, refit, window
 
 FAR = 100.0  # exp(-FAR) is nothing beside 1, in float64 as well
 FADES = "a gate fades more slowly than training shows"
@@ -42,10 +42,6 @@ def refusal(config: MambaConfig | GLAConfig | DiagonalRNNConfig) -> str | None:
     """Why such a layer cannot be hardened, if it cannot."""
     if not config.allow_neg_eigval:
         return "its eigenvalues lie in [0, 1], so that none flips"
-    if not isinstance(config, DiagonalRNNConfig) and config.conv_size:
-        return (
-            "its gates depend on the convolution's window, and no weights set those of each window"
-        )
     return None
 
 
@@ -82,7 +78,8 @@ def read_gates(model: SequenceModel, seen: Seen) -> Tensor:
     """[n, C, N]: the diagonal of A by token, channel and, in Mamba, state of the channel."""
     layer = model.blocks[0].mixer
     assert isinstance(layer, Mamba | GLA | DiagonalRNN)
-    values = layer.transitions(seen.x[None]).values[0]
+    windows = seen.x[:, None].expand(-1, window(model), -1)  # a token, and none other before it
+    values = layer.transitions(windows).values[:, -1]
     return values if isinstance(layer, Mamba) else values.flatten(1)[..., None]
 
 

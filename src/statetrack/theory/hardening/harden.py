@@ -27,9 +27,10 @@ from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 from statetrack.theory.diagnostics.spectrum import Extremes, horizon
 from statetrack.theory.hardening import delta_net, diagonal
+from statetrack.theory.hardening.convolution import one_token
 from statetrack.theory.hardening.reflections import SLOW
 from statetrack.theory.hardening.report import Candidate, Hardened, Horizon, Part
-from statetrack.theory.hardening.tokens import Seen, independent
+from statetrack.theory.hardening.tokens import Seen, independent, window
 
 SLACK = 0.003  # nats that an exact model may lose and still be as good
 FAMILIES: dict[type[MixerConfig], ModuleType] = {
@@ -50,11 +51,11 @@ def harden(
     """Make a trained model exact, so that it goes on for ever as it does at the training lengths.
 
     For one layer of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN,
-    without convolution and with `allow_neg_eigval`. Several roundings are tried. Of those that
-    are as good on `validation` (no more mistakes, and a cross-entropy at most SLACK greater) the
-    one is taken that leaves least inexact. If none is, the model is kept. The result is an ordinary
-    model, exact for the tokens of `validation`; what it does with others is arbitrary. The given
-    model is not changed.
+    with `allow_neg_eigval`. A convolution is first replaced by one that looks at one token, or by
+    none. Several roundings are tried. Of those that are as good on `validation` (no more mistakes,
+    and a cross-entropy at most SLACK greater) the one is taken that leaves least inexact. If none
+    is, the model is kept. The result is an ordinary model, exact for the tokens of `validation`;
+    what it does with others is arbitrary. The given model is not changed.
 
     Args:
         model: a trained model.
@@ -70,7 +71,17 @@ def harden(
     wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
     seen = Seen.of(wide, validation)
     judge = _Judge(model, validation)
-    turns = lasting(wide, seen)
+    start, mixes = wide, None
+    if window(wide) > 1:
+        alone = [judge.try_(Candidate(m, {}, (), (0, 0))) for m in one_token(wide, seen)]
+        best = min(alone, key=lambda t: t.loss)
+        start = best.candidate.model
+        if not best.good:  # an exact one may be, all the same
+            mixes = (
+                f"its convolution mixes tokens: without it {best.wrong} answers are wrong instead "
+                f"of {judge.mistakes}, with a cross-entropy of {best.loss:.2g}"
+            )
+    turns = lasting(start, seen)
 
     def kept(why: str, after: float, parts: tuple[Part, ...] = ()) -> Hardened:
         losses = judge.before, after
@@ -79,19 +90,21 @@ def harden(
     if not independent(seen.x):
         why = f"the embeddings of its {len(seen.ids)} tokens are not independent"
         return kept(why, judge.before)
-    tried = [judge.try_(c) for c in family.candidates(wide, seen, orders)]
+    tried = [judge.try_(c) for c in family.candidates(start, seen, orders)]
     if not tried:
-        return kept("no part of it comes near enough to an exact one", judge.before)
+        return kept(mixes or "no part of it comes near enough to an exact one", judge.before)
     if not any(t.good for t in tried):
         tried += [judge.try_(c) for t in tried for c in t.candidate.fewer()]
     good = [t for t in tried if t.good]
     if not good:
         best = min(tried, key=lambda t: t.loss)
-        why = "every exact model tried is worse at the training lengths"
+        why = mixes or "every exact model tried is worse at the training lengths"
         return kept(why, best.loss, best.candidate.parts)
     best = judge.least(min(good, key=lambda t: (t.candidate.inexact, t.loss)))
     best = next((t for t in map(judge.try_, best.candidate.steadier()) if t.good), best)
     made, settings = best.rounded, best.candidate.settings
+    if start is not wide:
+        settings = {"delay": window(start) - 1, **settings}
     return Hardened(
         made,
         family.ideal(best.candidate.model, seen),
@@ -112,6 +125,7 @@ class _Tried(NamedTuple):
     candidate: Candidate
     rounded: SequenceModel
     loss: float
+    wrong: int  # answers
     good: bool  # as good as the trained model
 
 
@@ -127,7 +141,8 @@ class _Judge:
         """Measure a candidate."""
         made = copy.deepcopy(candidate.model).to(self.dtype)
         loss, wrong = _score(made, self.batch)
-        return _Tried(candidate, made, loss, loss <= self.before + SLACK and wrong <= self.mistakes)
+        good = loss <= self.before + SLACK and wrong <= self.mistakes
+        return _Tried(candidate, made, loss, wrong, good)
 
     def least(self, tried: _Tried) -> _Tried:
         """The same, if it is good, with no more parts that remember something than it takes."""
@@ -169,9 +184,10 @@ def lasting(model: SequenceModel, seen: Seen) -> Horizon | None:
 
     A part, a head or a channel, lasts as long as with the token that wears it out most.
     """
-    (transition,) = model.transitions(torch.from_numpy(seen.ids)[seen.recurring][None])
+    ids = torch.from_numpy(seen.ids)[seen.recurring]
+    (transition,) = model.transitions(ids[:, None].expand(-1, window(model)))
     assert transition is not None
-    values = transition.eigvals()[0].numpy()  # [n, ..., eigenvalues]
+    values = transition.eigvals()[:, -1].numpy()  # [n, ..., eigenvalues]
     if isinstance(transition, Diagonal):
         values = values[..., None]
     parts = values.reshape(len(values), -1, values.shape[-1]).swapaxes(0, 1)  # [P, n, eigenvalues]

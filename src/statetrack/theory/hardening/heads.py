@@ -20,6 +20,7 @@ from torch import Tensor
 from statetrack.layers import DeltaNet, GatedDeltaNet
 from statetrack.models import SequenceModel
 from statetrack.ops.l2_norm import l2_normalize
+from statetrack.theory.hardening.outputs import said, say
 from statetrack.theory.hardening.reflections import Head
 from statetrack.theory.hardening.tokens import Seen, refit
 
@@ -27,7 +28,6 @@ LEAST = -0.25  # a value that SiLU takes with room to spare: its least is -0.278
 LONG = 1e4  # of a key before it is normalised, so that the normalisation's epsilon is nothing
 STRETCH = 0.1  # where the trained layer had none
 NO_STEP = -60.0  # softplus of it: a gate of 1
-NEAR = 1e-4  # how much it counts that the output projection stays as it was
 LOUDEST = 0.999  # the size that a head without memory has at most beside that of its norm's output
 
 
@@ -49,21 +49,17 @@ class Heard(NamedTuple):
     """What a layer does with some sequences [B, T] of tokens."""
 
     normed: Tensor  # [B, T, H, V]: from the heads' norm, before its weight
-    mixed: Tensor  # [B, T, H V]: into the output projection
-    out: Tensor  # [B, T, D]: from it
+    out: Tensor  # [B, T, D]: from the layer
 
 
 @torch.no_grad()
 def listen(model: SequenceModel, seen: Seen) -> Heard:
     """Run a model on the sequences that were seen."""
     layer, heard = layer_of(model), []
-    with (
-        layer.norm.register_forward_pre_hook(lambda _, args: heard.append(args[0])),
-        layer.o_proj.register_forward_hook(lambda _, args, out: heard.extend((*args, out))),
-    ):
-        model(seen.tokens)
-    o, mixed, out = heard
-    return Heard(F.rms_norm(o, o.shape[-1:], eps=layer.config.output_norm_eps), mixed, out)
+    with layer.norm.register_forward_pre_hook(lambda _, args: heard.append(args[0])):
+        out = said(model, seen).out
+    (o,) = heard
+    return Heard(F.rms_norm(o, o.shape[-1:], eps=layer.config.output_norm_eps), out)
 
 
 def without_memory(head: Head, says: Tensor) -> Head:
@@ -78,16 +74,9 @@ def without_memory(head: Head, says: Tensor) -> Head:
 def write_model(
     model: SequenceModel, seen: Seen, before: Heard, heads: list[Head], steadier: float
 ) -> SequenceModel:
-    """The model with these heads, whose output projection says what was said before.
-
-    That is by least squares: what one head tells no longer, others may know as well.
-    """
+    """The model with these heads, whose output projection says what was said before."""
     made = write_heads(model, seen, heads, steadier)
-    here = seen.place >= 0
-    mixed = listen(made, seen).mixed[here]
-    weight = layer_of(made).o_proj.weight
-    gram = mixed.T @ mixed + NEAR * len(mixed) * torch.eye(mixed.shape[1]).double()
-    weight += torch.linalg.solve(gram, mixed.T @ (before.out[here] - mixed @ weight.T)).T
+    say(made, seen, before.out)
     return made
 
 
@@ -113,7 +102,7 @@ def write_heads(
     made.load_state_dict(model.state_dict())
     layer = layer_of(made)
     q_rows, k_rows, v_rows = layer.qkv_proj.weight.split(layer.sizes)
-    k, length = _before_norm(torch.stack([head.k for head in heads], 1), layer.qk_silu)
+    k, length = before_norm(torch.stack([head.k for head in heads], 1), layer.qk_silu)
     beta = torch.stack([head.beta for head in heads], 1)
     n = len(seen.ids)
     k_rows.copy_(refit(k_rows, seen.x, k.reshape(n, -1)))
@@ -132,7 +121,7 @@ def write_heads(
 
 @torch.no_grad()
 def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
-    """The model with keys of length 1: see `_before_norm`. It has no SiLU on q and k."""
+    """The model with keys of length 1: see `before_norm`. It has no SiLU on q and k."""
     if not layer_of(model).qk_silu:
         return model
     made = copy.deepcopy(model)
@@ -156,7 +145,7 @@ def _values(head: Head, eps: float) -> Tensor:
     return says * (head.k.shape[1] * eps / (1 - size)).sqrt()
 
 
-def _before_norm(k: Tensor, silu: bool) -> tuple[Tensor, Tensor]:
+def before_norm(k: Tensor, silu: bool) -> tuple[Tensor, Tensor]:
     """What gives keys k [..., K] when it is normalised, SiLU before if there is one; their length.
 
     After SiLU no number is below -0.278, so that such keys stay short beside the normalisation's

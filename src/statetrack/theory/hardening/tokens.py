@@ -44,12 +44,22 @@ class Seen:
         told = torch.from_numpy(recurring), torch.tensor(counts).double(), x
         return cls(ids, *told, torch.from_numpy(tokens), torch.from_numpy(place))
 
-    def average(self, values: Tensor) -> Tensor:
-        """The means [n, ...] of values [B, T, ...] by token."""
-        here = self.place >= 0
-        values, place = values[here], self.place[here]
+    def average(self, values: Tensor, delay: int = 0) -> Tensor:
+        """The means [n, ...] of values [B, T, ...] by token, or by the one so many before it.
+
+        Of a token that has none so many after it: 0.
+        """
+        here = self.place[:, delay:] >= 0
+        values, place = values[:, delay:][here], self.place[:, : here.shape[1]][here]
         sums = values.new_zeros(len(self.ids), *values.shape[1:]).index_add_(0, place, values)
-        return (sums.flatten(1) / place.bincount(minlength=len(self.ids))[:, None]).view_as(sums)
+        counts = place.bincount(minlength=len(self.ids)).clamp(min=1)
+        return sums / counts.view(-1, *[1] * (sums.ndim - 1))
+
+
+def window(model: SequenceModel) -> int:
+    """How many tokens the convolution of the model's only layer looks at; 1 if there is none."""
+    conv = getattr(model.blocks[0].mixer, "conv", None)
+    return conv.width if conv else 1
 
 
 def independent(inputs: Tensor) -> bool:
