@@ -78,7 +78,8 @@ class Compared:
         if self.reading is None:
             return f"No automaton: {self.why}."
         states = (
-            f"Followed state by state the model is an automaton of {self.reading.dfa.states} states"
+            "Before its weights are rounded to float32, the model is an automaton of "
+            f"{self.reading.dfa.states} states"
         )
         if self.is_the_tasks is None:
             return f"{states}; {self.why}."
