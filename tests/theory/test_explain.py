@@ -152,7 +152,7 @@ def test_cascades_that_explode(monkeypatch: pytest.MonkeyPatch) -> None:
     found = explain("a*b*a*b*")
     assert found.properties is not None
     assert (found.cascade, found.net) == (None, None)
-    assert "left out, the cascade and network: method 'holonomy'" in str(found)
+    assert "left out, the cascade and network: no method has a cascade" in str(found)
     assert "more than 3 contexts" in str(found)
 
 
