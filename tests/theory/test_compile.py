@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from statetrack.automata import DFA, from_regex, group
 from statetrack.errors import UserError
 from statetrack.theory import CompiledRNN, compile, decompose
 from statetrack.theory.decomposition import METHODS
+from statetrack.theory.layers import Layer
+from statetrack.theory.targets import HouseholderLayer
 from tests.theory.languages import (
     LANGUAGES,
     ONE_LAYER,
@@ -41,7 +45,7 @@ def test_named_languages(name: str, target: str) -> None:
         net = compile(LANGUAGES[name], target, delay=delay)
         proof = net.prove()
         assert proof.holds, proof
-        assert "float32 and bfloat16" in proof.claim
+        assert "token by token and in chunks, in float32 and bfloat16" in proof.claim
         assert net.certificate()["exact"]
         for dtype in FORMATS:
             check_word(net.to(dtype), 2_000)
@@ -188,6 +192,48 @@ def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
     word = net.dfa.encode(proof.counterexample)[None]
     assert net(torch.tensor(word))[0, -1] != net.dfa.run(word)[0, -1]
     assert "instead of" in str(proof)
+
+
+@pytest.mark.parametrize("target", ["householder", "diagonal"])
+def test_a_chunk_that_is_wrong_is_found(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token by token everything is right, words at once are not."""
+    name = "contains aba"
+    net = compile(LANGUAGES[name], target)
+    kind = type(net.stack[-1])
+    real = kind.run
+
+    def spoilt(self: Layer, contexts: torch.Tensor, *args: Any) -> Any:
+        readings, last = real(self, contexts, *args)
+        if contexts.shape[1] > 40:
+            readings = readings.clone()
+            readings[:, 40] = 3 - readings[:, 40]  # the other of two states
+        return readings, last
+
+    monkeypatch.setattr(kind, "run", spoilt)
+    proof = net.prove()
+    assert proof.counterexample is not None
+    assert 41 <= len(proof.counterexample) <= 41 + net.dfa.states
+    assert "at once" in proof.reason
+
+
+def test_without_a_certificate_the_claim_is_for_single_tokens() -> None:
+    net = compile("S3", "householder")
+    keys, betas = net.stack[0].tables()["keys"], net.stack[0].tables()["betas"]
+    keys[betas == 0] = 0.5  # makes no difference, but is no integer
+    assert not net.certificate()["exact"]
+    proof = net.prove()
+    assert proof.holds
+    assert "does, token by token, in float32" in proof.claim
+    # nor has a factor that expands, though what it makes of the whole is of norm 1
+    net = compile("Z2", "householder")
+    layer = net.stack[0]
+    assert isinstance(layer, HouseholderLayer)
+    assert net.certificate()["exact"]
+    for name, table in layer.tables().items():
+        again = torch.cat([table, table], 1) if name != "gates" else table
+        layer.register_buffer(name, again)
+    layer.betas[1] = torch.tensor([-1.0, 3.0])[: layer.betas.shape[1]]
+    assert not net.certificate()["exact"]
 
 
 def test_a_spoilt_start_is_refuted_by_the_empty_word() -> None:
