@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from statetrack.automata import from_regex
 from statetrack.theory import load
+from statetrack.theory.words import encode
 from statetrack.training import Run
 from tests.conftest import Command
 from tests.training.refusal import Refused
@@ -38,7 +39,9 @@ def test_explain_for_programs(command: Command) -> None:
     data = json.loads(out)
     assert data["kind"] == "word problem of a group"
     assert data["properties"]["subgroup_orders"] == [6]
-    assert [e["theorem"] for e in data["excluded"]] == ["Theorem 1", "Theorem 2", "Theorem 2"]
+    assert [e["theorem"] for e in data["excluded"]] == [
+        "Theorem 1", "Proposition 1.3", "Theorem 2", "Theorem 2"
+    ]  # fmt: skip
     assert data["sufficient"]["householder_factors"] == [2]
     assert "minimal DFA: 6 states" in err
 
@@ -182,6 +185,16 @@ def test_a_compiled_folder_can_be_moved(
 )
 def test_refusals(refused: Refused, args: list[str], says: list[str]) -> None:
     refused(*args, says=says)
+
+
+def test_numbers_of_several_digits_are_not_split(command: Command, refused: Refused) -> None:
+    assert command("compile", "Z60", "--out", "net").code == 0
+    for word in ("123", "77", "59 1 60"):
+        refused("run", "net", word, says=[f"symbol of {word!r}", f"{word.split()[-1]!r}"])
+    rows = json.loads(command("run", "net", "12 3", "--json", "-").out)["words"]
+    assert rows[0]["output"] == "15"
+    assert encode("aab", ("PAD", "a", "b", "q0"), "token") == [1, 1, 2]
+    assert encode("a PAD", ("PAD", "a", "b", "q0"), "token") == [1, 0]
 
 
 def test_unknown_letters_and_spoilt_folders(

@@ -97,6 +97,11 @@ def holds_tables(folder: Path) -> bool:
     return (folder / TABLES).is_file()
 
 
+def is_compiled(folder: Path) -> bool:
+    """Whether `compile` has written a folder, rather than training."""
+    return (folder / ABOUT).is_file()
+
+
 def load(folder: Path | str) -> CompiledRNN | CompiledModel:
     """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
     folder = Path(folder)
