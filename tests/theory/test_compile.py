@@ -10,7 +10,7 @@ import torch
 
 from statetrack.automata import DFA, from_regex, group
 from statetrack.errors import UserError
-from statetrack.theory import CompiledRNN, compile, decompose
+from statetrack.theory import CompiledRNN, compile, decompose, stages
 from statetrack.theory.decomposition import METHODS
 from statetrack.theory.layers import Layer
 from statetrack.theory.targets import HouseholderLayer
@@ -277,6 +277,34 @@ def test_bfloat16_holds_integers_up_to_256() -> None:
     proof = net.prove()
     assert proof.holds
     assert "bfloat16" not in proof.claim
+    check_word(net, 600)
+    with pytest.raises(UserError, match=r"bfloat16 holds integers up to 256.*reads.*257.*float32"):
+        net.to(torch.bfloat16)
+    with pytest.raises(UserError, match="bfloat16 holds"):
+        torch.nn.Sequential(net).bfloat16()
+    with pytest.raises(UserError, match="bfloat16 holds"):
+        compile(net.dfa, dtype=torch.bfloat16)
+    assert net.stack[0].H0.dtype is torch.float32  # nothing has changed
+    check_word(net.double(), 600)
+
+
+def test_limits_come_before_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "MAX_CELLS", 300)
+    for text in ("(abc)*", "Z5", "(a|b)*aba(a|b)*"):
+        compile(text)
+    with pytest.raises(
+        UserError, match=r"2 contexts, 20 axes and 21 states.* 800 numbers; at most"
+    ):
+        compile("a" * 18 + "b?")
+    monkeypatch.setattr(stages, "MAX_CELLS", 120)  # a memory of the old state doubles the axes
+    compile("(a|b)*aba(a|b)*", "householder", "banned")
+    with pytest.raises(UserError, match=r"8 axes and 20 states has.*at most 120"):
+        compile("(a|b)*aba(a|b)*", "householder", "banned", delay="state")
+    # what would take terabytes is refused all the same
+    cycle = (np.arange(3_000_000) + 1) % 3_000_000
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="3,000,000 axes"):
+        stages._on_states(DFA(("a",), cycle[:, None], 0, cycle == 0), len(cycle))
 
 
 def refusals() -> list[tuple[dict[str, object], str]]:
@@ -285,6 +313,7 @@ def refusals() -> list[tuple[dict[str, object], str]]:
         ({"language": "(ab)*", "target": "gpu"}, "target must be one of auto, dense"),
         ({"language": "(ab)*", "method": "none"}, "method must be one of"),
         ({"language": "(ab)*", "delay": "none"}, "delay must be one of shift, state"),
+        ({"language": "(ab)*", "dtype": torch.int64}, "floating-point type.*got torch.int64"),
         ({"language": 3}, "a language is a regular expression.*got int"),
         (
             {"language": star_free, "target": "diagonal", "method": "banned"},
@@ -294,7 +323,7 @@ def refusals() -> list[tuple[dict[str, object], str]]:
             {"language": star_free, "target": "diagonal", "delay": "state"},
             "delay 'state'.*delay 'shift' can do without",
         ),
-        ({"language": "Z509"}, "509 contexts and 509 axes.*fewer symbols"),
+        ({"language": "Z509"}, "509 contexts, 509 axes.*fewer symbols"),
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from statetrack.theory import compile, decomposition, frames
-from statetrack.theory.compiler import MAX_CELLS
+from statetrack.theory.stages import MAX_CELLS
 from tests.conftest import ROOT
 from tests.theory.languages import LANGUAGES
 

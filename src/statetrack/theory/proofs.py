@@ -139,16 +139,12 @@ def _steps(layer: Layer, backend: str) -> Bools:
 
 def _formats(net: CompiledRNN) -> list[torch.dtype]:
     """The number types that hold all readings."""
-    return [dtype for dtype, most in MAX_INTEGER.items() if _largest(net) <= most]
+    return [dtype for dtype, most in MAX_INTEGER.items() if net.largest_reading <= most]
 
 
 def type_name(dtype: torch.dtype) -> str:
     """As people call it."""
     return str(dtype).removeprefix("torch.")
-
-
-def _largest(net: CompiledRNN) -> float:
-    return max(float(layer.expected.abs().max()) for layer in net.stack)
 
 
 def certificate(net: CompiledRNN) -> dict[str, Any]:
@@ -171,7 +167,7 @@ def certificate(net: CompiledRNN) -> dict[str, Any]:
     return {
         "integer_entries": integers,
         "largest_norm": max(norms),
-        "largest_reading": _largest(net),
+        "largest_reading": net.largest_reading,
         "fresh_writes": fresh,
         "exact": integers and fresh and max(norms) <= 1 + NORM_SLACK,
         "formats": [*map(type_name, _formats(net))],
