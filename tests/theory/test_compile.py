@@ -17,6 +17,7 @@ from statetrack.theory.targets import HouseholderLayer
 from tests.theory.languages import (
     LANGUAGES,
     ONE_LAYER,
+    SHORTER,
     STAR_FREE,
     lively_word,
     random_dfa,
@@ -55,7 +56,10 @@ def test_named_languages(name: str, target: str) -> None:
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_long_words(name: str, dtype: torch.dtype) -> None:
     net = compile(LANGUAGES[name], dtype=dtype)
-    assert (len(net.layers) == 1) == (name in ONE_LAYER)
+    assert (len(net.layers) == 1) == (name in ONE_LAYER and name not in SHORTER)
+    assert (len(compile(LANGUAGES[name], "householder").layers) == 1) == (name in ONE_LAYER)
+    target = "diagonal" if name in STAR_FREE else "householder"
+    assert {layer.target for layer in net.stack} == {target}
     check_word(net, 1_000_000 if name in MILLION else 100_000)
 
 

@@ -15,12 +15,10 @@ from statetrack.ops.delta_rule.chunk import MAX_CHUNK
 from statetrack.theory import CompiledModel, compile, model_proofs
 from statetrack.theory import model as model_module
 from statetrack.theory.hub import hub_swaps
-from tests.theory.languages import LANGUAGES, ONE_LAYER, lively_word, random_dfa
+from tests.theory.languages import LANGUAGES, ONE_LAYER, SHORTER, lively_word, random_dfa
 
 TARGET = "gated_deltaproduct"
 FORMATS = (torch.float32, torch.bfloat16)
-# of several layers, for sinks as the vector 0 take projectors
-CASCADES = ("(ab)*", "Tomita 2", "Dyck")
 LARGE = ("S5", "A5", "D12", "Z60", "Tomita 3", "Dyck", "arithmetic modulo 5")  # slow in bfloat16
 
 
@@ -40,7 +38,7 @@ def test_named_languages(name: str) -> None:
     assert facts["formats"] == ["float32", "bfloat16"]
     assert facts["whole_products"]
     assert facts["longest_chunk"] >= 8 * MAX_CHUNK
-    one_block = name in ONE_LAYER and name not in CASCADES
+    one_block = name in ONE_LAYER and name not in SHORTER  # which take projectors
     assert (net.model.config.num_layers == 1) == one_block
     check_word(net, 100_000)
     net.model.to(torch.bfloat16)
