@@ -175,6 +175,7 @@ def test_a_spoilt_table_is_refuted_by_a_word(name: str, target: str, delay: str)
         place = int(rng.integers(len(table)))
         table[place] = 0 if table[place] else 0.5
         proof = net.prove()
+        assert proof.holds == (not goes_astray(net))
         if proof.holds:  # the entry makes no difference, such as the key of a beta that is 0
             check_word(net, 500)
             continue
@@ -186,6 +187,30 @@ def test_a_spoilt_table_is_refuted_by_a_word(name: str, target: str, delay: str)
         assert wrong or result.deviation > 0
         assert "layer" in proof.reason
     assert refuted >= 4
+
+
+def goes_astray(net: CompiledRNN) -> bool:
+    """Whether A h + B is not the next codeword in some step that can be reached, one by one."""
+    tables = []
+    for layer in net.stack:
+        h = layer.A[:, None] @ layer.codewords + layer.B[:, None]  # [contexts, S, n, V]
+        right = (h == layer.codewords[layer.moves]).flatten(2).all(2)
+        current = layer.current(np.arange(layer.moves.shape[1]))
+        tables.append((layer.moves.tolist(), right.tolist(), layer.out[:, current].tolist()))
+    start = tuple(layer.start for layer in net.stack)
+    seen, pending = {start}, [start]
+    for states in pending:  # grows while it is read
+        for context in net.first.tolist():
+            after = []
+            for (moves, right, out), state in zip(tables, states, strict=True):
+                if not right[context][state]:
+                    return True
+                after.append(moves[context][state])
+                context = out[context][state]
+            if tuple(after) not in seen:
+                seen.add(tuple(after))
+                pending.append(tuple(after))
+    return False
 
 
 def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
