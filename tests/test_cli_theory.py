@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from statetrack.automata import from_regex
 from statetrack.theory import load
+from statetrack.theory.words import encode
 from statetrack.training import Run
 from tests.conftest import Command
 from tests.training.refusal import Refused
+
+Spoil = Callable[[torch.Tensor], torch.Tensor]
 
 # -- explain --------------------------------------------------------------------------------------
 
@@ -38,7 +42,9 @@ def test_explain_for_programs(command: Command) -> None:
     data = json.loads(out)
     assert data["kind"] == "word problem of a group"
     assert data["properties"]["subgroup_orders"] == [6]
-    assert [e["theorem"] for e in data["excluded"]] == ["Theorem 1", "Theorem 2", "Theorem 2"]
+    assert [e["theorem"] for e in data["excluded"]] == [
+        "Theorem 1", "Proposition 1.3", "Theorem 2", "Theorem 2"
+    ]  # fmt: skip
     assert data["sufficient"]["householder_factors"] == [2]
     assert "minimal DFA: 6 states" in err
 
@@ -184,6 +190,16 @@ def test_refusals(refused: Refused, args: list[str], says: list[str]) -> None:
     refused(*args, says=says)
 
 
+def test_numbers_of_several_digits_are_not_split(command: Command, refused: Refused) -> None:
+    assert command("compile", "Z60", "--out", "net").code == 0
+    for word in ("123", "77", "59 1 60"):
+        refused("run", "net", word, says=[f"symbol of {word!r}", f"{word.split()[-1]!r}"])
+    rows = json.loads(command("run", "net", "12 3", "--json", "-").out)["words"]
+    assert rows[0]["output"] == "15"
+    assert encode("aab", ("PAD", "a", "b", "q0"), "token") == [1, 1, 2]
+    assert encode("a PAD", ("PAD", "a", "b", "q0"), "token") == [1, 0]
+
+
 def test_unknown_letters_and_spoilt_folders(
     command: Command, refused: Refused, tmp_path: Path
 ) -> None:
@@ -206,3 +222,54 @@ def test_unknown_letters_and_spoilt_folders(
     about.write_text(json.dumps(good))
     os.truncate("net/tables.safetensors", 20)
     refused("run", "net", "ab", says=["cannot read net/tables.safetensors"])
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "says"),
+    [
+        ("layers.0.moves", lambda x: x + 7, "must lie in 0..1; got 7 to 8"),
+        ("layers.0.out", lambda x: -1 - x, "must lie in 0.."),
+        ("layers.0.numbers", lambda x: x.int(), "must have type torch.int64; got torch.int32"),
+        ("layers.0.gates", lambda x: x.long(), "must have a floating-point type"),
+        ("layers.0.values", lambda x: x / 0, "must have finite numbers only"),
+        ("layers.0.H0", lambda x: x.double(), "mixes number types: torch.float32, torch.float64"),
+    ],
+)
+def test_tables_that_are_none(
+    command: Command, refused: Refused, name: str, spoil: Spoil, says: str
+) -> None:
+    assert command("compile", "a*b*", "--out", "net").code == 0
+    tables = load_file("net/tables.safetensors")
+    tables[name] = spoil(tables[name])
+    save_file(tables, "net/tables.safetensors")
+    refused("run", "net", "ab", says=["net/tables.safetensors", says])
+
+
+def test_tables_that_overflow_are_no_traceback(command: Command, tmp_path: Path) -> None:
+    net = tmp_path / "net"
+    assert command("compile", "parity", "--out", net, "--target", "householder").code == 0
+    tables = load_file(net / "tables.safetensors")
+    tables["layers.0.betas"] += 3e38
+    save_file(tables, net / "tables.safetensors")
+    assert command("run", net, "1" * 50).code == 0
+
+
+def test_large_figures_do_not_cost_the_json(command: Command, tmp_path: Path) -> None:
+    data, figure = tmp_path / "data.json", tmp_path / "figure.png"
+    code, _, err = command("explain", "Z60", "--json", data, "--figure", figure)
+    assert code == 2
+    assert "at most 24 states; this DFA has 60" in err
+    assert json.loads(data.read_text())["states"] == 60
+
+
+def test_what_cannot_be_saved_leaves_no_folder(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("statetrack.theory.folders.write_json", full)
+    for target in ("auto", "gated_deltaproduct"):
+        code, _, _ = command("compile", "a*b*", "--out", tmp_path / "net", "--target", target)
+        assert code != 0
+        assert not (tmp_path / "net").exists()

@@ -37,10 +37,10 @@ def explain(
     with console.status("decomposing"):
         explanation = explain_language(language)
     console.print(str(explanation), markup=False, soft_wrap=True)
+    write_result(json, explanation.to_dict())  # first, for a figure may have too many states
     if figure is not None:
         with console.status("drawing"):
             explanation.plot(figure)
-    write_result(json, explanation.to_dict())
 
 
 def compile_language(

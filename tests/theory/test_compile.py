@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from statetrack.automata import DFA, from_regex, group
 from statetrack.errors import UserError
-from statetrack.theory import CompiledRNN, compile, decompose
+from statetrack.theory import CompiledRNN, compile, decompose, stages
 from statetrack.theory.decomposition import METHODS
+from statetrack.theory.layers import Layer
+from statetrack.theory.targets import HouseholderLayer
 from tests.theory.languages import (
     LANGUAGES,
     ONE_LAYER,
+    SHORTER,
     STAR_FREE,
     lively_word,
     random_dfa,
@@ -41,7 +46,7 @@ def test_named_languages(name: str, target: str) -> None:
         net = compile(LANGUAGES[name], target, delay=delay)
         proof = net.prove()
         assert proof.holds, proof
-        assert "float32 and bfloat16" in proof.claim
+        assert "token by token and in chunks, in float32 and bfloat16" in proof.claim
         assert net.certificate()["exact"]
         for dtype in FORMATS:
             check_word(net.to(dtype), 2_000)
@@ -51,7 +56,10 @@ def test_named_languages(name: str, target: str) -> None:
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_long_words(name: str, dtype: torch.dtype) -> None:
     net = compile(LANGUAGES[name], dtype=dtype)
-    assert (len(net.layers) == 1) == (name in ONE_LAYER)
+    assert (len(net.layers) == 1) == (name in ONE_LAYER and name not in SHORTER)
+    assert (len(compile(LANGUAGES[name], "householder").layers) == 1) == (name in ONE_LAYER)
+    target = "diagonal" if name in STAR_FREE else "householder"
+    assert {layer.target for layer in net.stack} == {target}
     check_word(net, 1_000_000 if name in MILLION else 100_000)
 
 
@@ -167,6 +175,7 @@ def test_a_spoilt_table_is_refuted_by_a_word(name: str, target: str, delay: str)
         place = int(rng.integers(len(table)))
         table[place] = 0 if table[place] else 0.5
         proof = net.prove()
+        assert proof.holds == (not goes_astray(net))
         if proof.holds:  # the entry makes no difference, such as the key of a beta that is 0
             check_word(net, 500)
             continue
@@ -180,6 +189,30 @@ def test_a_spoilt_table_is_refuted_by_a_word(name: str, target: str, delay: str)
     assert refuted >= 4
 
 
+def goes_astray(net: CompiledRNN) -> bool:
+    """Whether A h + B is not the next codeword in some step that can be reached, one by one."""
+    tables = []
+    for layer in net.stack:
+        h = layer.A[:, None] @ layer.codewords + layer.B[:, None]  # [contexts, S, n, V]
+        right = (h == layer.codewords[layer.moves]).flatten(2).all(2)
+        current = layer.current(np.arange(layer.moves.shape[1]))
+        tables.append((layer.moves.tolist(), right.tolist(), layer.out[:, current].tolist()))
+    start = tuple(layer.start for layer in net.stack)
+    seen, pending = {start}, [start]
+    for states in pending:  # grows while it is read
+        for context in net.first.tolist():
+            after = []
+            for (moves, right, out), state in zip(tables, states, strict=True):
+                if not right[context][state]:
+                    return True
+                after.append(moves[context][state])
+                context = out[context][state]
+            if tuple(after) not in seen:
+                seen.add(tuple(after))
+                pending.append(tuple(after))
+    return False
+
+
 def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
     net = compile(LANGUAGES["arithmetic modulo 5"])
     net.stack[0].out[0] = net.stack[0].out[0].roll(1)
@@ -188,6 +221,48 @@ def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
     word = net.dfa.encode(proof.counterexample)[None]
     assert net(torch.tensor(word))[0, -1] != net.dfa.run(word)[0, -1]
     assert "instead of" in str(proof)
+
+
+@pytest.mark.parametrize("target", ["householder", "diagonal"])
+def test_a_chunk_that_is_wrong_is_found(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Token by token everything is right, words at once are not."""
+    name = "contains aba"
+    net = compile(LANGUAGES[name], target)
+    kind = type(net.stack[-1])
+    real = kind.run
+
+    def spoilt(self: Layer, contexts: torch.Tensor, *args: Any) -> Any:
+        readings, last = real(self, contexts, *args)
+        if contexts.shape[1] > 40:
+            readings = readings.clone()
+            readings[:, 40] = 3 - readings[:, 40]  # the other of two states
+        return readings, last
+
+    monkeypatch.setattr(kind, "run", spoilt)
+    proof = net.prove()
+    assert proof.counterexample is not None
+    assert 41 <= len(proof.counterexample) <= 41 + net.dfa.states
+    assert "at once" in proof.reason
+
+
+def test_without_a_certificate_the_claim_is_for_single_tokens() -> None:
+    net = compile("S3", "householder")
+    keys, betas = net.stack[0].tables()["keys"], net.stack[0].tables()["betas"]
+    keys[betas == 0] = 0.5  # makes no difference, but is no integer
+    assert not net.certificate()["exact"]
+    proof = net.prove()
+    assert proof.holds
+    assert "does, token by token, in float32" in proof.claim
+    # nor has a factor that expands, though what it makes of the whole is of norm 1
+    net = compile("Z2", "householder")
+    layer = net.stack[0]
+    assert isinstance(layer, HouseholderLayer)
+    assert net.certificate()["exact"]
+    for name, table in layer.tables().items():
+        again = torch.cat([table, table], 1) if name != "gates" else table
+        layer.register_buffer(name, again)
+    layer.betas[1] = torch.tensor([-1.0, 3.0])[: layer.betas.shape[1]]
+    assert not net.certificate()["exact"]
 
 
 def test_a_spoilt_start_is_refuted_by_the_empty_word() -> None:
@@ -231,6 +306,34 @@ def test_bfloat16_holds_integers_up_to_256() -> None:
     proof = net.prove()
     assert proof.holds
     assert "bfloat16" not in proof.claim
+    check_word(net, 600)
+    with pytest.raises(UserError, match=r"bfloat16 holds integers up to 256.*reads.*257.*float32"):
+        net.to(torch.bfloat16)
+    with pytest.raises(UserError, match="bfloat16 holds"):
+        torch.nn.Sequential(net).bfloat16()
+    with pytest.raises(UserError, match="bfloat16 holds"):
+        compile(net.dfa, dtype=torch.bfloat16)
+    assert net.stack[0].H0.dtype is torch.float32  # nothing has changed
+    check_word(net.double(), 600)
+
+
+def test_limits_come_before_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "MAX_CELLS", 300)
+    for text in ("(abc)*", "Z5", "(a|b)*aba(a|b)*"):
+        compile(text)
+    with pytest.raises(
+        UserError, match=r"2 contexts, 20 axes and 21 states.* 800 numbers; at most"
+    ):
+        compile("a" * 18 + "b?")
+    monkeypatch.setattr(stages, "MAX_CELLS", 120)  # a memory of the old state doubles the axes
+    compile("(a|b)*aba(a|b)*", "householder", "banned")
+    with pytest.raises(UserError, match=r"8 axes and 20 states has.*at most 120"):
+        compile("(a|b)*aba(a|b)*", "householder", "banned", delay="state")
+    # what would take terabytes is refused all the same
+    cycle = (np.arange(3_000_000) + 1) % 3_000_000
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="3,000,000 axes"):
+        stages._on_states(DFA(("a",), cycle[:, None], 0, cycle == 0), len(cycle))
 
 
 def refusals() -> list[tuple[dict[str, object], str]]:
@@ -239,6 +342,7 @@ def refusals() -> list[tuple[dict[str, object], str]]:
         ({"language": "(ab)*", "target": "gpu"}, "target must be one of auto, dense"),
         ({"language": "(ab)*", "method": "none"}, "method must be one of"),
         ({"language": "(ab)*", "delay": "none"}, "delay must be one of shift, state"),
+        ({"language": "(ab)*", "dtype": torch.int64}, "floating-point type.*got torch.int64"),
         ({"language": 3}, "a language is a regular expression.*got int"),
         (
             {"language": star_free, "target": "diagonal", "method": "banned"},
@@ -248,7 +352,7 @@ def refusals() -> list[tuple[dict[str, object], str]]:
             {"language": star_free, "target": "diagonal", "delay": "state"},
             "delay 'state'.*delay 'shift' can do without",
         ),
-        ({"language": "Z509"}, "509 contexts and 509 axes.*fewer symbols"),
+        ({"language": "Z509"}, "509 contexts, 509 axes.*fewer symbols"),
     ]
 
 

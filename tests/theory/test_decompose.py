@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from statetrack.automata import DFA, group, is_aperiodic, is_permutation
+from statetrack.automata import DFA, Group, group, is_aperiodic, is_permutation
 from statetrack.errors import UserError
 from statetrack.theory import Cascade, decompose, decomposition, frames
 from tests.theory.languages import LANGUAGES, random_dfa
@@ -68,17 +68,18 @@ def test_states_one_by_one(method: str) -> None:
 @pytest.mark.parametrize("name", LANGUAGES)
 def test_levels_of_known_languages(name: str) -> None:
     language = LANGUAGES[name]
-    if not isinstance(language, DFA):
-        return
     cascade = decompose(language)
-    # the levels that the table of the decompositions' theory has, or fewer
+    assert cascade.verify().holds
+    if isinstance(language, Group):  # the word problem: every element permutes
+        assert [level.width for level in cascade.levels] == [language.order]
+        assert cascade.levels[0].contexts == language.order
+        return
     known = {
         "parity": 1, "Tomita 1": 1, "Tomita 2": 2, "Tomita 3": 4, "Tomita 4": 3, "Tomita 5": 1,
         "Tomita 6": 1, "Tomita 7": 3, "(ab)*": 2, "a*b*": 2, "contains aba": 3, "Dyck": 4,
         "flip-flop": 1, "arithmetic modulo 5": 3,
     }  # fmt: skip
     assert len(cascade.levels) == known[name]
-    assert cascade.verify().holds
     if is_permutation(language):
         assert len(cascade.levels) == 1
 
@@ -169,17 +170,44 @@ def test_unknown_method() -> None:
         decompose(LANGUAGES["flip-flop"], "none")  # type: ignore[arg-type]
 
 
-def test_limits_name_numbers_and_another_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_name_numbers_and_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     dfa = random_dfa(np.random.default_rng(0), 10)
     monkeypatch.setattr(frames, "MAX_IMAGES", 5)
-    with pytest.raises(UserError, match=r"more than 5 different sets.*'banned'"):
+    with pytest.raises(UserError, match=r"more than 5 different sets.*'auto' tries the others"):
         decompose(dfa, "strict")
     assert decompose(dfa).method == "banned"
     monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 7)
-    with pytest.raises(UserError, match=r"more than 7 contexts.*'holonomy'"):
+    with pytest.raises(UserError, match=r"more than 7 contexts.*'auto' tries the others"):
         decompose(dfa, "banned")
-    with pytest.raises(UserError, match=r"5 different sets.*7 contexts"):
+    with pytest.raises(UserError, match=r"10 states.*5 different sets.*7 contexts.*fewer") as found:
         decompose(dfa)
+    assert "tries the others" not in str(found.value)  # they have been tried
+
+
+def test_auto_never_has_more_levels_than_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only a longer cascade is within the limits, it says so and names it."""
+    refused = 0
+    for seed in range(40):
+        dfa = random_dfa(np.random.default_rng(seed), 8)
+        sizes = {method: len(decompose(dfa, method).levels) for method in METHODS[:2]}
+        shortest = min(METHODS[:2], key=lambda method: sizes[method])
+        levels = sizes[shortest]
+        if levels < dfa.states:
+            continue
+        refused += 1
+        with monkeypatch.context() as patch:
+            real = decomposition.BannedState
+
+            def too_large(dfa: DFA, real: type = real) -> frames.Frame:
+                patch.setattr(decomposition, "MAX_CONTEXTS", 10)
+                return real(dfa)
+
+            patch.setattr(decomposition, "BannedState", too_large)
+            says = rf"at most 7 levels.*'banned'.*10 contexts.*'{shortest}', by name, has {levels}"
+            with pytest.raises(UserError, match=says):
+                decompose(dfa)
+        assert decompose(dfa).method == "banned"
+    assert refused
 
 
 def test_the_limit_of_the_search_for_a_word() -> None:

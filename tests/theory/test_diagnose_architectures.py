@@ -21,7 +21,7 @@ LINEAR = [name for name, config in MIXERS.items() if not config.no_switch]
 OTHERS = ("attention", "slstm", "full_matrix")  # no linear RNNs, or of any matrices
 CLAIM = "cannot recognise (11)*"
 NON_NEGATIVE = "its eigenvalues are real and not negative"
-FADING = "its eigenvalues are 1 or of modulus below 1"
+FADING = "its eigenvalues are 1 or of modulus below 1, so that what turns dies out (up to ties"
 
 POSITIVE: list[tuple[str, dict[str, Any], str]] = [
     *((name, {}, NON_NEGATIVE) for name in LINEAR),

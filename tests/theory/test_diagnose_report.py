@@ -95,8 +95,10 @@ def test_words() -> None:
     assert parse_word("a", vocab, 64) == [1]
     assert parse_word("ab", vocab, 64) == [3]  # a token of its own comes first
     assert parse_word("a b", vocab, 64) == [1, 2]
-    assert parse_word("ba", vocab, 64) == [2, 1]
-    assert parse_word("ba a", vocab, 64) == [2, 1, 1]
+    for slip in ("ba", "a ba", "11"):  # for the longer tokens are made of such letters
+        with pytest.raises(UserError, match=f"unknown token '{slip.split()[-1]}'"):
+            parse_word(slip, vocab, 64)
+    assert parse_word("ba a", ("PAD", "a", "b"), 64) == [2, 1, 1]
     assert parse_word("10 10", vocab, 64) == [4, 4]
     assert parse_word("PAD", vocab, 64) == [0]
     assert parse_word([5, 0], vocab, 64) == [5, 0]
@@ -296,6 +298,13 @@ def test_every_task_can_be_diagnosed(tmp_path: Path) -> None:
         spectrum = found.layers[0].spectrum
         assert spectrum is not None
         assert make_task(name).pad not in spectrum.by_token
+
+
+def test_what_was_not_trained_has_no_before(command: Command, tmp_path: Path) -> None:
+    flags = ["--out", tmp_path / "net", "--target", "gated_deltaproduct"]
+    assert command("compile", "a*b*", *flags).code == 0
+    found = diagnose(tmp_path / "net", "a")
+    assert all(layer.spectrum is not None and layer.before is None for layer in found.layers)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,15 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
-from statetrack.ops import native
-from statetrack.theory import CompiledModel, compile
+from statetrack.ops import delta_rule, native
+from statetrack.ops.delta_rule.chunk import MAX_CHUNK
+from statetrack.theory import CompiledModel, compile, model_proofs
 from statetrack.theory import model as model_module
 from statetrack.theory.hub import hub_swaps
-from tests.theory.languages import LANGUAGES, ONE_LAYER, lively_word, random_dfa
+from tests.theory.languages import LANGUAGES, ONE_LAYER, SHORTER, lively_word, random_dfa
 
 TARGET = "gated_deltaproduct"
 FORMATS = (torch.float32, torch.bfloat16)
-# of several layers, for sinks as the vector 0 take projectors
-CASCADES = ("(ab)*", "Tomita 2", "Dyck")
 LARGE = ("S5", "A5", "D12", "Z60", "Tomita 3", "Dyck", "arithmetic modulo 5")  # slow in bfloat16
 
 
@@ -37,8 +36,9 @@ def test_named_languages(name: str) -> None:
     facts = net.certificate()
     assert facts["exact"]
     assert facts["formats"] == ["float32", "bfloat16"]
-    assert facts["longest_chunk"] >= 1 << 18  # beyond any chunk of the ops
-    one_block = name in ONE_LAYER and name not in CASCADES
+    assert facts["whole_products"]
+    assert facts["longest_chunk"] >= 8 * MAX_CHUNK
+    one_block = name in ONE_LAYER and name not in SHORTER  # which take projectors
     assert (net.model.config.num_layers == 1) == one_block
     check_word(net, 100_000)
     net.model.to(torch.bfloat16)
@@ -142,21 +142,69 @@ def test_a_chunk_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     assert not net.prove().holds
 
 
+def spoil(net: CompiledModel, what: str) -> None:
+    """Change numbers of the first layer so that they round, but do not answer otherwise."""
+    layer = net.model.blocks[0].mixer
+    q, _, v = torch.split(layer.qkv_proj.weight, layer.sizes)
+    with torch.no_grad():
+        if what == "values":  # a third of a power of two
+            v /= 3
+        elif what == "queries":  # of two equal coordinates, so (1, 1) / sqrt(2)
+            pairs = q.view(layer.config.num_heads, -1, 2, q.shape[1])
+            pairs[:, :, 1] = pairs[:, :, 0]
+        elif what == "values of float32":  # bfloat16 makes 1024 of it
+            v *= 1023 / 1024
+
+
 @pytest.mark.parametrize(
-    ("weight", "factor"),
-    [
-        ("blocks.0.mixer.beta.proj.weight", 1e-3),  # no reflection
-        ("blocks.0.mixer.a_proj.weight", 1e-3),  # a gate between 0 and 1
-        ("blocks.1.mixer.qkv_proj.weight", 0.3),  # values of no small power of two
-    ],
+    ("what", "dyadic"), [("values", True), ("queries", False), ("values of float32", True)]
 )
-def test_what_rounds_has_no_certificate(weight: str, factor: float) -> None:
+def test_what_rounds_has_no_certificate(what: str, dyadic: bool) -> None:
+    """Though every answer is right: a proof token by token is none for chunks."""
+    net = compile(LANGUAGES["flip-flop"], TARGET)
+    assert net.certificate()["exact"]
+    spoil(net, what)
+    assert net.prove().holds
+    facts = net.certificate()
+    assert facts["dyadic_entries"] is dyadic
+    assert facts["longest_chunk"] < MAX_CHUNK
+    assert not facts["exact"]
+    assert facts["formats"] == (["bfloat16"] if what == "values of float32" else [])
+
+
+@pytest.mark.parametrize("weight", ["beta.proj.weight", "a_proj.weight"])
+def test_what_is_wrong_has_no_certificate(weight: str) -> None:
     net = compile(LANGUAGES["contains aba"], TARGET)
     with torch.no_grad():
-        net.model.get_parameter(weight).mul_(factor)
+        net.model.get_parameter(f"blocks.0.mixer.{weight}").mul_(1e-3)  # no longer 0, 1 or 2
     facts = net.certificate()
-    assert not facts["exact"]
-    assert facts["longest_chunk"] == 0
+    assert (facts["dyadic_entries"], facts["exact"]) == (False, False)
+
+
+def test_halves_alone_do_not_make_whole_products() -> None:
+    k = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5]])[None, :, None]  # [1, n, 1, K]
+    assert not model_proofs._whole_products(k, torch.ones(1, 2, 1))
+    assert model_proofs._whole_products(k, torch.full((1, 2, 1), 2.0))
+
+
+def test_chunks_of_the_certified_kind_are_exact() -> None:
+    """Random swaps with the hub, keeps and resets: float32 has the same numbers as float64."""
+    rng = np.random.default_rng(0)
+    points, tokens = 8, 50 * MAX_CHUNK
+    u = np.zeros((points, 2 * points))
+    for i in range(points):
+        u[i, [0, 1]] = u[i, [2 * i, 2 * i + 1]] = 1
+    k = u[rng.integers(1, points, size=(3, tokens, 1))] / 2
+    beta = rng.choice([0.0, 2.0], size=(3, tokens, 1), p=[0.1, 0.9])
+    decay = rng.choice([0.0, 1.0], size=(3, tokens, 1), p=[0.01, 0.99])
+    v, q = np.full((3, tokens, 1, 1), 1024.0), np.eye(2 * points)[rng.integers(2, 16, k.shape[:3])]
+    inputs = [torch.tensor(x) for x in (q, k, v, beta)]
+    options = {"scale": 0.25, "output_final_state": True}
+    right = delta_rule(*inputs, decay=torch.tensor(decay), backend="naive", **options)
+    single = [x.float() for x in inputs]
+    ours = delta_rule(*single, decay=torch.tensor(decay).float(), backend="torch", **options)
+    for x, y in zip(ours, right, strict=True):
+        assert torch.equal(x.double(), y)
 
 
 def test_swaps_with_the_hub() -> None:

@@ -150,8 +150,10 @@ def test_what_overflows_is_far_from_where_it_should_be() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(UserError, match="modulus must be at least 2"):
-        theorems.cyclic(1)
+    for make in (theorems.cyclic, theorems.theorem6):
+        for m in (1, 5_001, 10**9):
+            with pytest.raises(UserError, match=rf"modulus must be from 2 to 5,000.*got {m:,}"):
+                make(m)
     with pytest.raises(UserError, match="at least 3 corners"):
         theorems.dihedral(2)
     with pytest.raises(UserError, match="tokens must be"):

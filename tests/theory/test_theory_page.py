@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from statetrack.theory import compile, decomposition, frames
-from statetrack.theory.compiler import MAX_CELLS
+from statetrack.theory.stages import MAX_CELLS
 from tests.conftest import ROOT
 from tests.theory.languages import LANGUAGES
 
@@ -48,11 +48,14 @@ def test_bfloat16_of_the_root_of_one_half() -> None:
 
 
 def test_layers_of_the_table() -> None:
-    rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \|$", PAGE, re.M)
+    rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \| (\d+|-) \|$", PAGE, re.M)
     assert len(rows) == 8
-    for name, states, layers in rows:
-        net = compile(LANGUAGES[name])
+    for name, states, layers, gates in rows:
+        net = compile(LANGUAGES[name], "householder")
         assert (net.dfa.states, len(net.layers)) == (int(states), int(layers)), name
+        auto = compile(LANGUAGES[name])
+        assert (auto.stack[0].target == "diagonal") == (gates != "-")
+        assert gates in ("-", str(len(auto.layers)))
 
 
 def test_limits() -> None:

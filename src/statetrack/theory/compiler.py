@@ -11,6 +11,7 @@ from statetrack.automata import DFA, Group
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade
+from statetrack.theory.counting import find_counters
 from statetrack.theory.decomposition import METHODS, decompose
 from statetrack.theory.induction import Ints
 from statetrack.theory.languages import find_language
@@ -23,7 +24,6 @@ from statetrack.theory.targets import LAYERS
 MODEL = "gated_deltaproduct"
 TARGETS = ("auto", *LAYERS, MODEL)
 DELAYS = ("shift", "state")
-MAX_CELLS = 100_000_000  # numbers in the tables of a layer
 
 
 @overload
@@ -72,29 +72,32 @@ def compile(
             a cascade.
         target: "householder" runs on `delta_product`, "dense" on a blocked scan, "diagonal" on
             `gated_linear_attention` with gates of 0 and 1, which star-free languages can do with;
-            "auto" is diagonal if no layer permutes, else householder. "gated_deltaproduct" gives a
+            "auto" is diagonal for these, within |Q| - 1 layers, else householder, which may have
+            fewer layers. "gated_deltaproduct" gives a
             CompiledModel, whose `model` is an ordinary SequenceModel.
         method: of `decompose`. "auto" tries first whether one layer is enough.
         delay: how a layer gets to know the old state of the one before: from that layer's output
             one token late, "shift", or from a state twice as large that remembers it, "state", as
             in Theorem 4.
-        dtype: the number type of the tables.
+        dtype: the number type of the tables; it must hold all numbers that are read, in bfloat16
+            at most 256.
     """
     one_of("target", target, TARGETS)
     one_of("method", method, METHODS)
     one_of("delay", delay, DELAYS)
+    if not dtype.is_floating_point:
+        raise UserError(f"dtype must be a floating-point type, such as torch.float32; got {dtype}")
     if target == MODEL:
         return _model(language, method, delay, dtype)
+    if target == "auto" and delay == "state":
+        target = "householder"  # gates cannot move a state to where it is remembered
     plan = _plan(language, target, method)
     dfa, stages = plan.dfa, plan.stages
     if target == "auto":
-        target = (
-            "diagonal" if all(map(_is_diagonal, stages)) and delay == "shift" else "householder"
-        )
+        target = "diagonal" if all(map(_is_diagonal, stages)) else "householder"
     for stage in stages:
         if target == "diagonal" and not _is_diagonal(stage):
             _refuse_diagonal(dfa, plan.cascade.method if plan.cascade else method)
-        _check_size(stage)
     layers: list[Layer] = []
     for i, stage in enumerate(stages, 1):
         remembers = delay == "state" and i < len(stages)
@@ -115,8 +118,6 @@ def _model(
     if delay != "shift":
         raise UserError(f"target {MODEL!r} shifts by layers of its own: delay must be 'shift'")
     plan = _plan(language, MODEL, method)
-    for stage in plan.stages:
-        _check_size(stage)
     origin = f"{plan.origin}, target {MODEL}"
     compiled = build_model(plan.dfa, plan.first, plan.stages, origin)
     compiled.model.to(dtype)
@@ -149,17 +150,37 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
         single = one_stage(dfa) if method == "auto" or dfa.states == 1 else None
         if target == MODEL and single is not None and not _is_layer_of_model(single):
             single = None
-        if single is not None and (target != "diagonal" or _is_diagonal(single)):
+        gates = target in ("auto", "diagonal")
+        found = None
+        if single is None or (gates and not _is_diagonal(single)):
+            found = _of_gates(dfa, target) if gates and method == "auto" else None
+            single = None if found is not None or target == "diagonal" else single
+        if single is not None:
             return _Plan(dfa, np.arange(len(dfa.alphabet)), [single], "one layer", None)
-        cascade = decompose(dfa, method)
-        permutes = any(level.permutations for level in cascade.levels)
-        if target == "diagonal" and method == "auto" and permutes:
-            cascade = decompose(dfa, "strict")
+        cascade = found or decompose(dfa, method)
     else:
         cascade = language
     origin = f"a cascade of {len(cascade.levels)} layers ({cascade.method})"
     stages = [one_hot(level) for level in cascade.levels]
     return _Plan(cascade.dfa, cascade.first, stages, origin, cascade)
+
+
+def _of_gates(dfa: DFA, target: str) -> Cascade | None:
+    """A cascade that never permutes, as star-free languages have.
+
+    For "auto" it must not have more levels than `decompose` promises.
+    """
+    if find_counters(dfa, None):  # one of them has to be permuted
+        return None
+    for method in ("auto", "holonomy", "strict"):
+        try:
+            cascade = decompose(dfa, method)
+        except UserError:  # a limit
+            continue
+        short = target == "diagonal" or len(cascade.levels) < dfa.states
+        if short and not any(level.permutations for level in cascade.levels):
+            return cascade
+    return None
 
 
 def _is_layer_of_model(stage: Stage) -> bool:
@@ -189,13 +210,3 @@ def _refuse_diagonal(dfa: DFA, method: str) -> None:
         "target 'diagonal' cannot do this language: it is not star-free, so some layer has to "
         "permute its states, and gates of 0 and 1 do not; target 'householder' can"
     )
-
-
-def _check_size(stage: Stage) -> None:
-    contexts, n = stage.points.shape
-    if contexts * n * n > MAX_CELLS:
-        raise UserError(
-            f"a layer with {contexts:,} contexts and {n:,} axes has tables of "
-            f"{contexts * n * n:,} numbers; at most {MAX_CELLS:,} are supported: a DFA with fewer "
-            "symbols, such as a group's generators, needs fewer"
-        )

@@ -1,4 +1,4 @@
-"""What a language counts modulo some m, and who cannot (Theorems 1 and 2)."""
+"""What a language counts modulo some m, and who cannot (Theorems 1 and 2, Proposition 1.3)."""
 
 from __future__ import annotations
 
@@ -72,13 +72,20 @@ def exclusions_by(counters: tuple[Counter, ...]) -> list[Exclusion]:
     if not counters:
         return []
     first = min(counters, key=lambda c: (len(c.word), c.m))
+    counted = f"powers of {_word(first)} are counted modulo {first.m}"
+    # up to two factors over the word are non-negative: Theorem 1; more of them only fade
+    most = 2 // len(first.word)
+    none = "(gated ones without allow_neg_gate)"
+    delta = ["", "(Gated) DeltaNet", "(Gated) DeltaNet and DeltaProduct of two factors"][most]
+    delta = f", {delta} {none}" if delta else ""
+    fading = f"DeltaProduct of {most + 1} or more factors" if most else "DeltaNet and DeltaProduct"
     found = [
+        Exclusion(f"eigenvalues in [0,1]: {DIAGONAL}{delta}, any depth", "Theorem 1", counted),
         Exclusion(
-            f"eigenvalues in [0,1]: {DIAGONAL}, (Gated) DeltaNet and DeltaProduct [0,1] "
-            "(gated ones without allow_neg_gate), any depth",
-            "Theorem 1",
-            f"powers of {_word(first)} are counted modulo {first.m}",
-        )
+            f"(Gated) {fading} [0,1] {none}, any depth",
+            "Proposition 1.3",
+            f"{counted}, and eigenvalues are 1 or of modulus below 1 (up to ties in rounding)",
+        ),
     ]
     odd = [c for c in counters if c.m & (c.m - 1)]
     if odd:

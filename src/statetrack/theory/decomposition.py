@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 import numpy as np
 
 from statetrack.automata import DFA, Group
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.theory.cascade import Cascade, Level
-from statetrack.theory.frames import BannedState, Frame, Holonomy
+from statetrack.theory.frames import BannedState, Frame, Holonomy, TooLargeError
 from statetrack.theory.induction import Ints
 from statetrack.theory.languages import find_dfa
 
@@ -29,33 +27,50 @@ def decompose(language: str | DFA | Group, method: str = "auto") -> Cascade:
             "holonomy" has usually fewer, and one for every permutation automaton; "strict" is
             holonomy with the textbook's heights, all of whose levels are identities and resets if
             the language is star-free. "auto" takes what has the fewest levels, then the fewest
-            contexts, then the fewest swaps, so never more levels than "banned".
+            contexts, then the fewest swaps, and never has more levels than "banned": where only a
+            longer one is within the limits, that is an error.
     """
     one_of("method", method, METHODS)
     dfa = find_dfa(language)
     if method == "auto":
         return _cheapest(dfa)
+    try:
+        return _build(dfa, method)
+    except TooLargeError as problem:
+        raise UserError(f"method {method!r}: {problem}; method 'auto' tries the others") from None
+
+
+def _build(dfa: DFA, method: str) -> Cascade:
     frame = BannedState(dfa) if method == "banned" else Holonomy(dfa, strict=method == "strict")
     return _Builder(dfa, method, frame).cascade()
 
 
 def _cheapest(dfa: DFA) -> Cascade:
-    found: list[Cascade] = []
-    problems: list[UserError] = []
+    most = dfa.states - 1
+    best: Cascade | None = None
+    problems: list[str] = []
     for method in METHODS[1:]:
         # banned is known to have so many levels: not worth the work if others have fewer
-        if method == "banned" and found and len(found[0].levels) < dfa.states - 1:
+        if best is not None and len(best.levels) < (most if method == "banned" else 2):
             break
         try:
-            found.append(decompose(dfa, method))
-        except UserError as problem:
-            problems.append(problem)
-        found.sort(key=lambda cascade: cascade.cost)
-        if found and len(found[0].levels) <= 1:
-            break
-    if not found:
-        raise UserError("; ".join(map(str, problems)))
-    return found[0]
+            found = _build(dfa, method)
+        except TooLargeError as problem:
+            problems.append(f"method {method!r}: {problem}")
+            continue
+        best = found if best is None else min(best, found, key=lambda cascade: cascade.cost)
+    said = "; ".join(problems)
+    if best is None:
+        raise UserError(
+            f"no method has a cascade of this DFA with {dfa.states:,} states ({said}): a language "
+            "with fewer states or symbols takes fewer"
+        )
+    if len(best.levels) > most:
+        raise UserError(
+            f"no method within its limits has at most {most:,} levels, one less than the DFA has "
+            f"states ({said}); method {best.method!r}, by name, has {len(best.levels):,}"
+        )
+    return best
 
 
 class _Builder:
@@ -116,7 +131,10 @@ class _Builder:
             rows.append((moves, out))
             width = max(width, len(before), len(after))
             if self.total + len(numbers) > MAX_CONTEXTS:
-                self._refuse(level)
+                raise TooLargeError(
+                    f"the cascade has more than {MAX_CONTEXTS:,} contexts, the most supported, "
+                    f"{level - 1} levels before its end"
+                )
         self.total += len(numbers)
         # what stands behind a row's own entries is never read, but resets must be constant and
         # permutations one to one
@@ -143,14 +161,6 @@ class _Builder:
             table[i] = -1 if frame.level(X) == level else row[0]
             table[i, : len(row)] = row
         return table, list(numbers)
-
-    def _refuse(self, level: int) -> NoReturn:
-        other = "holonomy" if self.method == "banned" else "banned"
-        raise UserError(
-            f"method {self.method!r}: the cascade of this DFA with {self.dfa.states} states has "
-            f"more than {MAX_CONTEXTS:,} contexts, the most supported, {level - 1} levels before "
-            f"its end; method {other!r} may have fewer"
-        )
 
 
 def _is_constant(moves: list[int]) -> bool:

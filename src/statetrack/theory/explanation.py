@@ -147,13 +147,12 @@ def explain(given: str | DFA | Group) -> Explanation:
     properties = within_limits("algebra", lambda: describe(some)) if monoid is not None else None
     counters = within_limits("algebra", lambda: find_counters(dfa, monoid)) or ()
     cascade = within_limits("cascade", lambda: decompose(dfa))
-    net = within_limits("network", lambda: compile(value))
+    net = within_limits("network", lambda: compile(value, "householder"))  # of the fewest layers
     gates = None
-    if properties is not None and properties.is_aperiodic:
-        if net is not None and net.stack[0].target == "diagonal":
-            gates = net
-        elif cascade is not None:
-            gates = within_limits("network of gates", lambda: compile(dfa, "diagonal"))
+    if properties is not None and properties.is_aperiodic and cascade is not None:
+        gates = within_limits("network of gates", lambda: compile(dfa, "diagonal"))
+        if net is not None and gates is not None and len(gates.layers) <= len(net.layers):
+            net = gates
     exclusions = tuple(exclusions_by(counters))
     return Explanation(
         language, dfa, properties, counters, exclusions, cascade, net, gates, left_out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from statetrack.automata import DFA, group
 from statetrack.errors import UserError
@@ -49,13 +51,19 @@ def save(
         for symbol in net.dfa.alphabet:
             if re.fullmatch("PAD|q[0-9]+", symbol):  # the task's own tokens
                 raise UserError(f"{language.text}: a run of a model cannot have symbol {symbol!r}")
+    fresh = not Path(folder).exists()
     folder = new_folder(folder)
-    if isinstance(net, CompiledModel):
-        _save_run(folder, net.model, net.dfa, language)
-    else:
-        tables = {name: table.contiguous() for name, table in net.state_dict().items()}
-        write_atomic(folder / TABLES, safetensors.torch.save(tables))
-    write_json(folder / ABOUT, about(net.dfa, language, target, method, delay))
+    try:
+        if isinstance(net, CompiledModel):
+            _save_run(folder, net.model, net.dfa, language)
+        else:
+            tables = {name: table.contiguous() for name, table in net.state_dict().items()}
+            write_atomic(folder / TABLES, safetensors.torch.save(tables))
+        write_json(folder / ABOUT, about(net.dfa, language, target, method, delay))
+    except BaseException:
+        if fresh:  # half of a network is none
+            shutil.rmtree(folder)
+        raise
 
 
 def _save_run(folder: Path, model: SequenceModel, dfa: DFA, language: Language) -> None:
@@ -97,6 +105,11 @@ def holds_tables(folder: Path) -> bool:
     return (folder / TABLES).is_file()
 
 
+def is_compiled(folder: Path) -> bool:
+    """Whether `compile` has written a folder, rather than training."""
+    return (folder / ABOUT).is_file()
+
+
 def load(folder: Path | str) -> CompiledRNN | CompiledModel:
     """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
     folder = Path(folder)
@@ -118,9 +131,29 @@ def load(folder: Path | str) -> CompiledRNN | CompiledModel:
     for name in sorted(own.keys() | tables.keys()):
         if name not in own or name not in tables or own[name].shape != tables[name].shape:
             raise UserError(f"{folder / TABLES} does not belong to {ABOUT}: see tensor {name}")
-    floats = [table.dtype for table in tables.values() if table.is_floating_point()]
-    net.to(floats[0] if floats else torch.float32).load_state_dict(tables)
+        problem = _problem(own[name], tables[name])
+        if problem:
+            raise UserError(f"{folder / TABLES}: tensor {name} {problem}")
+    floats = {table.dtype for table in tables.values() if table.is_floating_point()}
+    if len(floats) != 1:
+        names = ", ".join(sorted(map(str, floats)))
+        raise UserError(f"{folder / TABLES} mixes number types: {names}")
+    net.to(floats.pop()).load_state_dict(tables)
     return net
+
+
+def _problem(own: Tensor, given: Tensor) -> str:
+    """What keeps a table from taking the place of one that was just compiled, if anything."""
+    if own.is_floating_point():
+        if not given.is_floating_point():
+            return f"must have a floating-point type; got {given.dtype}"
+        return "" if bool(given.isfinite().all()) else "must have finite numbers only"
+    if given.dtype != own.dtype:
+        return f"must have type {own.dtype}; got {given.dtype}"
+    if own.dtype == torch.bool or not len(own):
+        return ""
+    low, high, most = int(given.min()), int(given.max()), int(own.max())
+    return "" if low >= 0 and high <= most else f"must lie in 0..{most}; got {low} to {high}"
 
 
 def read_about(folder: Path) -> dict[str, Any]:

@@ -16,6 +16,10 @@ from statetrack.errors import UserError
 MAX_IMAGES = 4_096  # sets of states that holonomy looks at: a second's work
 
 
+class TooLargeError(UserError):
+    """A limit that a method has met; another may not."""
+
+
 class Images:
     """X.a: where a symbol takes a set of states."""
 
@@ -98,7 +102,7 @@ class Holonomy(Frame):
     def __init__(self, dfa: DFA, strict: bool) -> None:
         super().__init__(dfa)
         self._symbols = range(len(dfa.alphabet))
-        family = self._family(dfa, "strict" if strict else "holonomy")
+        family = self._family(dfa)
         self._tiles: dict[int, list[int]] = {}
         for place, X in enumerate(family):
             if X.bit_count() > 1:
@@ -113,7 +117,7 @@ class Holonomy(Frame):
     def tiles(self, states: int) -> list[int]:
         return self._tiles[states]
 
-    def _family(self, dfa: DFA, method: str) -> list[int]:
+    def _family(self, dfa: DFA) -> list[int]:
         """The images of all states by all words, and the singletons; large ones first."""
         found = [self.everything]
         seen = set(found)
@@ -124,10 +128,9 @@ class Holonomy(Frame):
                     seen.add(image)
                     found.append(image)
             if len(found) > MAX_IMAGES:
-                raise UserError(
-                    f"method {method!r}: the words of this DFA take its {dfa.states} states to "
-                    f"more than {MAX_IMAGES:,} different sets, the most supported; "
-                    "method 'banned' does not list them"
+                raise TooLargeError(
+                    f"words take the {dfa.states:,} states to more than {MAX_IMAGES:,} different "
+                    "sets, the most supported"
                 )
         seen |= {1 << state for state in range(dfa.states)}
         return sorted(seen, key=lambda X: (-X.bit_count(), X))

@@ -127,7 +127,8 @@ class StageLayer(Layer):
         columns = zip(readings.unbind(-1), self.low, self.high, self.strides, strict=True)
         index = self.numbers.new_zeros(readings.shape[:-1])
         for column, low, high, stride in columns:
-            index += (column.float().round().clamp(low, high).long() - low) * stride
+            # clamped as integers: even what overflowed is the number of some state then
+            index += (column.float().round().long().clamp(low, high) - low) * stride
         return rows(self.numbers, index)
 
     def _queries(self, contexts: Tensor) -> Tensor:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from statetrack.layers.gated_delta_product import GatedDeltaProduct
 from statetrack.models import SequenceModel
+from statetrack.ops.delta_rule.chunk import MAX_CHUNK
 from statetrack.theory.induction import Proof
 from statetrack.theory.model import CompiledModel, mixers
 from statetrack.theory.proofs import NORM_SLACK, type_name
@@ -66,50 +66,119 @@ def _at_once(net: CompiledModel, model: SequenceModel) -> Read:
     return read
 
 
-@torch.no_grad()
 def certificate(net: CompiledModel, max_states: int) -> dict[str, Any]:
     """Why nothing is rounded in chunks either, of all that the layers can be given.
 
-    Keys are halves of whole numbers, betas and gates whole, transitions of norm at most 1, values
-    and states multiples of one power of two. A chunk of n steps, whichever way it multiplies, adds
-    up at most n products of what a step writes, at most beta (|v| + |k . S|), with entries of its
-    triangular matrix or the inverse of that, at most 2: all in halves of that power of two. So
-    float32, in which the ops compute, holds them as long as n is at most `longest_chunk`.
+    Let a chunk have n steps, L be its matrix beta_i D_ij (k_i . k_j), j < i, and T = (I + L)^-1.
+    All norms are at most 1: of keys and queries, of gates and of the factors I - beta k k^T. M
+    bounds values and the columns of states, as multiples of a power of two, the unit.
+
+    - All beta_i (k_i . k_j) are whole, so L and T are, and any block's inverse. The entry T_ij is
+      -beta_i k_i . (a product of transitions) k_j: at most 2.
+    - U0 = T beta V is whole, at most 4nM, and what a part of the system leaves of the right side is
+      beta_i (v_i - k_i . S) for a state S that began with 0 in the chunk, at most 6nM. So sums of
+      products with entries of L or T stay below 14 n^2 M. W = T beta b K likewise, in halves.
+    - W S is in halves, its sums at most 2M, for rows of W have norms up to 2. U = U0 - W S is
+      beta (v - k . S) for the states S on the way, which writes of 2M each let grow: at most 8nM.
+    - Outputs are sums of n products of q . k, in quarters and at most 1, with U, so in eighths; new
+      states add up k U, in quarters: at most 8 n^2 M both.
+
+    So all that a chunk adds up, in whatever order, is a multiple of an eighth of the unit and at
+    most 64 n^2 M eighths, which float32, in which the ops compute, holds up to 2^24. That `scale`
+    is a power of two changes nothing.
     """
-    model = copy.deepcopy(net.model).float()
-    inputs: list[list[Tensor]] = [[] for _ in model.blocks]
-    for layer, given in zip(mixers(model), inputs, strict=True):
-        layer.qkv_proj.register_forward_pre_hook(partial(_record, given))
-    found = explore(_by_steps(net, model), model.init_state(1), net.dfa, max_states)
-    halves, norm, width, numbers = True, 0.0, 0.0, [torch.zeros(1)]
-    for layer, given in zip(mixers(model), inputs, strict=True):
-        x = torch.cat(given).unique(dim=0)[None]  # [1, N, hidden], whatever the layer is given
-        transition = layer.transitions(x)
-        assert transition.decay is not None
-        tables = (2 * transition.k, transition.beta, transition.decay)
-        halves &= all(bool((table == table.round()).all()) for table in tables)
-        norm = max(norm, float(torch.linalg.matrix_norm(transition.dense().double(), 2).max()))
-        width = max(width, float(transition.k.abs().sum(-1).max()))
-        numbers.append(F.silu(layer.qkv_proj(x)[..., -layer.sizes[2] :]).flatten())
-    states = [] if isinstance(found, Mistake) else [layer.S.flatten() for layer in found.states]
-    values = torch.cat([*numbers, *states]).abs()
-    unit = _unit(values)
-    largest = float(values.max()) / unit if unit else 0.0
-    written = 2 * (1 + width) * largest  # betas are at most 2, in units
-    dyadic = bool(halves and unit and (values.bfloat16() == values).all())
-    exact = dyadic and not isinstance(found, Mistake) and norm <= 1 + NORM_SLACK
+    facts = [_facts(net, dtype, max_states) for dtype in FORMATS]
+    chunk = min(found.longest_chunk for found in facts)
     return {
-        "dyadic_entries": dyadic,
-        "largest_norm": norm,
-        "largest_number": largest,  # as a multiple of that power
-        "longest_chunk": int(2**24 / (2 * 2 * max(1.0, written))) if exact else 0,
-        "exact": exact,
-        "formats": [*map(type_name, FORMATS)] if exact else [],
+        "dyadic_entries": all(found.dyadic for found in facts),
+        "whole_products": all(found.whole_products for found in facts),
+        "largest_norm": max(found.norm for found in facts),
+        "largest_number": max(found.largest for found in facts),  # as a multiple of the unit
+        "longest_chunk": chunk,
+        "exact": chunk >= MAX_CHUNK,
+        "formats": [
+            type_name(dtype)
+            for dtype, found in zip(FORMATS, facts, strict=True)
+            if found.longest_chunk >= MAX_CHUNK
+        ],
     }
 
 
-def _record(rows: list[Tensor], module: nn.Module, args: tuple[Tensor]) -> None:
-    rows.append(args[0].flatten(0, -2).unique(dim=0))
+class _Facts(NamedTuple):
+    """What `certificate` is about, in one number type."""
+
+    dyadic: bool  # keys and queries in halves, betas and gates whole, values in units
+    whole_products: bool
+    norm: float
+    largest: float
+    longest_chunk: int  # 0 if anything is missing
+
+
+@torch.no_grad()
+def _facts(net: CompiledModel, dtype: torch.dtype, max_states: int) -> _Facts:
+    model = copy.deepcopy(net.model).to(dtype)
+    heard = [_listen(layer) for layer in mixers(model)]
+    found = explore(_by_steps(net, model), model.init_state(1), net.dfa, max_states)
+    dyadic, whole, norm, largest = True, True, 0.0, 1.0
+    for i, (layer, given) in enumerate(zip(mixers(model), heard, strict=True)):
+        q, k, v, beta, gate = (torch.cat(parts).double() for parts in zip(*given, strict=True))
+        # [..., K, V]; those of a mistake are not known, and nothing is claimed then
+        states = layer.init_state(1).S if isinstance(found, Mistake) else found.states[i].S
+        states = states.double()
+        unit = _unit(torch.cat([v.flatten(), states.flatten()]).abs())
+        scale = math.frexp(layer.key_size**-0.5)[0] == 0.5  # a power of two
+        dyadic &= unit > 0 and scale and all(map(_is_whole, (2 * q, 2 * k, beta, gate)))
+        whole &= _whole_products(k, beta)
+        sizes = (q.norm(dim=-1), k.norm(dim=-1), gate.abs(), (1 - beta * k.square().sum(-1)).abs())
+        norm = max(norm, *(float(size.max()) for size in sizes))
+        most = max(float(v.abs().max()), float(states.norm(dim=-2).max()))
+        largest = max(largest, most / (unit or 1.0))
+    exact = dyadic and whole and norm <= 1 + NORM_SLACK and not isinstance(found, Mistake)
+    longest = math.isqrt(int(2**24 / (64 * largest))) if exact else 0
+    return _Facts(dyadic, whole, norm, largest, longest)
+
+
+Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _listen(layer: GatedDeltaProduct) -> list[Given]:
+    """What the layer gives to its op from now on, one token at a time, each once.
+
+    q [N, H, K], k [N, n, H, K], v [N, n, H, V], betas [N, n, H], gates [N, H].
+    """
+    given: list[Given] = []
+    seen: set[bytes] = set()
+    project, n = layer._project, layer.config.factors
+
+    def listening(x: Tensor, window: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        q, k, v, after = project(x, window, *args)
+        rows = torch.cat([x.flatten(1), window.flatten(1)], 1).float().numpy()
+        fresh = {row.tobytes(): i for i, row in enumerate(rows)}
+        new = [i for key, i in fresh.items() if key not in seen]
+        seen.update(fresh)
+        if new:
+            beta, gate = layer.beta(x).unflatten(-1, (n, -1)), layer._gate(x).values()
+            assert gate is not None
+            given.append((q[new, 0], k[new], v[new], beta[new, 0], gate[new, 0]))
+        return q, k, v, after
+
+    layer._project = listening  # type: ignore[method-assign, assignment]
+    layer.qkv_proj.register_forward_pre_hook(lambda *_: None)  # no program goes past a hook
+    return given
+
+
+def _is_whole(x: Tensor) -> bool:
+    return bool((x == x.round()).all())
+
+
+def _whole_products(k: Tensor, beta: Tensor) -> bool:
+    """Whether beta_i (k_i . k_j) is whole for all keys that a head is given."""
+    for head in torch.cat([k, beta[..., None]], -1).flatten(0, 1).unbind(1):
+        rows = head.unique(dim=0)
+        keys, betas = rows[:, :-1], rows[:, -1:]
+        if not _is_whole(betas * (keys @ keys.mT)):
+            return False
+    return True
 
 
 def _unit(values: Tensor) -> float:

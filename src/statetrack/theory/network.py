@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,7 @@ class CompiledRNN(nn.Module):
 
     A layer's context follows from the one below and from that layer's state before the token: its
     output one token late (`delay` "shift"), or what it remembers of it ("state"). Tables are
-    buffers: `net.to(torch.bfloat16)` runs in bfloat16.
+    buffers: `net.to(torch.bfloat16)` runs in bfloat16, where that holds all numbers.
     """
 
     first: Tensor  # [symbols]: the first layer's contexts
@@ -60,6 +60,22 @@ class CompiledRNN(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.register_buffer("first", torch.as_tensor(first))
         self.register_buffer("accepting", torch.tensor(dfa.accepting))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Moves and casts the tables; to a type that does not hold what is read, it refuses."""
+        dtype = fn(torch.empty(0)).dtype
+        most = round(2 / torch.finfo(dtype).eps)  # up to which all integers are exact
+        if self.exact and self.largest_reading > most:
+            raise UserError(
+                f"{dtype} holds integers up to {most:,}, and this network reads numbers up to "
+                f"{self.largest_reading:,.0f}: it is exact in torch.float32"
+            )
+        return super()._apply(fn, recurse)
+
+    @property
+    def largest_reading(self) -> float:
+        """The largest number that a layer reads."""
+        return max(float(layer.expected.abs().max()) for layer in self.stack)
 
     @property
     def stack(self) -> list[Layer]:

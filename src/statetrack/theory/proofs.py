@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from statetrack.errors import UserError
 from statetrack.ops import native
@@ -15,6 +15,7 @@ from statetrack.theory.induction import Bools, Ints, Proof, by_levels, induct
 from statetrack.theory.layers import Layer
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.targets import HouseholderLayer
+from statetrack.theory.whole_words import advance, read_whole_words
 
 SLAB = 1 << 22  # numbers of tables at once
 MAX_INTEGER = {torch.float32: 1 << 24, torch.bfloat16: 1 << 8}  # up to which all are exact
@@ -29,7 +30,9 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
     and be read as that, in float32 and bfloat16 (which holds integers up to 256), on every backend.
     Then the layers are automata, and the state that they tell must be the one that the DFA goes to:
     by induction down the levels of the cascade, or breadth first over all that the layers can reach
-    together, at most `max_states`, which finds a word if something is wrong.
+    together, at most `max_states`, which finds a word if something is wrong. All this is about
+    single tokens; that chunks of them cannot differ is what the certificate says, without which the
+    claim is "token by token". With it, words from all states of the DFA are read in chunks, too.
     """
     if not net.exact:
         raise UserError(
@@ -38,31 +41,43 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
         )
     net = _twin(net).cpu()
     formats = _formats(net)
+    certified = certificate(net)["exact"]
+    how = "token by token" + " and in chunks" * certified
     names = " and ".join(map(type_name, formats))
-    claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, in {names}"
+    claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, {how}, in {names}"
     right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
     for number_type in formats:
         for i, layer in enumerate(_twin(net).to(number_type).stack):
             if not torch.equal(layer.H0, layer.codewords[layer.start]):
                 return Proof(claim, "the start", (), f"layer {i + 1} does not start as it should")
-            native_too = layer.target != "dense" and native.serves(*layer.buffers())
-            for backend in ["torch"] + ["native"] * native_too:
+            for backend in _backends(layer):
                 right[i] &= _steps(layer, backend)
     steps = _by_levels(net, right)
     if steps is not None:
-        return Proof(claim, f"all {steps:,} steps of its layers")
+        proof = Proof(claim, f"all {steps:,} steps of its layers")
+    else:
+        proof = _by_states(net, claim, right, max_states)
+    if not certified or not proof.holds:
+        return proof
+    wrong = read_whole_words(_twin(net).to(formats[-1]))  # what the coarsest holds, all do
+    if wrong is None:
+        return proof
+    reason = f"read at once in {type_name(formats[-1])}, it is not as it should be"
+    return Proof(claim, "words from all states", wrong, reason)
 
+
+def _backends(layer: Layer) -> list[str]:
+    """All that there are for the layer's op; dense layers have their scan only."""
+    if layer.target == "dense":
+        return ["torch"]
+    return ["naive", "torch"] + ["native"] * native.serves(*layer.buffers())
+
+
+def _by_states(net: CompiledRNN, claim: str, right: list[Bools], max_states: int) -> Proof:
     def step(coordinates: Ints, symbols: Ints) -> tuple[Ints, Ints, Bools]:
-        contexts = net.first.numpy()[symbols]
-        wrong = np.zeros(len(symbols), dtype=np.bool_)
-        new = np.empty_like(coordinates)
-        for i, layer in enumerate(net.stack):
-            old = coordinates[:, i]
-            wrong |= ~right[i][contexts, old]
-            new[:, i] = layer.moves.numpy()[contexts, old]
-            told = new[:, i] if i == len(net.stack) - 1 else layer.current(old)
-            contexts = layer.out.numpy()[contexts, told]
-        return new, contexts, wrong
+        new, contexts = advance(net, coordinates, symbols)
+        wrong = [~r[c, old] for r, c, old in zip(right, contexts, coordinates.T, strict=False)]
+        return new, contexts[-1], np.asarray(np.any(wrong, axis=0))
 
     def explain(coordinates: Ints, symbol: int) -> str:
         context = int(net.first[symbol])
@@ -124,7 +139,7 @@ def _steps(layer: Layer, backend: str) -> Bools:
 
 def _formats(net: CompiledRNN) -> list[torch.dtype]:
     """The number types that hold all readings."""
-    return [dtype for dtype, most in MAX_INTEGER.items() if _largest(net) <= most]
+    return [dtype for dtype, most in MAX_INTEGER.items() if net.largest_reading <= most]
 
 
 def type_name(dtype: torch.dtype) -> str:
@@ -132,31 +147,40 @@ def type_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _largest(net: CompiledRNN) -> float:
-    return max(float(layer.expected.abs().max()) for layer in net.stack)
-
-
 def certificate(net: CompiledRNN) -> dict[str, Any]:
     """Why nothing is rounded, however long the word.
 
-    All entries are integers, no norm exceeds 1, and what is written goes where nothing is kept.
-    A product of the transitions then has norm at most 1 as well, its entries are integers, and
-    writes do not add up: in any order of multiplication, step by step or chunk by chunk, all
-    numbers that occur are small integers, which the formats hold.
+    All entries are integers, no norm exceeds 1, that of single Householder factors included, and
+    what is written goes where nothing is kept. A product of the transitions then has norm at most 1
+    as well, its entries are integers, and writes do not add up: in any order of multiplication,
+    step by step or chunk by chunk, all numbers that occur are small integers. The ops add up some
+    dozens of products of them with readings, in float32.
     """
     tables = [table for layer in net.stack for table in (*layer.tables().values(), layer.H0)]
     integers = all(bool((table == table.round()).all()) for table in tables)
     maps = [(torch.as_tensor(layer.A), torch.as_tensor(layer.B)) for layer in net.stack]
-    norms = [float(torch.linalg.matrix_norm(A.double(), 2).max()) for A, _ in maps]
+    norms = [_norm(A) for A, _ in maps]
+    for layer in net.stack:
+        if isinstance(layer, HouseholderLayer):
+            norms.append(float((1 - layer.betas * layer.keys.square().sum(-1)).abs().max()))
     fresh = not any(bool(A[B.any(-1)].any()) for A, B in maps)  # rows that B writes to
     return {
         "integer_entries": integers,
         "largest_norm": max(norms),
-        "largest_reading": _largest(net),
+        "largest_reading": net.largest_reading,
         "fresh_writes": fresh,
         "exact": integers and fresh and max(norms) <= 1 + NORM_SLACK,
         "formats": [*map(type_name, _formats(net))],
     }
+
+
+def _norm(A: Tensor) -> float:
+    """The largest 2-norm of matrices [..., n, n]; it is at most the root of row times column sums,
+    which says 1 of permutations and needs no singular values.
+    """
+    sizes = A.abs().float()
+    bound = float((sizes.sum(-1).amax(-1) * sizes.sum(-2).amax(-1)).max()) ** 0.5
+    return bound if bound <= 1 else float(torch.linalg.matrix_norm(A.double(), 2).max())
 
 
 def report(net: CompiledRNN) -> str:

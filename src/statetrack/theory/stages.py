@@ -23,6 +23,8 @@ from statetrack.theory.cascade import Level
 from statetrack.theory.induction import Ints
 from statetrack.theory.languages import word_problem
 
+MAX_CELLS = 100_000_000  # numbers in a table of a layer
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -40,8 +42,20 @@ class Stage:
     writes: Ints  # [contexts]: the axis to which B writes 1, or -1
 
 
+def check_size(contexts: int, axes: int, states: int) -> None:
+    """Refuse a stage before it takes the memory."""
+    cells = max(contexts * axes * axes, contexts * states, states * axes)
+    if cells > MAX_CELLS:
+        raise UserError(
+            f"a layer with {contexts:,} contexts, {axes:,} axes and {states:,} states has tables "
+            f"of {cells:,} numbers; at most {MAX_CELLS:,} are supported: a DFA with fewer symbols, "
+            "such as a group's generators, or states needs fewer"
+        )
+
+
 def one_hot(level: Level) -> Stage:
     """A coordinate is an axis, a permutation moves the axes, a reset forgets all and writes."""
+    check_size(level.contexts, level.width, level.width)
     reset = level.is_reset()
     return Stage(
         moves=level.moves,
@@ -76,6 +90,7 @@ def one_stage(dfa: DFA) -> Stage | None:
 
 def _on_states(dfa: DFA, sink: int) -> Stage:
     """An axis for every state but the sink; dfa.states for none."""
+    check_size(len(dfa.alphabet), dfa.states - (sink < dfa.states), dfa.states)
     states = np.arange(dfa.states)
     axis = np.where(states == sink, -1, states - (states > sink))
     live = states[states != sink]
@@ -122,8 +137,9 @@ def _of_group(group: Group, action: Ints, letters: Ints, states: Ints) -> Stage:
 
     action: [order, points]; letters: [symbols], elements; states: [order].
     """
-    base = _base(action)
     points = action.shape[1]
+    check_size(len(letters), points, group.order)
+    base = _base(action)
     codewords = np.eye(points, dtype=np.int64)[action[:, base]].swapaxes(1, 2)
     return Stage(
         moves=group.table[letters].astype(np.int64),
@@ -159,6 +175,7 @@ def remembering(stage: Stage) -> Stage:
     """
     contexts, S = stage.moves.shape
     n = stage.codewords.shape[1]
+    check_size(contexts, 2 * n, S * (S + 1))
     reset = (stage.points < 0).all(axis=1) & (stage.writes >= 0)
     axes, nothing = np.arange(n), np.full((contexts, n), -1)
     points = np.concatenate([np.where(reset[:, None], n + axes, stage.points), nothing], axis=1)

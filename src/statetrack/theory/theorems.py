@@ -21,6 +21,8 @@ from statetrack.theory.languages import find_dfa, word_problem
 from statetrack.theory.layers import Array, MatrixLayer
 from statetrack.theory.network import CompiledRNN
 
+MAX_MODULUS = 5_000
+
 
 def parity() -> CompiledRNN:
     """Theorem 3 for m = 2: the scalar 1 or -1, and a 1 changes its sign."""
@@ -130,8 +132,11 @@ def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str,
 
 def _addition(m: int) -> DFA:
     """The sum modulo m; words that add up to 0 are accepted."""
-    if m < 2:
-        raise UserError(f"the modulus must be at least 2; got {m}")
+    if not 2 <= m <= MAX_MODULUS:
+        raise UserError(
+            f"the modulus must be from 2 to {MAX_MODULUS:,}, for tables have m^2 numbers; got "
+            f"{m:,}: the residues modulo coprime factors, each in a network, tell that of a product"
+        )
     x = np.arange(m)
     alphabet = tuple(map(str, x.tolist()))
     return DFA(alphabet, (x[:, None] + x) % m, 0, x == 0, alphabet)

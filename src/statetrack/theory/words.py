@@ -42,13 +42,17 @@ def read_words(net: CompiledRNN | CompiledModel, words: list[str]) -> list[dict[
 def encode(word: str, names: Sequence[str], kind: str) -> list[int]:
     """The numbers of a word's symbols, which spaces separate unless each is a single letter.
 
+    Longer names are no obstacle, such as PAD, unless they are made of single letters that are names
+    themselves: where there are 1, 2 and 12, the text 21 might be a slip for 12.
+
     kind: what the names are names of, for the error.
     """
     numbers = {name: i for i, name in enumerate(names)}
     letters = all(len(name) == 1 for name in names)
+    apart = any(len(name) > 1 and all(letter in numbers for letter in name) for name in names)
     found = []
     for part in word.split():
-        for symbol in [part] if part in numbers else part:
+        for symbol in [part] if apart or part in numbers else part:
             if symbol not in numbers:
                 raise unknown(kind, symbol if letters else part, names)
             found.append(numbers[symbol])

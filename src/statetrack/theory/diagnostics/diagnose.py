@@ -20,7 +20,7 @@ from statetrack.theory.diagnostics.period import Recurrence, find_periods
 from statetrack.theory.diagnostics.report import Diagnosis, Layer
 from statetrack.theory.diagnostics.spectrum import Spectrum
 from statetrack.theory.diagnostics.verdicts import architectural, probed
-from statetrack.theory.folders import holds_tables, load
+from statetrack.theory.folders import holds_tables, is_compiled, load
 from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.words import encode
@@ -47,9 +47,9 @@ def diagnose(
     Everything is computed on a copy of the model in float64.
 
     Args:
-        model: a run (or its folder), which is compared with its own initialisation; what
-            `compile` made (or its folder); or a module with `transitions(tokens)`, such as a
-            SequenceModel.
+        model: a run (or its folder), which is compared with its own initialisation if it was
+            trained; what `compile` made (or its folder); or a module with `transitions(tokens)`,
+            such as a SequenceModel.
         word: what is read again and again: names of tokens, separated by spaces unless each is a
             single letter; of a module without `vocab` the names are the ids.
         checkpoint: the step of a run's checkpoint; the last one if absent.
@@ -112,7 +112,8 @@ def _subject(
         run = model if isinstance(model, Run) else Run.open(Path(model))
         title = f"{run.config.model.title} on {run.config.task.name}"
         trained = run.model(checkpoint)
-        return _Subject(title, run.config.task.vocab, trained, _initial(run), *_task_tokens(run))
+        before = None if is_compiled(run.folder) else _initial(run)
+        return _Subject(title, run.config.task.vocab, trained, before, *_task_tokens(run))
     if checkpoint is not None:
         raise UserError("checkpoint is for runs; a model has only the weights that it has")
     if isinstance(model, CompiledRNN):

@@ -47,7 +47,8 @@ class Bound:
 
 ARGUMENTS = {
     Guarantee.NON_NEGATIVE: "its eigenvalues are real and not negative",
-    Guarantee.FADING: "its eigenvalues are 1 or of modulus below 1, so that what turns dies out",
+    Guarantee.FADING: "its eigenvalues are 1 or of modulus below 1, so that what turns dies out "
+    "(up to ties in rounding)",
     Guarantee.REAL: "its eigenvalues are real",
 }
 WEAKEST = (Guarantee.REAL, Guarantee.FADING, Guarantee.NON_NEGATIVE)
