@@ -193,7 +193,7 @@ def test_refusals(refused: Refused, args: list[str], says: list[str]) -> None:
 def test_numbers_of_several_digits_are_not_split(command: Command, refused: Refused) -> None:
     assert command("compile", "Z60", "--out", "net").code == 0
     for word in ("123", "77", "59 1 60"):
-        refused("run", "net", word, says=[f"symbol of {word!r}", f"{word.split()[-1]!r}"])
+        refused("run", "net", word, says=[f"symbol in {word!r}:", f"{word.split()[-1]!r}"])
     rows = json.loads(command("run", "net", "12 3", "--json", "-").out)["words"]
     assert rows[0]["output"] == "15"
     assert encode("aab", ("PAD", "a", "b", "q0"), "token") == [1, 1, 2]

@@ -17,7 +17,7 @@ TOKENS = 1 << 20  # read at once
 
 def read_words(net: CompiledRNN | CompiledModel, words: list[str]) -> list[dict[str, Any]]:
     """For each word whether the network accepts it, and the state that it ends in."""
-    encoded = [encode(word, net.dfa.alphabet, f"symbol of {word!r}") for word in words]
+    encoded = [encode(word, net.dfa.alphabet, f"symbol in {word!r}:") for word in words]
     longest = max(1, *map(len, encoded)) if encoded else 1
     states = []
     for at in range(0, len(encoded), max(1, TOKENS // longest)):
