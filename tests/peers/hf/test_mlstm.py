@@ -13,6 +13,7 @@ from statetrack.layers import MLSTM
 from statetrack.models import SequenceModel
 from statetrack.models.convert.mlstm import xlstm_mlstm
 from tests.ops.common import assert_close, draw
+from tests.peers.hf.xlstm_layers import assert_same_layer
 
 T = 33
 
@@ -49,20 +50,7 @@ def test_outputs_and_gradients(hidden_size, theirs, ours, eps, tolerance):
     peer.mlstm_cell.backend_fn = partial(peer.mlstm_cell.backend_fn, eps=eps)
     layer = MLSTM(hidden_size, **ours).double()
     layer.load_state_dict(xlstm_mlstm(peer.state_dict()))
-    normal = draw(2)
-    x, weights = normal(2, T, hidden_size).requires_grad_(), normal(2, T, hidden_size)
-    expected, (y, _) = peer(x), layer(x)
-    assert_close(y, expected, tolerance)
-
-    names = [name for name, _ in peer.named_parameters()]
-    first, *rest = torch.autograd.grad((weights * expected).sum(), [x, *peer.parameters()])
-    mapped = xlstm_mlstm(dict(zip(names, rest, strict=True)))
-    mapped["norm.weight"] -= 1  # the map of weights, not of gradients, adds it
-    parameters = dict(layer.named_parameters())
-    got, *gradients = torch.autograd.grad((weights * y).sum(), [x, *parameters.values()])
-    assert_close(got, first, tolerance, "gradient of x")
-    for name, gradient in zip(parameters, gradients, strict=True):
-        assert_close(gradient, mapped[name], tolerance, f"gradient of {name}")
+    assert_same_layer(layer, peer, xlstm_mlstm, T, tolerance, tolerance)
 
 
 def test_steps():

@@ -11,6 +11,7 @@ from statetrack.layers import SLSTM
 from statetrack.models import SequenceModel
 from statetrack.models.convert.slstm import xlstm_slstm
 from tests.ops.common import assert_close, draw
+from tests.peers.hf.xlstm_layers import assert_same_layer
 
 
 def make_theirs(hidden_size: int, num_heads: int, conv_size: int, scale: float = 0.3):
@@ -38,20 +39,7 @@ def test_outputs_and_gradients(hidden_size, num_heads, conv_size, scale, toleran
     peer = make_theirs(hidden_size, num_heads, conv_size, scale)
     layer = SLSTM(hidden_size, num_heads=num_heads, conv_size=conv_size).double()
     layer.load_state_dict(xlstm_slstm(peer.state_dict()))
-    normal = draw(2)
-    x, weights = normal(2, 33, hidden_size).requires_grad_(), normal(2, 33, hidden_size)
-    expected, (y, _) = peer(x), layer(x)
-    assert_close(y, expected, tolerance)
-
-    names = [name for name, _ in peer.named_parameters()]
-    first, *rest = torch.autograd.grad((weights * expected).sum(), [x, *peer.parameters()])
-    mapped = xlstm_slstm(dict(zip(names, rest, strict=True)))
-    mapped["norm.weight"] -= 1  # the map of weights, not of gradients, adds it
-    parameters = dict(layer.named_parameters())
-    got, *gradients = torch.autograd.grad((weights * y).sum(), [x, *parameters.values()])
-    assert_close(got, first, 10 * tolerance, "gradient of x")
-    for name, gradient in zip(parameters, gradients, strict=True):
-        assert_close(gradient, mapped[name], 10 * tolerance, f"gradient of {name}")
+    assert_same_layer(layer, peer, xlstm_slstm, 33, tolerance, 10 * tolerance)
 
 
 def test_states():
