@@ -31,17 +31,22 @@ inline vf exp(vf x) {
   return exp2((x < low ? low : x) * LOG2_E);
 }
 
-// log(1 + e^x), through log(1 + y) = 2 artanh(y / (2 + y)) for y = e^-|x|.
+// 2 artanh(s) / s for s in [0, 1/3]: log(1 + y) is 2 artanh(y / (2 + y)).
+inline vf log1p_series(vf s) {
+  const vf square = s * s;
+  vf series = splat(2.0f / 13);
+  series = fma(series, square, splat(2.0f / 11));
+  series = fma(series, square, splat(2.0f / 9));
+  series = fma(series, square, splat(2.0f / 7));
+  series = fma(series, square, splat(2.0f / 5));
+  series = fma(series, square, splat(2.0f / 3));
+  return fma(series, square, splat(2.0f));
+}
+
+// log(1 + e^x)
 inline vf softplus(vf x) {
-  const vf y = exp(x < vf{} ? x : -x), s = y / (y + 2.0f), square = s * s;
-  vf series = splat(1.0f / 13);
-  series = fma(series, square, splat(1.0f / 11));
-  series = fma(series, square, splat(1.0f / 9));
-  series = fma(series, square, splat(1.0f / 7));
-  series = fma(series, square, splat(1.0f / 5));
-  series = fma(series, square, splat(1.0f / 3));
-  series = fma(series, square, splat(1.0f));
-  return fma(s + s, series, x < vf{} ? vf{} : x);
+  const vf y = exp(x < vf{} ? x : -x), s = y / (y + 2.0f);
+  return fma(s, log1p_series(s), x < vf{} ? vf{} : x);
 }
 
 // d silu(z) / dz, for s = sigmoid(z).

@@ -27,7 +27,8 @@ constexpr int64_t MOST_KEPT = int64_t(1) << 20;  // floats of dX for small gates
 struct SmallGates {
   float size, least;
 
-  explicit SmallGates(bool log_gate) : size(log_gate ? 0x1p-9f : 0x1p-6f), least(log_gate ? 0x1p-16f : -1) {}
+  explicit SmallGates(bool log_gate)
+      : size(log_gate ? 0x1p-9f : 0x1p-6f), least(log_gate ? 0x1p-16f : -1.0f) {}
   bool operator()(float a) const { return -size < a && a < size && a > least; }
   vi operator()(vf a) const { return (a > splat(-size)) & (a < splat(size)) & (a > splat(least)); }
 };

@@ -81,17 +81,9 @@ struct ForgetGate {
 inline ForgetGate forget_gate(vf x) {
   const vf zero{}, t = exp(x < zero ? x : -x);  // in [0, 1]
   const vf inverse = 1.0f / ((1.0f + t) * (2.0f + t));
-  // log(1 + t) = 2 artanh(s)
-  const vf s = t * (1.0f + t) * inverse, s2 = s * s;
-  vf series = splat(2.0f / 13);
-  series = fma(series, s2, splat(2.0f / 11));
-  series = fma(series, s2, splat(2.0f / 9));
-  series = fma(series, s2, splat(2.0f / 7));
-  series = fma(series, s2, splat(2.0f / 5));
-  series = fma(series, s2, splat(2.0f / 3));
-  series = fma(series, s2, splat(2.0f));
+  const vf s = t * (1.0f + t) * inverse;
   const vf large = (2.0f + t) * inverse;  // sigmoid(|x|)
-  return {(x < zero ? x : zero) - series * s, x < zero ? large : t * large};
+  return {(x < zero ? x : zero) - log1p_series(s) * s, x < zero ? large : t * large};
 }
 
 // Some rows through time.

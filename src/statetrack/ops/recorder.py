@@ -64,8 +64,8 @@ class Recorder:
         self._outputs = [
             (tuple(y.shape), self._places.get(y.data_ptr(), []), same.get(id(y))) for y in outputs
         ]
-        for _, places, at in self._outputs:
-            assert places or at is not None or 0 in _, "an output that no kernel writes"
+        for shape, places, at in self._outputs:
+            assert places or at is not None or 0 in shape, "an output that no kernel writes"
         for x in (*inputs, *outputs):  # each run has its own
             self._made.pop(x.data_ptr(), None)
         self.read.clear()
