@@ -110,9 +110,10 @@ INLINE inline void convolve(const ConvBlock<WIDTH>& block, const ConvInputs& inp
   });
 }
 
-// y from z, which is overwritten, for one token of a block; scales: scratch, one for each head.
+// y from z, which is overwritten, for one token of a block; lengths: scratch, one for each head.
+// Divided by a length that is a correct root, a vector along an axis has length 1 to the last bit.
 inline void activate(float* z, float* y, int64_t count, int64_t head, bool silu, bool normalise,
-                     float eps, float* scales) {
+                     float eps, float* lengths) {
   float* to = normalise ? z : y;
   for (int64_t first = 0, h = 0; first < count; first += head, ++h) {
     vf squares{};
@@ -122,14 +123,14 @@ inline void activate(float* z, float* y, int64_t count, int64_t head, bool silu,
       squares = fma(s, s, squares);
       store_first(to + first + i, s, n);
     });
-    if (normalise) scales[h] = 1.0f / __builtin_sqrtf(sum(squares) + eps);
+    if (normalise) lengths[h] = __builtin_sqrtf(sum(squares) + eps);
   }
   if (!normalise) return;
   // apart from the loop above, which so does not wait for sums and roots
   for (int64_t first = 0, h = 0; first < count; first += head, ++h) {
-    const float r = scales[h];
+    const float length = lengths[h];
     each_vector(head, [&](int64_t i, int64_t n) INLINE {
-      store_first(y + first + i, load_first(z + first + i, n) * r, n);
+      store_first(y + first + i, load_first(z + first + i, n) / length, n);
     });
   }
 }

@@ -47,7 +47,7 @@ def test_a_convolution_that_hardly_matters():
     model = convolved_parity([0.03, -0.04, 0.05, 1.0])
     result = harden(model, BATCH)
     assert result.changed
-    assert result.settings["delay"] == result.model.config.mixers[0].conv_size == 0
+    assert result.settings[0]["delay"] == result.model.config.mixers[0].conv_size == 0
     assert "as good as it was, with delay 0, tau" in str(result)
     assert accuracy(model, 2000) < 0.9
     assert accuracy(result.model, 20_000) == 1.0
@@ -117,7 +117,7 @@ def test_a_mamba_that_is_late(delay: int):
     conv.bias.zero_()
     seen = Seen.of(model, BATCH)
     made = list(one_token(model, seen))[2 * delay]
-    assert window(made) == delay + 1
+    assert window(seen.mixer(made)) == delay + 1
     assert torch.allclose(made(TOKENS)[0], model(TOKENS)[0], atol=1e-9)
     # the gates of a token are those that it has when its turn comes
     late = model.transitions(TOKENS[:1])[0].values[0, delay:]

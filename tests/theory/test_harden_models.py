@@ -125,7 +125,7 @@ def test_embeddings_that_depend_on_each_other():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"num_layers": 2}, "models of one layer"),
+        ({"num_layers": 2, "mixer": (DeltaNetConfig(), AttentionConfig())}, "cannot be hardened"),
         ({"mixer": AttentionConfig()}, "harden knows DeltaNet, DeltaProduct, .*; got Attention"),
         ({"mixer": DeltaNetConfig(conv_size=0)}, r"DeltaNet \[0,1\] cannot be hardened: its eigen"),
         ({"mixer": DeltaNetConfig(allow_neg_eigval=True, conv_size=0, num_v_heads=8)}, "share"),

@@ -9,7 +9,8 @@ from torch import Tensor
 def l2_normalize(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x / sqrt(sum(x^2) + eps) over the last dimension, in float32 or wider.
 
-    Not in bfloat16: a key even 0.5 % too long makes I - 2 k k^T an expansion.
+    Not in bfloat16: a key even 0.5 % too long makes I - 2 k k^T an expansion. Divided by a root,
+    not multiplied by its inverse: so a vector along an axis has length 1 to the last bit.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
+    return x / torch.sqrt((x * x).sum(-1, keepdim=True) + eps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +17,16 @@ from statetrack.models import SequenceModel, State
 from statetrack.theory.hardening.parts import (
     AT_ONCE,
     MAX_STATES,
+    Machine,
     Parts,
     distinct,
+    fading,
+    flatten,
     follow,
-    step,
+    react,
     too_many,
 )
-from statetrack.theory.hardening.tokens import Seen, window
+from statetrack.theory.hardening.tokens import Seen, block_of, window
 
 SAFE = 2.0  # the least margin: to first order 1 would do
 
@@ -60,41 +63,57 @@ def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> Re
     with more than MAX_STATES, or whose answers could hang on how exactly what fades is followed,
     has no automaton, nor has one with a convolution: a UserError.
     """
-    if window(model) > 1:
+    blocks = [block_of(model, layer) for layer in range(model.config.num_layers)]
+    if any(window(block.mixer) > 1 for block in blocks):
         raise UserError("the model has a convolution, whose window would count as state")
     symbols = torch.from_numpy(seen.ids)[seen.recurring]
     first = torch.from_numpy(seen.ids)[~seen.recurring]
     if len(first) > 1:
         names = ", ".join(vocab[i] for i in first.tolist())
         raise UserError(f"an automaton needs one token before the first at most; got {names}")
-    (empty,) = model.init_state(1)
-    start: State = (type(empty)(*map(Tensor.double, empty)),)
+    start: State = tuple(type(s)(*map(Tensor.double, s)) for s in model.init_state(1))
     if len(first):
         _, start = model.step(first, start)
-    parts = follow(model, symbols, start)
-    states, rows = _together(parts)
-    ids, margin = _answers(model, symbols, parts, states)
-    answers = [[vocab[i] for i in line] for line in ids]
-    dfa = _smallest([vocab[i] for i in symbols.tolist()], rows, answers)
-    apart = parts.apart if parts.apart < np.inf else None
-    return Reading(dfa, len(states), parts.same, apart, margin)
+    machine = Machine(np.zeros((1, len(symbols)), np.int64), model._embed(symbols)[None])
+    same, apart, margin = 0.0, np.inf, None
+    for layer, (block, its) in enumerate(zip(blocks, start, strict=True)):
+        fades = fading(block, machine)
+        if fades.any() and block is not blocks[-1]:
+            why = "so that the layers after it see ever new inputs"
+            raise UserError(f"layer {layer} of the model still fades, {why}")
+        parts = follow(block, machine, flatten(block.mixer, its)[0], fades)
+        states, rows = _together(parts, machine)
+        same, apart = max(same, parts.same), min(apart, parts.apart)
+        if fades.any():
+            margin = _margin(model, machine, parts, states)
+        streams = [
+            react(block, x, here)[0].unflatten(0, (-1, len(symbols)))
+            for x, here in _situations(machine, parts, states)
+        ]
+        machine = Machine(rows, torch.cat(streams))
+    answers = model.head(model.norm(machine.stream)).argmax(-1).tolist()
+    texts = [[vocab[i] for i in line] for line in answers]
+    dfa = _smallest([vocab[i] for i in symbols.tolist()], machine.next.tolist(), texts)
+    return Reading(dfa, len(machine.next), same, apart if apart < np.inf else None, margin)
 
 
-def _together(parts: Parts) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """The states that can be reached, [states, P], and [state][symbol] the next one."""
+def _together(parts: Parts, below: Machine) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The states that can be reached, [states, 1 + P], and the next ones, [states, symbols].
+
+    The first number of a state is the machine's below, the others are the parts'.
+    """
     first = [
-        np.arange(len(following)) if fades else distinct(following)
-        for following, fades in zip(parts.next, parts.off > 0, strict=True)
+        np.arange(len(following)) if fades else distinct(np.column_stack((beside, following)))
+        for beside, following, fades in zip(parts.below, parts.next, parts.off > 0, strict=True)
     ]
     moving = [p for p, number in enumerate(first) if number.any()]
-    numbers = {(0,) * len(moving): 0}
+    numbers = {(0,) * (1 + len(moving)): 0}
     order = list(numbers)
     rows = []
-    for state in order:  # grows while it is read
-        lines = [first[p][parts.next[p][i]] for p, i in zip(moving, state, strict=True)]
-        after = np.stack(lines, 1).tolist() if lines else [[]] * parts.next[0].shape[1]
+    for m, *own in order:  # grows while it is read
+        lines = [first[p][parts.next[p][i]] for p, i in zip(moving, own, strict=True)]
         row = []
-        for target in map(tuple, after):
+        for target in map(tuple, np.column_stack((below.next[m], *lines)).tolist()):
             if target not in numbers:
                 numbers[target] = len(order)
                 order.append(target)
@@ -102,36 +121,38 @@ def _together(parts: Parts) -> tuple[NDArray[np.int64], list[list[int]]]:
         rows.append(row)
         if len(order) > MAX_STATES:
             raise too_many()
-    states = np.zeros((len(order), len(parts.states)), dtype=np.int64)
-    states[:, moving] = order
-    return states, rows
+    states = np.zeros((len(order), 1 + len(parts.states)), dtype=np.int64)
+    states[:, [0, *(1 + p for p in moving)]] = order
+    return states, np.array(rows)
 
 
-def _answers(
-    model: SequenceModel, symbols: Tensor, parts: Parts, states: NDArray[np.int64]
-) -> tuple[list[list[int]], float | None]:
-    """[state][symbol]: what the model answers; and the margin where something fades."""
-    answers: list[list[int]] = []
-    margin, fades = np.inf, bool(parts.off.any())
+def _situations(
+    below: Machine, parts: Parts, states: NDArray[np.int64]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """What comes into a layer, [B, D], and its own state, [B, P, s]: some states x all symbols."""
+    symbols = below.next.shape[1]
     for some in np.split(states, range(AT_ONCE, len(states), AT_ONCE)):
-        here = torch.stack([s[i] for s, i in zip(parts.states, some.T, strict=True)], 1)
-        here = here.repeat_interleave(len(symbols), 0).requires_grad_(fades)  # [B, P, s]
-        with torch.set_grad_enabled(fades):
-            logits, _ = step(model, here, symbols.repeat(len(some)))
-            best, ids = logits.topk(2)
+        own = torch.stack([s[i] for s, i in zip(parts.states, some.T[1:], strict=True)], 1)
+        yield below.stream[some[:, 0]].flatten(0, 1), own.repeat_interleave(symbols, 0)
+
+
+def _margin(model: SequenceModel, below: Machine, parts: Parts, states: NDArray[np.int64]) -> float:
+    """How many times further off what fades in the last layer might be, to first order."""
+    margin = np.inf
+    for x, here in _situations(below, parts, states):
+        with torch.enable_grad():
+            out, _ = react(block_of(model, -1), x, here.requires_grad_())
+            best, _ = model.head(model.norm(out)).topk(2)
             lead = best[:, 0] - best[:, 1]  # [B]
-            total = lead.sum()
-        answers += ids[:, 0].view(len(some), -1).tolist()
-        if fades:  # to first order the lead changes by the slope times how far off a part is
-            (slope,) = torch.autograd.grad(total, here)
-            change = (slope.norm(dim=-1) * parts.off).sum(-1)
-            margin = min(margin, float((lead / change).min()))
+            (slope,) = torch.autograd.grad(lead.sum(), here)
+        change = (slope.norm(dim=-1) * parts.off).sum(-1)
+        margin = min(margin, float((lead / change).min()))
     if margin < SAFE:
         raise UserError(
             "some answer hangs on parts of the model that fade, "
             f"with a margin of {margin:.2g}; an automaton needs {SAFE:g}"
         )
-    return answers, margin if fades else None
+    return margin
 
 
 def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str]]) -> DFA:

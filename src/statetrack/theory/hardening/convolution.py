@@ -22,7 +22,7 @@ from statetrack.layers import GLA, DeltaNet, Mamba
 from statetrack.models import SequenceModel
 from statetrack.theory.hardening.heads import before_norm, inverse_silu
 from statetrack.theory.hardening.outputs import said, say
-from statetrack.theory.hardening.tokens import Seen, refit
+from statetrack.theory.hardening.tokens import Seen, refit, with_mixer
 
 
 @torch.no_grad()
@@ -32,7 +32,7 @@ def one_token(model: SequenceModel, seen: Seen) -> Iterator[SequenceModel]:
     They have no convolution, or one that hands on a token before the current one. Each is given as
     it is and with an output projection that makes up for what it can: neither is always better.
     """
-    old = model.blocks[0].mixer
+    old = seen.mixer(model)
     assert isinstance(old, DeltaNet | GLA | Mamba)
     assert old.conv is not None
     heard: list[Tensor] = []
@@ -46,13 +46,21 @@ def one_token(model: SequenceModel, seen: Seen) -> Iterator[SequenceModel]:
         yield moved
 
 
+@torch.no_grad()
+def without_convolution(model: SequenceModel, seen: Seen, delay: int = 0) -> SequenceModel:
+    """The same whose layer has no convolution, or a new one that looks so far back."""
+    config: Any = replace(seen.mixer(model).config, conv_size=delay and delay + 1)  # type: ignore[call-arg]
+    made = with_mixer(model, seen.layer, config)
+    old = f"blocks.{seen.layer}.mixer.conv."
+    weights = {name: w for name, w in model.state_dict().items() if not name.startswith(old)}
+    made.load_state_dict({**made.state_dict(), **weights})
+    return made
+
+
 def _with_means(model: SequenceModel, seen: Seen, means: list[Tensor], delay: int) -> SequenceModel:
     """The model whose tokens have these means [n, channels] of q, k and v, or of Mamba's u."""
-    config: Any = replace(model.config.mixers[0], conv_size=delay and delay + 1)  # type: ignore[call-arg]
-    made = SequenceModel(replace(model.config, mixer=config)).double().eval()
-    weights = {name: w for name, w in model.state_dict().items() if ".conv." not in name}
-    made.load_state_dict({**made.state_dict(), **weights})
-    layer = made.blocks[0].mixer
+    made = without_convolution(model, seen, delay)
+    layer = seen.mixer(made)
     if isinstance(layer, Mamba):
         rows = layer.in_proj.weight[: layer.channels]
         wanted = [inverse_silu(part) for part in means]
@@ -64,7 +72,7 @@ def _with_means(model: SequenceModel, seen: Seen, means: list[Tensor], delay: in
         assert isinstance(layer, DeltaNet | GLA)
         rows = layer.qkv_proj.weight
         wanted = _before_heads(layer, *means) if isinstance(layer, DeltaNet) else means
-    rows.copy_(refit(rows, seen.x, torch.cat(wanted, -1)))
+    rows.copy_(refit(rows, seen.x, torch.cat(wanted, -1), loosely=True))
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from statetrack.layers.delta_net import DeltaNetConfig
 from statetrack.models import SequenceModel
+from statetrack.theory.hardening.candidate import NOT_NEEDED, Candidate, Part
 from statetrack.theory.hardening.heads import (
     Heard,
     ideal,
@@ -19,6 +21,7 @@ from statetrack.theory.hardening.heads import (
     listen,
     read_heads,
     without_memory,
+    write_idle,
     write_model,
 )
 from statetrack.theory.hardening.reflections import (
@@ -29,13 +32,12 @@ from statetrack.theory.hardening.reflections import (
     inexact,
     snap,
 )
-from statetrack.theory.hardening.report import Candidate, Part
 from statetrack.theory.hardening.representation import snap_products
-from statetrack.theory.hardening.tokens import Seen
+from statetrack.theory.hardening.tokens import DependentError, Seen
 
 STEADIER = (1e4, 1e3, 1e2, 1e1)  # the head norm's epsilon is tried so many times larger
 
-__all__ = ["candidates", "ideal", "refusal"]
+__all__ = ["candidates", "ideal", "idle", "refusal"]
 
 
 def refusal(config: DeltaNetConfig) -> str | None:
@@ -50,7 +52,7 @@ def refusal(config: DeltaNetConfig) -> str | None:
 def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Iterator[Candidate]:
     """Every way of rounding that is tried."""
     trained = Trained.of(model, seen)
-    factors = layer_of(model).config.factors
+    factors = layer_of(model, seen).config.factors
     known = set()
     for tau, rest, forget in product((0.005, 0.02, 0.1), RESTS, (True, False)):
         rule = Rule(tau, rest, orders)
@@ -72,7 +74,15 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
             continue  # a larger tau has changed nothing
         known.add(content)
         settings = {"tau": tau, "rest": rest, "forget": forget}
-        yield trained.with_heads(tuple(made), settings, tuple(parts))
+        with suppress(DependentError):
+            yield trained.with_heads(tuple(made), settings, tuple(parts))
+
+
+def idle(model: SequenceModel, seen: Seen) -> Candidate:
+    """The model whose layer remembers nothing."""
+    made = write_idle(model, seen)
+    heads = range(layer_of(model, seen).num_v_heads)
+    return Candidate(made, {"memory": "none"}, tuple(map(_not_needed, heads)), (0, 0))
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ class Trained:
         self, heads: tuple[Head, ...], settings: dict[str, Any], parts: tuple[Part, ...]
     ) -> Candidate:
         """The model with other heads."""
-        recurring, _ = _by_factor(self.seen, layer_of(self.model).config.factors)
+        recurring, _ = _by_factor(self.seen, layer_of(self.model, self.seen).config.factors)
         slow, every = zip(*(inexact(head, recurring) for head in heads), strict=True)
         write = partial(write_model, self.model, self.seen, self.heard, list(heads))
         made = Candidate(write(1.0), settings, parts, (sum(slow), sum(every)))
@@ -107,18 +117,22 @@ class Trained:
         def fewer() -> Iterator[Candidate]:
             exact = [i for i, part in enumerate(parts) if part.error is not None]
             for i in sorted(exact, key=lambda i: -(parts[i].error or 0.0)) if exact[1:] else ():
-                idle = Part(f"head {i}", skipped="it is not needed", silenced=True)
-                yield self.with_heads(
-                    (*heads[:i], self.without_memory(i), *heads[i + 1 :]),
-                    settings,
-                    (*parts[:i], idle, *parts[i + 1 :]),
-                )
+                with suppress(DependentError):
+                    yield self.with_heads(
+                        (*heads[:i], self.without_memory(i), *heads[i + 1 :]),
+                        settings,
+                        (*parts[:i], _not_needed(i), *parts[i + 1 :]),
+                    )
 
         def steadier() -> Iterator[Candidate]:
             for eps in STEADIER:
                 yield replace(made, model=write(eps), settings={**settings, "eps": eps})
 
         return replace(made, fewer=fewer, steadier=steadier)
+
+
+def _not_needed(i: int) -> Part:
+    return Part(f"head {i}", skipped=NOT_NEEDED, silenced=True)
 
 
 def _by_factor(seen: Seen, factors: int) -> tuple[Tensor, Tensor]:

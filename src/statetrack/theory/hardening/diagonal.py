@@ -9,6 +9,7 @@ if the rank of their projection is the number of tokens.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,14 +29,16 @@ from statetrack.layers import (
 )
 from statetrack.layers.diagonal_rnn import SHARPNESS
 from statetrack.models import SequenceModel
-from statetrack.theory.hardening.report import Candidate, Part
+from statetrack.theory.hardening.candidate import NOT_NEEDED, Candidate, Part
+from statetrack.theory.hardening.outputs import said, say
 from statetrack.theory.hardening.roles import Roles, assign
-from statetrack.theory.hardening.tokens import Seen, refit, window
+from statetrack.theory.hardening.tokens import DependentError, Seen, refit, window, with_mixer
 
 FAR = 100.0  # exp(-FAR) is nothing beside 1, in float64 as well
 FADES = "a gate fades more slowly than training shows"
 DRIFTS = "two tokens flip it, and not about the same point"
 NO_STEP = -60.0  # softplus of it: a step size that keeps everything and writes nothing
+NEVER = -1000.0  # softplus of it is 0 itself
 
 
 def refusal(config: MambaConfig | GLAConfig | DiagonalRNNConfig) -> str | None:
@@ -47,7 +50,7 @@ def refusal(config: MambaConfig | GLAConfig | DiagonalRNNConfig) -> str | None:
 
 def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Iterator[Candidate]:
     """Every way of rounding that is tried; `orders` are for reflections, and have no part here."""
-    layer = model.blocks[0].mixer
+    layer = seen.mixer(model)
     gates = read_gates(model, seen)
     for tau, zero, silence in product((0.005, 0.02, 0.1, 0.3), (1.0, 0.5, 0.0), (True, False)):
         roles = assign(gates, seen.recurring, tau, zero, alike=isinstance(layer, Mamba))
@@ -63,9 +66,35 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
             )
             for c in torch.nonzero(roles.moved | roles.slow).flatten().tolist()
         )
-        made = write_gates(model, seen, roles, silenced)
+        try:
+            made = write_gates(model, seen, roles, silenced)
+        except DependentError:
+            continue
         left = int((roles.slow & ~silenced).sum()), int(roles.fades[:, ~silenced].sum())
         yield Candidate(made, {"tau": tau, "zero": zero, "silence": silence}, parts, left)
+
+
+@torch.no_grad()
+def idle(model: SequenceModel, seen: Seen) -> Candidate:
+    """The model whose layer remembers nothing: its gates are 0, or no state is ever written."""
+    made = copy.deepcopy(model)
+    layer = seen.mixer(made)
+    if isinstance(layer, Mamba):  # which says something of the input without a state, too
+        layer.dt_proj.weight.zero_()
+        layer.dt_proj.bias.fill_(NEVER)
+    elif isinstance(layer, GLA):
+        _, up = layer.decay_proj
+        assert isinstance(up, nn.Linear)
+        up.weight.zero_()
+        up.bias.fill_(_zero_gate(layer))
+    else:
+        assert isinstance(layer, DiagonalRNN)
+        for p in layer.W_A.parameters():
+            p.zero_()
+    if not isinstance(layer, DiagonalRNN):
+        say(made, seen, said(model, seen).out)
+    parts = (Part("all", skipped=NOT_NEEDED, silenced=True),)
+    return Candidate(made, {"memory": "none"}, parts, (0, 0))
 
 
 def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
@@ -76,9 +105,9 @@ def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
 @torch.no_grad()
 def read_gates(model: SequenceModel, seen: Seen) -> Tensor:
     """[n, C, N]: the diagonal of A by token, channel and, in Mamba, state of the channel."""
-    layer = model.blocks[0].mixer
+    layer = seen.mixer(model)
     assert isinstance(layer, Mamba | GLA | DiagonalRNN)
-    windows = seen.x[:, None].expand(-1, window(model), -1)  # a token, and none other before it
+    windows = seen.x[:, None].expand(-1, window(layer), -1)  # a token, and none other before it
     values = layer.transitions(windows).values[:, -1]
     return values if isinstance(layer, Mamba) else values.flatten(1)[..., None]
 
@@ -86,7 +115,7 @@ def read_gates(model: SequenceModel, seen: Seen) -> Tensor:
 @torch.no_grad()
 def write_gates(model: SequenceModel, seen: Seen, roles: Roles, silenced: Tensor) -> SequenceModel:
     """The model in which every gate has its role; nothing is written to silenced channels [C]."""
-    layer = model.blocks[0].mixer
+    layer = seen.mixer(model)
     config: MixerConfig
     if isinstance(layer, Mamba):
         config, tensors = _mamba(layer, seen, roles, silenced)
@@ -95,10 +124,10 @@ def write_gates(model: SequenceModel, seen: Seen, roles: Roles, silenced: Tensor
     else:
         assert isinstance(layer, DiagonalRNN)
         config, tensors = layer.config, _diagonal_rnn(layer, seen, roles, silenced)
-    made = SequenceModel(replace(model.config, mixer=config)).double()
-    old = model.state_dict()
-    made.load_state_dict({**old, **{f"blocks.0.mixer.{k}": t for k, t in tensors.items()}})
-    return made.eval()
+    made = with_mixer(model, seen.layer, config)
+    new = {f"blocks.{seen.layer}.mixer.{name}": t for name, t in tensors.items()}
+    made.load_state_dict({**model.state_dict(), **new})
+    return made
 
 
 def _mamba(
@@ -138,8 +167,7 @@ def _gla(
     logits = seen.x @ down.weight.T @ up.weight.T + up.bias
     far = FAR * layer.config.gate_logit_normalizer
     logits = torch.where(roles.keeps, far, torch.where(roles.flips[..., 0], -far, logits))
-    half = 0.5**layer.config.gate_logit_normalizer  # of which the root is 1/2, and the gate 0
-    logits = torch.where(roles.forgets[..., 0], math.log(half / (1 - half)), logits)
+    logits = torch.where(roles.forgets[..., 0], _zero_gate(layer), logits)
     keys = layer.sizes[0]
     weight = layer.qkv_proj.weight.clone()
     k = seen.x @ weight[keys : 2 * keys].T
@@ -153,6 +181,12 @@ def _gla(
         "decay_proj.1.bias": torch.zeros_like(up.bias),
     }
     return replace(layer.config, gate_low_rank_dim=n), tensors
+
+
+def _zero_gate(layer: GLA) -> float:
+    """The logit of a gate of 0."""
+    half = 0.5**layer.config.gate_logit_normalizer  # of which the root is 1/2, and the gate 0
+    return math.log(half / (1 - half))
 
 
 def _diagonal_rnn(

@@ -22,19 +22,20 @@ from statetrack.models import SequenceModel
 from statetrack.ops.l2_norm import l2_normalize
 from statetrack.theory.hardening.outputs import said, say
 from statetrack.theory.hardening.reflections import Head
-from statetrack.theory.hardening.tokens import Seen, refit
+from statetrack.theory.hardening.tokens import EXACT, DependentError, Seen, refit, with_mixer
 
 LEAST = -0.25  # a value that SiLU takes with room to spare: its least is -0.278
 LONG = 1e4  # of a key before it is normalised, so that the normalisation's epsilon is nothing
 STRETCH = 0.1  # where the trained layer had none
 NO_STEP = -60.0  # softplus of it: a gate of 1
+ROUNDING = 1e-12  # of a key's numbers
 LOUDEST = 0.999  # the size that a head without memory has at most beside that of its norm's output
 
 
 @torch.no_grad()
 def read_heads(model: SequenceModel, seen: Seen) -> list[Head]:
     """The constants of every head, by token and factor."""
-    layer = layer_of(model)
+    layer = layer_of(model, seen)
     x = seen.x[None]
     _, k, v, _ = layer._project(x, layer.init_state(1).conv, None)
     beta = layer.beta(x)[0].view(-1, layer.num_v_heads)
@@ -55,7 +56,7 @@ class Heard(NamedTuple):
 @torch.no_grad()
 def listen(model: SequenceModel, seen: Seen) -> Heard:
     """Run a model on the sequences that were seen."""
-    layer, heard = layer_of(model), []
+    layer, heard = layer_of(model, seen), []
     with layer.norm.register_forward_pre_hook(lambda _, args: heard.append(args[0])):
         out = said(model, seen).out
     (o,) = heard
@@ -89,7 +90,7 @@ def write_heads(
     The epsilon of its head norm is `steadier` times as large, without which the norm magnifies the
     rounding of a state of 0.
     """
-    old = layer_of(model)
+    old = layer_of(model, seen)
     eps = steadier * old.config.output_norm_eps
     v = torch.stack([_values(head, eps) for head in heads], 1)  # [n factors, H, V]
     scale = min(1.0, LEAST / float(v.min())) if v.min() < 0 else 1.0
@@ -98,34 +99,93 @@ def write_heads(
         beta_stretch=old.config.beta_stretch or STRETCH,
         output_norm_eps=eps * scale**2,
     )
-    made = SequenceModel(replace(model.config, mixer=config)).double()
+    made = with_mixer(model, seen.layer, config)
     made.load_state_dict(model.state_dict())
-    layer = layer_of(made)
+    layer = layer_of(made, seen)
     q_rows, k_rows, v_rows = layer.qkv_proj.weight.split(layer.sizes)
-    k, length = before_norm(torch.stack([head.k for head in heads], 1), layer.qk_silu)
+    keys = [head.k for head in heads]
+    if not layer.qk_silu:  # which has other effects along other axes
+        for i, rows in enumerate(q_rows.split(layer.key_size)):
+            keys[i], turn = _along_axes(heads[i])
+            rows.copy_(turn.T @ rows)
+    k, length = before_norm(torch.stack(keys, 1), layer.qk_silu)
     beta = torch.stack([head.beta for head in heads], 1)
     n = len(seen.ids)
-    k_rows.copy_(refit(k_rows, seen.x, k.reshape(n, -1)))
-    v_rows.copy_(refit(v_rows, seen.x, inverse_silu(scale * length * v).reshape(n, -1)))
+    matters = (beta > 0).view(n, -1).T  # [factors H, n]: what it would write, and where
+    for rows, wanted in ((k_rows, k), (v_rows, inverse_silu(scale * length * v))):
+        parts = wanted.view(n, len(matters), -1).unbind(1)
+        for here, part, some in zip(matters, parts, rows.chunk(len(matters)), strict=True):
+            some[~part[here].any(0)] = 0.0  # so that what should be 0 is
+            some.copy_(refit(some, seen.x[here], part[here]))
     for i, rows in enumerate(q_rows.split(layer.key_size)):
         if heads[i].says is not None:  # asks for what was just written
             rows.copy_(refit(rows, seen.x, k[:: layer.config.factors, i]))
     logits = _logits(beta.view(n, -1) / layer.beta.top, config.beta_stretch)
-    layer.beta.proj.weight.copy_(refit(layer.beta.proj.weight, seen.x, logits))
+    layer.beta.proj.weight.copy_(refit(layer.beta.proj.weight, seen.x, logits, loosely=True))
+    if (layer.beta(seen.x[None])[0] - beta.view(n, -1)).abs().max() > EXACT:
+        raise DependentError
     if isinstance(layer, GatedDeltaNet):
-        for i, row in enumerate(layer.a_proj.weight.split(1)):
+        for i, row in enumerate(layer.a_proj.weight):
             if heads[i].gate is None:  # none any more: it is 1
-                row.copy_(refit(row, seen.x, (NO_STEP - layer.dt_bias[i]).expand(n, 1)))
-    return made.eval()
+                row.zero_()
+                layer.dt_bias[i] = NO_STEP
+    return made
+
+
+def _along_axes(head: Head) -> tuple[Tensor, Tensor]:
+    """The keys of a head turned so that its first reflection is along an axis, and the turn [K, K].
+
+    The next one lies in the plane of the first two, and so on. Along an axis a reflection has no
+    rounding: a head that flips between two states does so for ever, in float32 as well.
+    """
+    turn, _ = torch.linalg.qr(head.k[head.beta == 2].T, mode="complete")
+    keys = head.k @ turn
+    return torch.where(keys.abs() < ROUNDING, 0.0, keys), turn
+
+
+@torch.no_grad()
+def write_idle(model: SequenceModel, seen: Seen) -> SequenceModel:
+    """The model whose every input overwrites what the one before it wrote, and says that.
+
+    With beta = 1 and the same key wherever something is written and asked for, a head's output is
+    its value, for inputs that were never seen as well.
+    """
+    made = copy.deepcopy(model)
+    layer = layer_of(made, seen)
+    q_rows, k_rows, _ = layer.qkv_proj.weight.split(layer.sizes)
+    side = LONG * _one_side(seen.x)
+    for rows in (q_rows, k_rows):
+        rows.zero_()
+        rows[:: layer.key_size] = side
+        if layer.qk_silu and layer.key_size > 1:  # which leaves nothing of negative numbers
+            rows[1 :: layer.key_size] = -side
+    layer.beta.proj.weight.zero_()
+    if isinstance(layer, GatedDeltaNet):
+        layer.a_proj.weight.zero_()
+        layer.dt_bias.fill_(NO_STEP)
+    say(made, seen, said(model, seen).out)
+    return made
+
+
+def _one_side(inputs: Tensor) -> Tensor:
+    """A vector [D] that has a positive product with inputs [n, D], with all if that can be."""
+    units = F.normalize(inputs, dim=1)
+    w = units.mean(0)
+    for _ in range(1000):  # a perceptron
+        wrong = units @ w <= 1e-3 * w.norm()
+        if not wrong.any():
+            break
+        w = w + units[wrong].mean(0)
+    return w / w.norm()
 
 
 @torch.no_grad()
 def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
     """The model with keys of length 1: see `before_norm`. It has no SiLU on q and k."""
-    if not layer_of(model).qk_silu:
+    if not layer_of(model, seen).qk_silu:
         return model
     made = copy.deepcopy(model)
-    layer = layer_of(made)
+    layer = layer_of(made, seen)
     _, k, v, _ = layer._project(seen.x[None], layer.init_state(1).conv, None)
     length, n = k[0].norm(dim=-1, keepdim=True), len(seen.ids)
     layer.qk_silu = False  # type: ignore[misc]  # of this one alone
@@ -158,9 +218,9 @@ def before_norm(k: Tensor, silu: bool) -> tuple[Tensor, Tensor]:
     return inverse_silu(made), l2_normalize(made).norm(dim=-1, keepdim=True)
 
 
-def layer_of(model: SequenceModel) -> DeltaNet:
-    """The layer of a model that has one."""
-    layer = model.blocks[0].mixer
+def layer_of(model: SequenceModel, seen: Seen) -> DeltaNet:
+    """The layer that sees this."""
+    layer = seen.mixer(model)
     assert isinstance(layer, DeltaNet)
     return layer
 

@@ -25,7 +25,9 @@ class Said(NamedTuple):
 def said(model: SequenceModel, seen: Seen) -> Said:
     """Run a model on the sequences that were seen."""
     heard: list[Tensor] = []
-    with _projection(model).register_forward_hook(lambda _, args, out: heard.extend((*args, out))):
+    with _projection(model, seen).register_forward_hook(
+        lambda _, args, out: heard.extend((*args, out))
+    ):
         model(seen.tokens)
     return Said(*heard)
 
@@ -38,12 +40,12 @@ def say(model: SequenceModel, seen: Seen, out: Tensor) -> None:
     """
     here = seen.place >= 0
     mixed = said(model, seen).mixed[here]
-    weight = _projection(model).weight
+    weight = _projection(model, seen).weight
     gram = mixed.T @ mixed + NEAR * len(mixed) * torch.eye(mixed.shape[1]).double()
     weight += torch.linalg.solve(gram, mixed.T @ (out[here] - mixed @ weight.T)).T
 
 
-def _projection(model: SequenceModel) -> nn.Linear:
-    layer = model.blocks[0].mixer
+def _projection(model: SequenceModel, seen: Seen) -> nn.Linear:
+    layer = seen.mixer(model)
     assert isinstance(layer, DeltaNet | GLA | Mamba)
     return layer.out_proj if isinstance(layer, Mamba) else layer.o_proj

@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from statetrack.automata import DFA
 from statetrack.models import SequenceModel
 from statetrack.theory.hardening.automaton import Reading, read_automaton
+from statetrack.theory.hardening.candidate import Part
 from statetrack.theory.hardening.tokens import Seen
 
 LISTED = 8  # names in a sentence
-
-
-@dataclass(frozen=True)
-class Part:
-    """A head, or a channel."""
-
-    name: str
-    error: float | None = None  # how far the inner products of its keys, or its gates, were off
-    skipped: str | None = None  # why it was left as it is
-    silenced: bool = False  # as it is no longer, but without any memory
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to make a model exact, in float64."""
-
-    model: SequenceModel
-    settings: dict[str, Any]
-    parts: tuple[Part, ...]
-    inexact: tuple[int, int]  # how much of it fades slowly, and how much fades
-    fewer: Callable[[], Iterator[Candidate]] = lambda: iter(())
-    """The same with one part less that remembers something, the least exact first."""
-    steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
-    """The same that magnify less of a state's rounding, the best first."""
 
 
 class Horizon(NamedTuple):
@@ -64,7 +41,7 @@ class Hardened:
     why: str  # it is, or is not
     loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
     horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: no eigenvalue turns
-    settings: dict[str, Any]
+    settings: tuple[dict[str, Any], ...]  # by layer; none if it is kept
     parts: tuple[Part, ...]
     slow: int | None  # tokens or gates that still fade too slowly for training to show; None: kept
     seen: Seen
@@ -112,7 +89,7 @@ class Hardened:
             "why": self.why,
             "loss": dict(zip(("before", "after"), self.loss, strict=True)),
             "horizon": dict(zip(("before", "after"), horizons, strict=True)),
-            "settings": self.settings,
+            "settings": list(self.settings),
             "slow": self.slow,
             "parts": [asdict(part) for part in self.parts],
         }
