@@ -2,13 +2,14 @@
 
     python benchmarks/harden.py --seeds 6000 --log runs/harden.jsonl
 
-Trains fresh seeds of ten models on short sequences: parity with a plain DeltaNet (sigmoid beta,
+Trains fresh seeds of sixteen models on short sequences: parity with a plain DeltaNet (sigmoid beta,
 none of the measures of docs/length-generalisation.md, 600 steps, since with the demo's 300 one in
 four does not learn parity at all), parity with the demo's Mamba, the demo's S5 swaps, the same with
 Gated DeltaNet, S3 with Gated DeltaProduct and Z3 with DeltaProduct; and S5 swaps with DeltaNet and
 parity with DeltaNet, Mamba (1,000 steps: it learns more slowly) and GLA (600) with convolutions of
-width 4. Hardens each, measures both at long lengths, and prints markdown. One row of JSON per
-finished model goes to --log, the trained runs beside it; what is there already is not done again.
+width 4; and six of these with two layers. Hardens each, measures both at long lengths, and prints
+markdown. One row of JSON per finished model goes to --log, the trained runs beside it; what is
+there already is not done again.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from statetrack.theory.hardening.runs import compare, compare_automata, training
 from statetrack.training import RunConfig, train
 
 SAMPLES = {500: 256, 10_000: 16, 100_000: 4}  # sequences by length
+TWO = ", two layers"
 RUNS = {
     "S5 swaps, DeltaNet": 5,
     "parity, DeltaNet": 8,
@@ -46,11 +48,20 @@ RUNS = {
     "parity, DeltaNet with convolution": 4,
     "parity, Mamba with convolution": 4,
     "parity, GLA with convolution": 3,
+    "parity, DeltaNet, two layers": 4,
+    "parity, Mamba, two layers": 4,
+    "S5 swaps, DeltaNet, two layers": 3,
+    "S5 swaps, Gated DeltaNet, two layers": 2,
+    "parity, DeltaNet with convolution, two layers": 3,
+    "parity, Mamba with convolution, two layers": 3,
 }
 
 
 def config(name: str, seed: int) -> RunConfig:
     """The run of one of RUNS with a seed."""
+    if name.endswith(TWO):
+        run = config(name.removesuffix(TWO), seed)
+        return replace(run, model=replace(run.model, num_layers=2))
     if name == "S5 swaps, DeltaNet":
         return presets.demo_swaps(allow_neg_eigval=True, seed=seed)
     if name == "parity, Mamba":
