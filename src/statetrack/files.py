@@ -82,11 +82,16 @@ def save_figure(path: Path, figure: Figure) -> None:
     write_atomic(path, data.getvalue())
 
 
+def check_new(path: Path) -> None:
+    """Refuse a folder that holds something already, before any work is done."""
+    if path.exists() and (not path.is_dir() or set(path.iterdir()) - set(leftovers(path))):
+        raise UserError(f"{path} exists and is not empty; choose another folder")
+
+
 def new_folder(path: Path) -> Path:
     """Make a folder that must not hold anything yet."""
     path = Path(path)
-    if path.exists() and (not path.is_dir() or set(path.iterdir()) - set(leftovers(path))):
-        raise UserError(f"{path} exists and is not empty; choose another folder")
+    check_new(path)
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -23,12 +23,13 @@ def harden(
 ) -> None:
     """Make a run's model exact, so that it goes on at any length as it does at the trained ones.
 
-    For one layer of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN,
-    in [-1,1]. What almost reflects, keeps or flips does so exactly; what is almost a finite group
-    is one; a convolution that hardly matters is left out. Roundings are judged on fresh sequences
-    of the training lengths alone; if none is as good as the model, nothing is written. The result
-    is a new run, which every command takes, with the automaton that the model is, if one can be
-    read off it, as automaton.json; the old run is left alone.
+    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN, in
+    [-1,1], one after the other. What almost reflects, keeps or flips does so exactly; what is
+    almost a finite group is one; a convolution that hardly matters is left out, and so is a layer's
+    memory. Roundings are judged on fresh sequences of the training lengths alone; if none is as
+    good as the model, nothing is written. The result is a new run, which every command takes, with
+    the automaton that the model is, if one can be read off it, as automaton.json; the old run is
+    left alone.
 
     Args:
         run: a run folder.
@@ -40,6 +41,7 @@ def harden(
         json: see above.
     """
     from statetrack.config import at_least
+    from statetrack.files import check_new
     from statetrack.theory import harden as harden_model
     from statetrack.theory.hardening.runs import (
         compare,
@@ -55,6 +57,9 @@ def harden(
     config = opened.config
     for length in lengths:
         config.task.check_lengths(length, length)
+    named = run.resolve() if run.name in ("", "..") else run
+    folder = out or named.with_name(f"{named.name}-hardened")
+    check_new(folder)
     console = make_console(json)
     told: dict[str, Any] = {"run": str(run), "out": None}
     with console.status("hardening"):
@@ -62,8 +67,6 @@ def harden(
         trained = opened.model(step)
         result = harden_model(trained, training_lengths(config), orders=orders)
         if result.changed:
-            named = run.resolve() if run.name in ("", "..") else run
-            folder = out or named.with_name(f"{named.name}-hardened")
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)
             told["out"] = str(folder)

@@ -81,6 +81,15 @@ def test_a_noisy_model_becomes_exact():
     assert result.slow == 0
 
 
+def test_a_flip_is_exact_in_float32():
+    model = harden(noisy_parity(), BATCH).model
+    ones = torch.full((1, 100_001), PARITY.vocab.index("1"))
+    with torch.no_grad():
+        early, late = (model(ones[:, :n])[1] for n in (1, 100_001))
+    assert early[0].S.any()
+    assert torch.equal(early[0].S, late[0].S)
+
+
 def test_agree_tells_automata_apart():
     read = harden(noisy_parity(), BATCH).automaton(PARITY.vocab)
     task = PARITY.automaton()
