@@ -117,7 +117,9 @@ def test_a_layer_without_memory(mixer):
     torch.manual_seed(0)
     model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=16, mixer=mixer)).double().eval()
     seen = Seen.of(model, BATCH).above(model)
-    idle = FAMILIES[type(mixer)].idle(model, seen)
+    family = FAMILIES[type(mixer)]
+    idle = family.idle(model, seen)
+    assert family.ideal(idle.model, seen) is idle.model
     layer = seen.mixer(idle.model)
     x = torch.randn(2, 12, 16, dtype=torch.float64)
     x[1, -1] = x[0, -1]

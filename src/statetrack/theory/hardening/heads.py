@@ -22,7 +22,14 @@ from statetrack.models import SequenceModel
 from statetrack.ops.l2_norm import l2_normalize
 from statetrack.theory.hardening.outputs import said, say
 from statetrack.theory.hardening.reflections import Head
-from statetrack.theory.hardening.tokens import EXACT, DependentError, Seen, refit, with_mixer
+from statetrack.theory.hardening.tokens import (
+    EXACT,
+    DependentError,
+    Seen,
+    independent,
+    refit,
+    with_mixer,
+)
 
 LEAST = -0.25  # a value that SiLU takes with room to spare: its least is -0.278
 LONG = 1e4  # of a key before it is normalised, so that the normalisation's epsilon is nothing
@@ -91,6 +98,8 @@ def write_heads(
     rounding of a state of 0.
     """
     old = layer_of(model, seen)
+    if old.qk_silu and not independent(seen.x):  # the ideal one needs queries for all of them
+        raise DependentError
     eps = steadier * old.config.output_norm_eps
     v = torch.stack([_values(head, eps) for head in heads], 1)  # [n factors, H, V]
     scale = min(1.0, LEAST / float(v.min())) if v.min() < 0 else 1.0
@@ -153,7 +162,7 @@ def write_idle(model: SequenceModel, seen: Seen) -> SequenceModel:
     made = copy.deepcopy(model)
     layer = layer_of(made, seen)
     q_rows, k_rows, _ = layer.qkv_proj.weight.split(layer.sizes)
-    side = LONG * _one_side(seen.x)
+    side = LONG**2 * _one_side(seen.x)  # with inputs almost across it, too, keys have length 1
     for rows in (q_rows, k_rows):
         rows.zero_()
         rows[:: layer.key_size] = side
@@ -188,6 +197,9 @@ def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
     layer = layer_of(made, seen)
     _, k, v, _ = layer._project(seen.x[None], layer.init_state(1).conv, None)
     length, n = k[0].norm(dim=-1, keepdim=True), len(seen.ids)
+    length = torch.where(length > 0.5, length, 1.0)  # others are not written along, and may be 0
+    if (length - 1).abs().max() < ROUNDING:
+        return model
     layer.qk_silu = False  # type: ignore[misc]  # of this one alone
     q_rows, k_rows, v_rows = layer.qkv_proj.weight.split(layer.sizes)
     q_rows.copy_(refit(q_rows, seen.x, F.silu(seen.x @ q_rows.T)))

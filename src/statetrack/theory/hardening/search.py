@@ -7,13 +7,11 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import torch
-
 from statetrack.models import SequenceModel
 from statetrack.theory.hardening.candidate import Candidate, Part
 from statetrack.theory.hardening.convolution import one_token, without_convolution
 from statetrack.theory.hardening.judge import Judge, Tried
-from statetrack.theory.hardening.tokens import ROOM, Seen, window
+from statetrack.theory.hardening.tokens import Seen, independent, window
 
 FAR_OFF = "no part of it comes near enough to an exact one"
 NEARLY = 0.1  # nats that a model may lose as long as not all of its layers are exact
@@ -108,10 +106,13 @@ class Search:
             least = idle.loss
             if idle.good:
                 yield with_(idle)
+        if len(seen.x) > seen.x.shape[1]:  # there may be more: not all were told apart
+            raise no(_dependent(seen), least)
         start, mixes = self._one_token(way.model, seen) if convolved else (way.model, None)
         tried = [self.judge.try_(c) for c in family.candidates(start, seen, self.orders)]
         if not tried:
-            raise no(mixes or _dependent(seen) or FAR_OFF, least)
+            far = FAR_OFF if independent(seen.x) else _dependent(seen)
+            raise no(mixes or far, least)
         if not any(t.good for t in tried):
             tried += [self.judge.try_(c) for t in tried for c in t.candidate.fewer()]
         good = [t for t in tried if t.good]
@@ -138,11 +139,9 @@ class Search:
         )
 
 
-def _dependent(seen: Seen) -> str | None:
-    """Why a layer cannot do with each of its inputs what it should, if that is so."""
+def _dependent(seen: Seen) -> str:
+    """Why a layer cannot do with each of its inputs what it should."""
     n, D = seen.x.shape
-    if torch.linalg.matrix_rank(seen.x, rtol=ROOM) == n:
-        return None
     if not seen.layer:
         return f"the embeddings of its {n} tokens are not independent"
     count = f"more than {D}" if n > D else str(n)

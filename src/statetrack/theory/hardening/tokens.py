@@ -135,6 +135,11 @@ def window(mixer: Mixer) -> int:
     return conv.width if conv else 1
 
 
+def independent(inputs: Tensor) -> bool:
+    """Whether a linear map can send inputs [n, D] to any outputs, with room for float32."""
+    return int(torch.linalg.matrix_rank(inputs, rtol=ROOM)) == len(inputs)
+
+
 class DependentError(Exception):
     """No weights give each input what it should have: what some have decides about others."""
 
