@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,11 +22,16 @@ from statetrack.layers import (
     MixerConfig,
 )
 from statetrack.models import ModelConfig, SequenceModel
-from statetrack.tasks import generator, make_task
+from statetrack.tasks import Batch, generator, make_task
 from statetrack.theory import harden
+from statetrack.theory.hardening import delta_net, search
 from statetrack.theory.hardening.automaton import agree, read_automaton
+from statetrack.theory.hardening.convolution import without_convolution
 from statetrack.theory.hardening.harden import FAMILIES
 from statetrack.theory.hardening.heads import inverse_silu
+from statetrack.theory.hardening.judge import Judge
+from statetrack.theory.hardening.outputs import said
+from statetrack.theory.hardening.search import NoneIsGoodError, Search, Way
 from statetrack.theory.hardening.tokens import Seen
 from statetrack.training import evaluate
 
@@ -118,8 +125,7 @@ def test_a_layer_without_memory(mixer):
     model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=16, mixer=mixer)).double().eval()
     seen = Seen.of(model, BATCH).above(model)
     family = FAMILIES[type(mixer)]
-    idle = family.idle(model, seen)
-    assert family.ideal(idle.model, seen) is idle.model
+    idle = family.idle(model, seen, said(model, seen))
     layer = seen.mixer(idle.model)
     x = torch.randn(2, 12, 16, dtype=torch.float64)
     x[1, -1] = x[0, -1]
@@ -138,6 +144,7 @@ def test_what_a_layer_sees():
     with torch.no_grad():
         for block in model.blocks:
             block.mixer.beta.proj.weight[0, [ZERO, ONE]] = torch.tensor([-800.0, 800.0]).double()
+            block.mixer.qkv_proj.weight[16:32] *= 1e8  # beside which the keys' epsilon is nothing
     above = Seen.of(model, BATCH).above(model)
     assert above.layer == 1
     assert len(above.x) == 4  # the tokens 0 and 1, with an even and an odd number of ones
@@ -147,15 +154,77 @@ def test_what_a_layer_sees():
         torch.testing.assert_close(above.place == i, (above.tokens == token) & (parity == odd))
 
 
-def test_too_many_inputs_for_a_layer_that_remembers():
-    """The first layer fades, and so gives the second, which needs its state, ever new inputs."""
-    model = noisy_counter(noise=1e-3)
+@torch.no_grad()
+def test_more_inputs_than_weights_can_tell_apart():
+    model = noisy_counter(noise=0.0)
+    wide = copy.deepcopy(model).double()
+    seen = Seen.of(wide, BATCH).above(wide)
+    many = torch.cat([seen.x, torch.randn(20, 16).double()])
+    judge = Judge(model, BATCH)
+    both = Search(judge, [delta_net, delta_net], (1, 2, 3))
+    way = Way(wide, judge.before, (seen,), (False,))
+    says = "layer 1: the layers before it give it more than 16 inputs"
+    with pytest.raises(NoneIsGoodError, match=says):
+        both.finish(way, replace(seen, x=many))
+
+
+def test_a_search_has_an_end():
+    """Of four layers all but the last can do without memory or with it, and nothing mends that."""
+    torch.manual_seed(0)
+    mixer = DiagonalRNNConfig(allow_neg_eigval=True)
+    config = ModelConfig(vocab_size=9, hidden_size=8, num_layers=4, mixer=mixer, mlp="none")
+    model = SequenceModel(config).eval()
     with torch.no_grad():
-        model.blocks[0].mixer.beta.proj.weight[0, ONE] = 1.0
-        answers = model(torch.from_numpy(BATCH.tokens))[0].argmax(-1).numpy()
-    result = harden(model, BATCH._replace(targets=answers))
+        for block in model.blocks:
+            block.mixer.W_B.weight.zero_()  # says nothing
+            block.mixer.W_B.bias.zero_()
+        model.blocks[-1].mixer.W_B.bias.fill_(1.0)
+        model.blocks[-1].mixer.W_A.bias.fill_(0.05)  # and fades
+        some = Batch(*(part[:4] for part in BATCH))
+        answers = model(torch.from_numpy(some.tokens))[0].argmax(-1).numpy()
+    looks = []
+    above = Seen.above
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search, "MAX_LAYERS", 5)
+        patch.setattr(Seen, "above", lambda *args: looks.append(1) or above(*args))
+        result = harden(model, some._replace(targets=answers))
     assert not result.changed
-    assert result.why.startswith("layer 0: ")
+    assert result.why.startswith("layer 3: ")
+    assert len(looks) == 4  # not 14
+
+
+def test_a_model_that_needs_no_memory():
+    torch.manual_seed(0)
+    mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=1, conv_size=0)
+    model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=16, mixer=mixer, mlp="none"))
+    with torch.no_grad():
+        for block in model.blocks:
+            block.mixer.o_proj.weight.zero_()
+        model.head.weight.copy_(20 * model.embedding.weight)  # the answer is the token
+    batch = BATCH._replace(targets=BATCH.tokens)
+    result = harden(model.eval(), batch)
+    assert not result.changed
+    assert result.why == "it is as good without any memory, so that nothing has to be exact"
+
+
+@pytest.mark.parametrize("mixer", MIXERS[:6], ids=lambda mixer: mixer.name)
+def test_a_layer_that_mixes_tokens_says_what_it_said(mixer):
+    """Its convolution, which looks at the current token alone, goes with its memory."""
+    torch.manual_seed(0)
+    mixer = replace(mixer, conv_size=4)
+    model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=16, num_layers=1, mixer=mixer))
+    model.double().eval()
+    seen = Seen.of(model, BATCH)
+    layer = seen.mixer(model)
+    with torch.no_grad():
+        layer.conv.weight[:, :-1] = 0.0
+        layer.conv.weight[:, -1] = -1.5
+    spoken = said(model, seen)
+    idle = FAMILIES[type(mixer)].idle(without_convolution(model, seen), seen, spoken)
+    again = said(idle.model, seen)
+    steady = seen.average(spoken)[seen.place]  # what hangs on the token alone
+    here = seen.place >= 0
+    assert (again - steady)[here].norm() < 0.05 * steady[here].norm()
 
 
 def test_an_automaton_of_layers_that_fade():

@@ -77,7 +77,7 @@ def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> Re
     machine = Machine(np.zeros((1, len(symbols)), np.int64), model._embed(symbols)[None])
     same, apart, margin = 0.0, np.inf, None
     for layer, (block, its) in enumerate(zip(blocks, start, strict=True)):
-        fades = fading(block, machine)
+        fades = fading(block, machine, f"layer {layer}" if blocks[1:] else "the model")
         if fades.any() and block is not blocks[-1]:
             why = "so that the layers after it see ever new inputs"
             raise UserError(f"layer {layer} of the model still fades, {why}")

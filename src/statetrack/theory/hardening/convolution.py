@@ -37,7 +37,7 @@ def one_token(model: SequenceModel, seen: Seen) -> Iterator[SequenceModel]:
     assert old.conv is not None
     heard: list[Tensor] = []
     with old.conv.register_forward_hook(lambda _, args, out: heard.extend(out[0])):
-        before = said(model, seen).out
+        before = said(model, seen)
     for delay in range(old.conv.width if isinstance(old, Mamba) else 1):
         made = _with_means(model, seen, [seen.average(part, delay) for part in heard], delay)
         yield made

@@ -78,11 +78,11 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
             yield trained.with_heads(tuple(made), settings, tuple(parts))
 
 
-def idle(model: SequenceModel, seen: Seen) -> Candidate:
-    """The model whose layer remembers nothing."""
-    made = write_idle(model, seen)
+def idle(model: SequenceModel, seen: Seen, out: Tensor) -> Candidate:
+    """The model whose layer remembers nothing and says `out` [B, T, D], as nearly as it can."""
+    made = write_idle(model, seen, out)
     heads = range(layer_of(model, seen).num_v_heads)
-    return Candidate(made, {"memory": "none"}, tuple(map(_not_needed, heads)), (0, 0))
+    return Candidate(made, {"memory": "none"}, tuple(map(_not_needed, heads)), (0, 0), idle=True)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,8 @@ class Trained:
 
         def steadier() -> Iterator[Candidate]:
             for eps in STEADIER:
-                yield replace(made, model=write(eps), settings={**settings, "eps": eps})
+                with suppress(DependentError):
+                    yield replace(made, model=write(eps), settings={**settings, "eps": eps})
 
         return replace(made, fewer=fewer, steadier=steadier)
 

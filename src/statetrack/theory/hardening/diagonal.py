@@ -30,14 +30,20 @@ from statetrack.layers import (
 from statetrack.layers.diagonal_rnn import SHARPNESS
 from statetrack.models import SequenceModel
 from statetrack.theory.hardening.candidate import NOT_NEEDED, Candidate, Part
-from statetrack.theory.hardening.outputs import said, say
+from statetrack.theory.hardening.outputs import say
 from statetrack.theory.hardening.roles import Roles, assign
-from statetrack.theory.hardening.tokens import DependentError, Seen, refit, window, with_mixer
+from statetrack.theory.hardening.tokens import (
+    NO_STEP,
+    DependentError,
+    Seen,
+    refit,
+    window,
+    with_mixer,
+)
 
 FAR = 100.0  # exp(-FAR) is nothing beside 1, in float64 as well
 FADES = "a gate fades more slowly than training shows"
 DRIFTS = "two tokens flip it, and not about the same point"
-NO_STEP = -60.0  # softplus of it: a step size that keeps everything and writes nothing
 NEVER = -1000.0  # softplus of it is 0 itself
 
 
@@ -75,8 +81,11 @@ def candidates(model: SequenceModel, seen: Seen, orders: Sequence[int]) -> Itera
 
 
 @torch.no_grad()
-def idle(model: SequenceModel, seen: Seen) -> Candidate:
-    """The model whose layer remembers nothing: its gates are 0, or no state is ever written."""
+def idle(model: SequenceModel, seen: Seen, out: Tensor) -> Candidate:
+    """The model whose layer remembers nothing and says `out` [B, T, D], as nearly as it can.
+
+    Its gates are 0, or no state is ever written.
+    """
     made = copy.deepcopy(model)
     layer = seen.mixer(made)
     if isinstance(layer, Mamba):  # which says something of the input without a state, too
@@ -92,9 +101,9 @@ def idle(model: SequenceModel, seen: Seen) -> Candidate:
         for p in layer.W_A.parameters():
             p.zero_()
     if not isinstance(layer, DiagonalRNN):
-        say(made, seen, said(model, seen).out)
-    parts = (Part("all", skipped=NOT_NEEDED, silenced=True),)
-    return Candidate(made, {"memory": "none"}, parts, (0, 0))
+        say(made, seen, out)
+    parts = (Part("all channels", skipped=NOT_NEEDED, silenced=True),)
+    return Candidate(made, {"memory": "none"}, parts, (0, 0), idle=True)
 
 
 def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
@@ -185,8 +194,8 @@ def _gla(
 
 def _zero_gate(layer: GLA) -> float:
     """The logit of a gate of 0."""
-    half = 0.5**layer.config.gate_logit_normalizer  # of which the root is 1/2, and the gate 0
-    return math.log(half / (1 - half))
+    half = -math.log(2) * layer.config.gate_logit_normalizer  # of whose exp the root is 1/2
+    return half - math.log(-math.expm1(half))
 
 
 def _diagonal_rnn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -71,13 +72,14 @@ def harden(
     families = _families(model)
     wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
     seen = Seen.of(wide, validation)
-    turns = lasting(wide, seen)
+    turns = lasting(model, seen)
     judge = Judge(model, validation)
     search = Search(judge, families, orders)
     try:
         way = search.finish(Way(wide, judge.before), seen)
     except NoneIsGoodError as no:
-        told = False, str(no), (judge.before, no.loss), (turns, turns)
+        losses = judge.before, no.loss if math.isfinite(no.loss) else judge.before
+        told = False, str(no), losses, (turns, turns)
         return Hardened(model, wide, *told, settings=(), parts=no.parts, slow=None, seen=seen)
     made = judge.rounded(way.model)
     return Hardened(
@@ -86,7 +88,7 @@ def harden(
         changed=True,
         why=f"as good as it was, with {_text(way.settings)}",
         loss=(judge.before, way.loss),
-        horizon=(turns, lasting(copy.deepcopy(made).double(), seen)),
+        horizon=(turns, lasting(made, seen)),
         settings=way.settings,
         parts=way.parts,
         slow=way.slow,
@@ -112,7 +114,8 @@ def _families(model: SequenceModel) -> list[ModuleType]:
 def lasting(model: SequenceModel, seen: Seen) -> Horizon | None:
     """How many tokens what turns, and hardly fades, lasts in fp32: of the worst part and the best.
 
-    A part, a head or a channel, lasts as long as with the token that wears it out most.
+    A part, a head or a channel, lasts as long as with the token that wears it out most: one that
+    lets it grow, if only by rounding, is as bad as one that lets it fade.
     """
     here = seen.place[:WATCHED] >= 0
     here &= seen.recurring[seen.place[:WATCHED]]
@@ -123,6 +126,7 @@ def lasting(model: SequenceModel, seen: Seen) -> Horizon | None:
         if isinstance(transition, Diagonal):
             values = values[..., None]
         moduli = np.where(turning(values, 1e-4), np.abs(values), 0.0).max(-1)
+        moduli = 1 - np.abs(1 - moduli)
         least = np.where(moduli > SLOW, moduli, np.inf).min(0)  # by part
         worst += least[least < np.inf].tolist()
     return Horizon(*(horizon(end(worst), "fp32") for end in (min, max))) if worst else None

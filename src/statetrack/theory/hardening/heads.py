@@ -24,6 +24,8 @@ from statetrack.theory.hardening.outputs import said, say
 from statetrack.theory.hardening.reflections import Head
 from statetrack.theory.hardening.tokens import (
     EXACT,
+    NO_STEP,
+    TINY,
     DependentError,
     Seen,
     independent,
@@ -34,7 +36,6 @@ from statetrack.theory.hardening.tokens import (
 LEAST = -0.25  # a value that SiLU takes with room to spare: its least is -0.278
 LONG = 1e4  # of a key before it is normalised, so that the normalisation's epsilon is nothing
 STRETCH = 0.1  # where the trained layer had none
-NO_STEP = -60.0  # softplus of it: a gate of 1
 ROUNDING = 1e-12  # of a key's numbers
 LOUDEST = 0.999  # the size that a head without memory has at most beside that of its norm's output
 
@@ -65,7 +66,7 @@ def listen(model: SequenceModel, seen: Seen) -> Heard:
     """Run a model on the sequences that were seen."""
     layer, heard = layer_of(model, seen), []
     with layer.norm.register_forward_pre_hook(lambda _, args: heard.append(args[0])):
-        out = said(model, seen).out
+        out = said(model, seen)
     (o,) = heard
     return Heard(F.rms_norm(o, o.shape[-1:], eps=layer.config.output_norm_eps), out)
 
@@ -153,16 +154,18 @@ def _along_axes(head: Head) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def write_idle(model: SequenceModel, seen: Seen) -> SequenceModel:
-    """The model whose every input overwrites what the one before it wrote, and says that.
+def write_idle(model: SequenceModel, seen: Seen, out: Tensor) -> SequenceModel:
+    """The model whose every input overwrites what the one before it wrote, to say `out` if it can.
 
     With beta = 1 and the same key wherever something is written and asked for, a head's output is
-    its value, for inputs that were never seen as well.
+    its value, for inputs that were never seen as well. Where SiLU acts on keys, it takes one for
+    inputs on either side; with keys of one number those on one side say nothing.
     """
     made = copy.deepcopy(model)
     layer = layer_of(made, seen)
     q_rows, k_rows, _ = layer.qkv_proj.weight.split(layer.sizes)
-    side = LONG**2 * _one_side(seen.x)  # with inputs almost across it, too, keys have length 1
+    side = _one_side(seen.x)
+    side *= LONG / (seen.x @ side).abs().min().clamp(min=TINY)
     for rows in (q_rows, k_rows):
         rows.zero_()
         rows[:: layer.key_size] = side
@@ -172,14 +175,14 @@ def write_idle(model: SequenceModel, seen: Seen) -> SequenceModel:
     if isinstance(layer, GatedDeltaNet):
         layer.a_proj.weight.zero_()
         layer.dt_bias.fill_(NO_STEP)
-    say(made, seen, said(model, seen).out)
+    say(made, seen, out)
     return made
 
 
 def _one_side(inputs: Tensor) -> Tensor:
     """A vector [D] that has a positive product with inputs [n, D], with all if that can be."""
     units = F.normalize(inputs, dim=1)
-    w = units.mean(0)
+    w = units.mean(0) + TINY * units[0]  # the mean may be 0
     for _ in range(1000):  # a perceptron
         wrong = units @ w <= 1e-3 * w.norm()
         if not wrong.any():
@@ -253,4 +256,4 @@ def inverse_silu(y: Tensor) -> Tensor:
         middle = (low + high) / 2
         below = F.silu(middle) < y
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return (low + high) / 2
+    return torch.where(y == 0, 0.0, (low + high) / 2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 
@@ -14,22 +12,13 @@ from statetrack.theory.hardening.tokens import Seen
 NEAR = 1e-4  # how much it counts that the output projection stays as it was
 
 
-class Said(NamedTuple):
-    """What a layer does with some sequences [B, T] of tokens, at the end."""
-
-    mixed: Tensor  # [B, T, H V]: into the output projection
-    out: Tensor  # [B, T, D]: from it
-
-
 @torch.no_grad()
-def said(model: SequenceModel, seen: Seen) -> Said:
-    """Run a model on the sequences that were seen."""
+def said(model: SequenceModel, seen: Seen) -> Tensor:
+    """[B, T, D]: what comes out of the layer on the sequences that were seen."""
     heard: list[Tensor] = []
-    with _projection(model, seen).register_forward_hook(
-        lambda _, args, out: heard.extend((*args, out))
-    ):
+    with seen.mixer(model).register_forward_hook(lambda _, args, out: heard.append(out[0])):
         model(seen.tokens)
-    return Said(*heard)
+    return heard[0]
 
 
 @torch.no_grad()
@@ -38,9 +27,11 @@ def say(model: SequenceModel, seen: Seen, out: Tensor) -> None:
 
     That is by least squares: what one head tells no longer, others may know as well.
     """
+    projection, heard = _projection(model, seen), []
+    with projection.register_forward_pre_hook(lambda _, args: heard.append(args[0])):
+        model(seen.tokens)
     here = seen.place >= 0
-    mixed = said(model, seen).mixed[here]
-    weight = _projection(model, seen).weight
+    mixed, weight = heard[0][here], projection.weight  # [N, H V], [D, H V]
     gram = mixed.T @ mixed + NEAR * len(mixed) * torch.eye(mixed.shape[1]).double()
     weight += torch.linalg.solve(gram, mixed.T @ (out[here] - mixed @ weight.T)).T
 

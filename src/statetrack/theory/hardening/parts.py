@@ -65,12 +65,13 @@ def follow(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Parts
         here = torch.stack([part.states[r] for part, r in zip(parts, rows, strict=True)], 1)
         x = below.stream[m].repeat(most, 1)
         _, after = react(block, x, here.repeat_interleave(symbols, 0))  # [most symbols, P, s]
-        largest = torch.maximum(largest, after.norm(dim=-1).max())
+        reached = [after[: len(some) * symbols, p] for p, some in enumerate(taken)]
+        largest = max(largest, *(r.norm(dim=1).max() for r in reached if len(r)))
         for p, (part, some) in enumerate(zip(parts, taken, strict=True)):
             if some:
                 fades = (fading[m, :, p] > 0).repeat(len(some))
                 room = largest * torch.where(fades, FADED, SAME)
-                distances = part.add(some, after[: len(room), p], below.next[m], room)
+                distances = part.add(some, reached[p], below.next[m], room)
                 same = max(same, float(distances.masked_fill(fades, 0.0).max()))
     slowest = fading.amax((0, 1))
     off = torch.where(slowest > 0, FADED * largest / (1 - slowest), 0.0)
@@ -181,11 +182,11 @@ def flatten(mixer: Mixer, state: tuple[Tensor, ...]) -> Tensor:
     return numbers.reshape(*numbers.shape[:2], -1)
 
 
-def fading(block: Block, below: Machine) -> Tensor:
+def fading(block: Block, below: Machine, whose: str) -> Tensor:
     """[states below, symbols, P]: the factor by which a token lets a channel fade, else 0.
 
     A head of DeltaNet fades along a key alone: what is taken for the same would drift the other
-    ways, so that a head that fades is an error.
+    ways, so that a head that fades is an error. `whose`: how the layer is called there.
     """
     transition = block.mixer.transitions(block.mixer_input(below.stream))
     assert transition is not None
@@ -196,5 +197,5 @@ def fading(block: Block, below: Machine) -> Tensor:
     heads = torch.nonzero(fades.any(-1).flatten(0, 1).any(0)).flatten().tolist()
     if heads:
         names = ", ".join(f"head {h}" for h in heads)
-        raise UserError(f"{names} of the model still fade, so that its states never come back")
+        raise UserError(f"{whose} still fades ({names}), so that its states never come back")
     return torch.zeros(moduli.shape[:3], dtype=moduli.dtype)

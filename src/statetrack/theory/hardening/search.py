@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -11,11 +11,14 @@ from statetrack.models import SequenceModel
 from statetrack.theory.hardening.candidate import Candidate, Part
 from statetrack.theory.hardening.convolution import one_token, without_convolution
 from statetrack.theory.hardening.judge import Judge, Tried
+from statetrack.theory.hardening.outputs import said
 from statetrack.theory.hardening.tokens import Seen, independent, window
 
 FAR_OFF = "no part of it comes near enough to an exact one"
-NEARLY = 0.1  # nats that a model may lose as long as not all of its layers are exact
 WORSE = "every exact model tried is worse at the training lengths"
+NO_MEMORY = "it is as good without any memory, so that nothing has to be exact"
+NEARLY = 0.1  # nats that a model may lose as long as not all of its layers are exact
+MAX_LAYERS = 32  # that are tried, each time with other layers before it
 
 
 class Way(NamedTuple):
@@ -23,20 +26,34 @@ class Way(NamedTuple):
 
     model: SequenceModel  # float64
     loss: float  # as it would be written
-    seen: tuple[Seen, ...] = ()  # by exact layer, as the rest
+    seen: tuple[Seen, ...] = ()  # by exact layer, as what follows
+    idle: tuple[bool, ...] = ()
     settings: tuple[dict[str, Any], ...] = ()
     parts: tuple[Part, ...] = ()
     slow: int = 0
+
+    def followed_by(self, tried: Tried, seen: Seen, where: str, **extra: int) -> Way:
+        """The way with one more layer, and where its parts are."""
+        made = tried.candidate
+        return Way(
+            made.model,
+            tried.loss,
+            (*self.seen, seen),
+            (*self.idle, made.idle),
+            (*self.settings, {**extra, **made.settings}),
+            (*self.parts, *(part.inside(where) for part in made.parts)),
+            self.slow + made.inexact[0],
+        )
 
 
 class NoneIsGoodError(Exception):
     """Why the trained model is kept."""
 
-    def __init__(self, why: str, loss: float, layer: int, parts: tuple[Part, ...] = ()) -> None:
+    def __init__(self, why: str, way: Way, loss: float, parts: tuple[Part, ...] = ()) -> None:
         super().__init__(why)
-        self.loss = loss  # of the best that was tried
-        self.layer = layer  # that cannot be made exact
-        self.parts = parts
+        self.layer = len(way.seen)  # that did not go on
+        self.loss = loss  # of the best that was tried there, inf if nothing was
+        self.parts = (*way.parts, *parts)
 
 
 class Search:
@@ -50,69 +67,70 @@ class Search:
         self.families = families
         self.orders = orders
         self.several = len(families) > 1
+        self.left = MAX_LAYERS
 
     def finish(self, way: Way, seen: Seen) -> Way:
         """Make the layer that sees this exact, and all after it."""
+        self.left -= 1
         failed = []
-        try:
-            for further in self._further(way, seen):
-                try:
-                    return self._after(further)
-                except NoneIsGoodError as error:
-                    failed.append(error)
-        except NoneIsGoodError as error:
-            failed.append(error)
-        raise min(failed, key=lambda error: (-error.layer, error.loss))
+        for attempt in (self._idle, self._exact) if self.several else (self._exact,):
+            try:
+                return self._after(attempt(way, seen))
+            except NoneIsGoodError as error:
+                failed.append(error)
+            if self.left <= 0:
+                break
+        # what was found out about the last layer that was reached, as an exact one if it was tried
+        told = max(reversed(failed), key=lambda error: error.layer)
+        told.loss = min(error.loss for error in failed if error.layer == told.layer)
+        raise told
 
     def ideal(self, way: Way) -> SequenceModel:
         """The model that a way stands for: its exact layers without what their form costs."""
         model = way.model
-        for family, seen in zip(self.families, way.seen, strict=False):
-            model = family.ideal(model, seen)
+        for family, seen, idle in zip(self.families, way.seen, way.idle, strict=False):
+            if not idle:
+                model = family.ideal(model, seen)
         return model
 
     def _after(self, way: Way) -> Way:
         """Go on with the next layer, if there is one."""
         if len(way.seen) < len(self.families):
             return self.finish(way, way.seen[-1].above(self.ideal(way)))
+        if all(way.idle):
+            raise NoneIsGoodError(NO_MEMORY, way, way.loss)
         if all(part.error is None for part in way.parts):
-            raise NoneIsGoodError(FAR_OFF, self.judge.before, len(way.seen))
+            raise NoneIsGoodError(FAR_OFF, way, way.loss)
         return way
 
-    def _further(self, way: Way, seen: Seen) -> Iterator[Way]:
-        """How to go on with this layer, or a NoneIsGoodError that says why it goes no further."""
+    def _idle(self, way: Way, seen: Seen) -> Way:
+        """The way that goes on with this layer without any memory."""
+        start = way.model
+        if window(seen.mixer(start)) > 1:
+            start = without_convolution(start, seen)
+        made = self.families[seen.layer].idle(start, seen, said(way.model, seen))
+        tried = self.judge.try_(made)
+        if not tried.good:
+            raise NoneIsGoodError(f"{self._where(seen)}: {WORSE}", way, tried.loss)
+        return way.followed_by(tried, seen, self._where(seen))
 
-        def with_(tried: Tried, **extra: int) -> Way:
-            made, where = tried.candidate, f"layer {seen.layer} " if self.several else ""
-            named = (replace(part, name=where + part.name) for part in made.parts)
-            return Way(
-                made.model,
-                tried.loss,
-                (*way.seen, seen),
-                (*way.settings, {**extra, **made.settings}),
-                (*way.parts, *named),
-                way.slow + made.inexact[0],
-            )
+    def _exact(self, way: Way, seen: Seen) -> Way:
+        """The way that goes on with this layer as the best of its candidates."""
 
         def no(why: str, loss: float, parts: tuple[Part, ...] = ()) -> NoneIsGoodError:
-            why = f"layer {seen.layer}: {why}" if self.several else why
-            return NoneIsGoodError(why, loss, seen.layer, (*way.parts, *parts))
+            why = f"{self._where(seen)}: {why}" if self.several else why
+            return NoneIsGoodError(why, way, loss, parts)
 
-        family = self.families[seen.layer]
-        convolved, least = window(seen.mixer(way.model)) > 1, self.judge.before
-        if self.several:
-            plain = without_convolution(way.model, seen) if convolved else way.model
-            idle = self.judge.try_(family.idle(plain, seen))
-            least = idle.loss
-            if idle.good:
-                yield with_(idle)
-        if len(seen.x) > seen.x.shape[1]:  # there may be more: not all were told apart
-            raise no(_dependent(seen), least)
-        start, mixes = self._one_token(way.model, seen) if convolved else (way.model, None)
-        tried = [self.judge.try_(c) for c in family.candidates(start, seen, self.orders)]
+        start, mixes, settings = way.model, None, {}
+        if seen.layer and len(seen.x) > seen.x.shape[1]:  # there are more than were told apart
+            raise no(_dependent(seen), math.inf)
+        if window(seen.mixer(start)) > 1:
+            start, mixes = self._one_token(start, seen)
+            settings = {"delay": window(seen.mixer(start)) - 1}
+        tried = list(map(self.judge.try_, self._candidates(start, seen)))
         if not tried:
-            far = FAR_OFF if independent(seen.x) else _dependent(seen)
-            raise no(mixes or far, least)
+            far_off = FAR_OFF if independent(seen.x) else _dependent(seen)
+            raise no(mixes or far_off, math.inf)
         if not any(t.good for t in tried):
             tried += [self.judge.try_(c) for t in tried for c in t.candidate.fewer()]
         good = [t for t in tried if t.good]
@@ -124,8 +142,15 @@ class Search:
             if last or best.loss > self.judge.before + NEARLY:
                 raise no(mixes or WORSE, best.loss, best.candidate.parts)
         steadier = map(self.judge.try_, best.candidate.steadier())
-        delay = {"delay": window(seen.mixer(start)) - 1} if convolved else {}
-        yield with_(next((t for t in steadier if t.good), best), **delay)
+        best = next((t for t in steadier if t.good), best)
+        return way.followed_by(best, seen, self._where(seen), **settings)
+
+    def _candidates(self, start: SequenceModel, seen: Seen) -> Iterator[Candidate]:
+        return self.families[seen.layer].candidates(start, seen, self.orders)
+
+    def _where(self, seen: Seen) -> str:
+        """What parts of a layer are called by, if there are several."""
+        return f"layer {seen.layer}" if self.several else ""
 
     def _one_token(self, model: SequenceModel, seen: Seen) -> tuple[SequenceModel, str | None]:
         """The model whose layer looks at one input, and what speaks against it if anything does."""

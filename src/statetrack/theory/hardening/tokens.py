@@ -17,7 +17,9 @@ from statetrack.tasks import IGNORE, Batch
 SOME = 256  # sequences that a layer is listened to on
 ROOM = 1e-4  # a smaller singular value, beside the largest one, is none in float32
 EXACT = 1e-9  # what is off by less is right
-ALIKE = 1e-3  # inputs of a later layer that are so close, beside the largest one, are the same
+TINY = 1e-6  # what has no larger number is as good as 0
+ALIKE = 1e-6  # inputs of a later layer that are so close, beside the largest one, are the same
+NO_STEP = -60.0  # softplus of it: a step size that keeps everything and writes nothing
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,6 @@ def refit(weight: Tensor, inputs: Tensor, outputs: Tensor, loosely: bool = False
     made = weight + (torch.linalg.pinv(inputs, rtol=ROOM) @ missing).T
     if not loosely and len(inputs):
         off = (inputs @ made.T - outputs).abs().max()
-        if off > EXACT * outputs.abs().max().clamp(min=1.0):
+        if off > EXACT * outputs.abs().max().clamp(min=TINY):
             raise DependentError
     return made
