@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         quiet_stdout()
         return 0
     except MemoryError as error:
-        return _fail(f"not enough memory: {error or 'choose a smaller batch, length or model'}")
+        told = str(error) or "choose a smaller batch, length or model"
+        return _fail(f"not enough memory: {told}")
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""
         return _fail(f"cannot read or write{named}: {error.strerror or error}")

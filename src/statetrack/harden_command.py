@@ -41,8 +41,10 @@ def harden(
         json: see above.
     """
     from statetrack.config import at_least
+    from statetrack.errors import UserError
     from statetrack.files import check_new
     from statetrack.theory import harden as harden_model
+    from statetrack.theory.folders import is_compiled
     from statetrack.theory.hardening.runs import (
         compare,
         compare_automata,
@@ -54,6 +56,8 @@ def harden(
     check_json(json)
     at_least("samples", samples, 1)
     opened = Run.open(run)
+    if is_compiled(run):
+        raise UserError(f"{run} was compiled, and is exact as it is")
     config = opened.config
     for length in lengths:
         config.task.check_lengths(length, length)
@@ -76,13 +80,13 @@ def harden(
         console.print("Nothing is written.")
         write_result(json, {**told, **result.to_dict(), "accuracy": [], "automaton": None})
         return
+    console.print(f"The new run: {folder}", markup=False, soft_wrap=True)
     with console.status("evaluating"):
         rows = compare(config, trained, result.model, lengths, samples)
     columns = ["length", "accuracy before", "after"]
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
     console.print(str(automata), markup=False)
-    console.print(f"The new run: {folder}", markup=False, soft_wrap=True)
     accuracy = [asdict(row) for row in rows]
     told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
     write_result(json, told)

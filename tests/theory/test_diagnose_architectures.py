@@ -163,7 +163,7 @@ def test_compiled_networks() -> None:
     spectrum = as_model.layers[0].spectrum
     assert spectrum is not None
     assert {made.vocab[token] for token in spectrum.by_token} == {"0", "1", "2"}
-    with pytest.raises(UserError, match="unknown token '1'; known: a, b"):
+    with pytest.raises(UserError, match="unknown token in word '1'; known: a, b"):
         diagnose(compile("(ab)*"))
     with pytest.raises(UserError, match="checkpoint is for runs"):
         diagnose(compile("Z3"), checkpoint=1)

@@ -96,7 +96,7 @@ def test_words() -> None:
     assert parse_word("ab", vocab, 64) == [3]  # a token of its own comes first
     assert parse_word("a b", vocab, 64) == [1, 2]
     for slip in ("ba", "a ba", "11"):  # for the longer tokens are made of such letters
-        with pytest.raises(UserError, match=f"unknown token '{slip.split()[-1]}'"):
+        with pytest.raises(UserError, match=f"unknown token in word '{slip.split()[-1]}'"):
             parse_word(slip, vocab, 64)
     assert parse_word("ba a", ("PAD", "a", "b"), 64) == [2, 1, 1]
     assert parse_word("10 10", vocab, 64) == [4, 4]
@@ -111,8 +111,8 @@ def test_words() -> None:
         ("  ", "must have 1..8 tokens; got 0"),
         ([], "must have 1..8 tokens; got 0"),
         ("1" * 9, "must have 1..8 tokens; got 9"),
-        ("12", "unknown token '2'; known: 0, 1"),
-        ("1 x", "unknown token 'x'; known: 0, 1"),
+        ("12", "unknown token in word '2'; known: 0, 1"),
+        ("1 x", "unknown token in word 'x'; known: 0, 1"),
         ([2], "a token's id must lie in 0..1; got 2"),
         ([-1], "a token's id must lie in 0..1; got -1"),
     ],
@@ -312,8 +312,8 @@ def test_what_was_not_trained_has_no_before(command: Command, tmp_path: Path) ->
     [
         (["nowhere"], ["nowhere is not a run folder: it has no config.json"]),
         (["run", "--word", ""], ["the word must have 1..512 tokens; got 0"]),
-        (["run", "--word", "x"], ["unknown token 'x'; known: 0, 1, PAD"]),
-        (["run", "--word", "1x"], ["unknown token '1x'"]),
+        (["run", "--word", "x"], ["unknown token in word 'x'; known: 0, 1, PAD"]),
+        (["run", "--word", "1x"], ["unknown token in word '1x'"]),
         (["run", "--checkpoint", "3"], ["no checkpoint of step 3; it has [2, 4]"]),
         (["run", "--tolerance", "0"], ["tolerance must lie in"]),
         (["run", "--figure", "x.jpg"], ["ending of a figure", ".png, .svg, .pdf"]),

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from statetrack.automata import DFA, read_dfa
 from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, GLAConfig, MambaConfig, MixerConfig
-from statetrack.theory import harden
+from statetrack.theory import diagnose, harden
 from statetrack.theory.hardening.runs import compare_automata, training_lengths
 from statetrack.training import Run, evaluate, train
+from statetrack.training.optim import make_optimizer
 from tests.conftest import Command
 from tests.training.refusal import Refused
 from tests.training.small import small_config
@@ -70,6 +73,8 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     code, said, _ = command("diagnose", out)
     assert code == 0
     assert "not excluded" in said
+    assert diagnose(out).layers[0].before is None  # it never was a model at initialisation
+    assert json.loads((out / "hardened.json").read_text())["loss"] == told["loss"]
     # and nothing is ever written over
     kept = content(out)
     code, _, err = command("harden", trained.folder, "--out", out)
@@ -118,6 +123,29 @@ def test_a_run_that_cannot_be_hardened_leaves_nothing(command: Command, tmp_path
     assert "Kept as it was: no part of it comes near enough to an exact one." in out
     assert "Nothing is written." in out
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_run_that_has_gone_astray(command: Command, trained: Run, tmp_path: Path) -> None:
+    model = trained.model()
+    with torch.no_grad():
+        model.head.weight[0, 0] = math.nan  # type: ignore[index, union-attr]
+    run = Run.create(tmp_path / "astray", trained.config)
+    run.save(1, model, make_optimizer(model, trained.config.training))
+    for name in ("harden", "diagnose"):
+        code, _, err = command(name, run.folder, "--json", "-")
+        assert code == 2
+        assert "head.weight of the model has entries that are infinite or undefined" in err
+
+
+def test_what_is_exact_already(command: Command, tmp_path: Path) -> None:
+    out = tmp_path / "net"
+    assert command("compile", "Z3", "--target", "gated_deltaproduct", "--out", out).code == 0
+    code, _, err = command("harden", out)
+    assert code == 2
+    assert f"{out} was compiled, and is exact as it is" in err
+    told = diagnose(out, "1").to_dict()
+    assert all(layer["after"]["turning_modulus"] is not None for layer in told["layers"])
+    assert all(layer["after"]["horizon"]["fp32"] is None for layer in told["layers"])  # no end
 
 
 def test_judged_at_the_training_lengths_only(trained: Run) -> None:

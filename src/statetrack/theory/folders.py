@@ -29,6 +29,7 @@ SCHEMA = 1
 KEYS = ("schema", "language", "kind", "group", "dfa", "target", "method", "delay")
 TABLES = "tables.safetensors"
 ABOUT = "language.json"
+HARDENED = "hardened.json"  # what hardening did, in a run that it wrote
 AUTOMATON = "dfa.json"
 
 
@@ -108,6 +109,11 @@ def holds_tables(folder: Path) -> bool:
 def is_compiled(folder: Path) -> bool:
     """Whether `compile` has written a folder, rather than training."""
     return (folder / ABOUT).is_file()
+
+
+def is_hardened(folder: Path) -> bool:
+    """Whether `harden` has written a folder, rather than training."""
+    return (folder / HARDENED).is_file()
 
 
 def load(folder: Path | str) -> CompiledRNN | CompiledModel:

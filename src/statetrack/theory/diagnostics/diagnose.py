@@ -20,7 +20,8 @@ from statetrack.theory.diagnostics.period import Recurrence, find_periods
 from statetrack.theory.diagnostics.report import Diagnosis, Layer
 from statetrack.theory.diagnostics.spectrum import Spectrum
 from statetrack.theory.diagnostics.verdicts import architectural, probed
-from statetrack.theory.folders import holds_tables, is_compiled, load
+from statetrack.theory.finite import check_finite
+from statetrack.theory.folders import holds_tables, is_compiled, is_hardened, load
 from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.words import encode
@@ -47,9 +48,9 @@ def diagnose(
     Everything is computed on a copy of the model in float64.
 
     Args:
-        model: a run (or its folder), which is compared with its own initialisation if it was
-            trained; what `compile` made (or its folder); or a module with `transitions(tokens)`,
-            such as a SequenceModel.
+        model: a run (or its folder), which is compared with its own initialisation if nothing but
+            training has made it; what `compile` made (or its folder); or a module with
+            `transitions(tokens)`, such as a SequenceModel.
         word: what is read again and again: names of tokens, separated by spaces unless each is a
             single letter; of a module without `vocab` the names are the ids.
         checkpoint: the step of a run's checkpoint; the last one if absent.
@@ -61,6 +62,7 @@ def diagnose(
     within("tolerance", tolerance, 1e-12, 0.1)
     at_least("max_tokens", max_tokens, 16)
     subject = _subject(model, vocab, checkpoint)
+    check_finite(subject.model)
     names = subject.vocab
     ids = parse_word(word, names, max_tokens)
     wide = _wide(subject.model)
@@ -112,7 +114,8 @@ def _subject(
         run = model if isinstance(model, Run) else Run.open(Path(model))
         title = f"{run.config.model.title} on {run.config.task.name}"
         trained = run.model(checkpoint)
-        before = None if is_compiled(run.folder) else _initial(run)
+        trained_alone = not is_compiled(run.folder) and not is_hardened(run.folder)
+        before = _initial(run) if trained_alone else None
         return _Subject(title, run.config.task.vocab, trained, before, *_task_tokens(run))
     if checkpoint is not None:
         raise UserError("checkpoint is for runs; a model has only the weights that it has")
@@ -167,7 +170,7 @@ def _with_word(subject: _Subject, word: list[int], room: int) -> tuple[Tensor, T
 def parse_word(word: str | Sequence[int], vocab: Sequence[str], max_tokens: int) -> list[int]:
     """The ids of a word's tokens."""
     if isinstance(word, str):
-        ids = encode(word, vocab, "token")
+        ids = encode(word, vocab, "token in word")
     else:
         ids = [int(i) for i in word]
         for i in ids:

@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 
 PRECISIONS = {"bf16": 2.0**-9, "fp32": 2.0**-24}  # half a unit in the last place of 1
 LARGEST = float(torch.finfo(torch.bfloat16).max)  # that of float32 is as good as the same
+NOISE = 1e-11  # of a modulus: the epsilon of a key's norm, say, in float64
 GRID = 100  # cells of a figure per unit length
 MAX_PAIRS = 100_000  # of a token and a head in a table
 
@@ -29,7 +30,7 @@ def turning(values: Complexes, tolerance: float) -> NDArray[np.bool_]:
 
 def horizon(modulus: float, precision: str) -> float:
     """How many tokens pass until modulus^T is below what the precision resolves beside 1."""
-    if modulus >= 1:
+    if modulus >= 1 - NOISE:
         return math.inf
     return math.log(PRECISIONS[precision]) / math.log(modulus) if modulus > 0 else 0.0
 

@@ -27,6 +27,7 @@ from statetrack.layers import (
 from statetrack.models import SequenceModel
 from statetrack.tasks import Batch
 from statetrack.theory.diagnostics.spectrum import horizon, turning
+from statetrack.theory.finite import check_finite
 from statetrack.theory.hardening import delta_net, diagonal
 from statetrack.theory.hardening.judge import Judge
 from statetrack.theory.hardening.reflections import SLOW
@@ -69,6 +70,10 @@ def harden(
         raise UserError("orders must have at least one m")
     for m in orders:
         at_least("an order", m, 1)
+    if not isinstance(model, SequenceModel) or not isinstance(validation, Batch):
+        got = f"{type(model).__name__} and {type(validation).__name__}"
+        raise UserError(f"harden takes a SequenceModel and a Batch of sequences; got {got}")
+    check_finite(model)
     families = _families(model)
     wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
     seen = Seen.of(wide, validation)
@@ -78,9 +83,19 @@ def harden(
     try:
         way = search.finish(Way(wide, judge.before), seen)
     except NoneIsGoodError as no:
-        losses = judge.before, no.loss if math.isfinite(no.loss) else judge.before
-        told = False, str(no), losses, (turns, turns)
-        return Hardened(model, wide, *told, settings=(), parts=no.parts, slow=None, seen=seen)
+        return Hardened(
+            model,
+            wide,
+            changed=False,
+            why=str(no),
+            loss=(judge.before, no.loss if math.isfinite(no.loss) else judge.before),
+            mistakes=(judge.mistakes, judge.asked),
+            horizon=(turns, turns),
+            settings=(),
+            parts=no.parts,
+            slow=None,
+            seen=seen,
+        )
     made = judge.rounded(way.model)
     return Hardened(
         made,
@@ -88,6 +103,7 @@ def harden(
         changed=True,
         why=f"as good as it was, with {_text(way.settings)}",
         loss=(judge.before, way.loss),
+        mistakes=(judge.mistakes, judge.asked),
         horizon=(turns, lasting(made, seen)),
         settings=way.settings,
         parts=way.parts,

@@ -31,6 +31,7 @@ class Judge:
         self.batch = batch
         self.dtype = next(model.parameters()).dtype
         self.before, self.mistakes = _score(model, batch)
+        self.asked = int((batch.targets != IGNORE).sum())
 
     def rounded(self, model: SequenceModel) -> SequenceModel:
         """A float64 model with numbers of the trained one's type."""

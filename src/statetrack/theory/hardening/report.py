@@ -40,6 +40,7 @@ class Hardened:
     changed: bool
     why: str  # it is, or is not
     loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
+    mistakes: tuple[int, int]  # of how many answers at the training lengths, before
     horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: no eigenvalue turns
     settings: tuple[dict[str, Any], ...]  # by layer; none if it is kept
     parts: tuple[Part, ...]
@@ -56,27 +57,29 @@ class Hardened:
 
     def sentences(self) -> Iterator[str]:
         """The result, one sentence a line."""
+        yield f"{'Hardened' if self.changed else 'Kept as it was'}: {self.why}."
         before, after = self.loss
         losses = f"{before:.2g} before, {after:.2g} after"
-        if not self.changed:
-            yield f"Kept as it was: {self.why}."
-            yield f"Cross-entropy at the training lengths: {losses}, the best that was tried."
-            return
-        yield f"Hardened: {self.why}."
-        yield f"Cross-entropy at the training lengths: {losses}."
+        wrong, asked = self.mistakes
+        best = "" if self.changed else ", the best that was tried"
+        yield f"Cross-entropy at the training lengths: {losses}{best}."
+        yield f"The trained model has {wrong:,} of {asked:,} answers wrong there."
         early, late = (h or "nothing does" for h in self.horizon)
-        yield f"What turns lasts, by part: {early} before, {late} after."
+        lasts = f"{early} before, {late} after" if self.changed else str(early)
+        yield f"What turns lasts, by part: {lasts}."
         if self.slow:
             yield f"Not exact yet: {self.slow} still fade more slowly than training shows."
         done = [part for part in self.parts if part.error is not None]
         if done:
             worst = max(part.error or 0.0 for part in done)
-            yield f"{len(done)} of {len(self.parts)} parts made exact, at most {worst:.3f} off."
+            verb = "made" if self.changed else "could be made"
+            yield f"{len(done)} of {len(self.parts)} parts {verb} exact, at most {worst:.3f} off."
         reasons = dict.fromkeys((p.skipped, p.silenced) for p in self.parts if p.skipped)
         for why, silenced in reasons:
             names = [p.name for p in self.parts if (p.skipped, p.silenced) == (why, silenced)]
             listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
-            yield f"{len(names)} {'without memory now' if silenced else 'left'} ({listed}): {why}."
+            verb = "without memory now" if silenced and self.changed else "left"
+            yield f"{len(names)} {verb} ({listed}): {why}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
@@ -88,6 +91,7 @@ class Hardened:
             "changed": self.changed,
             "why": self.why,
             "loss": dict(zip(("before", "after"), self.loss, strict=True)),
+            "mistakes": dict(zip(("wrong", "asked"), self.mistakes, strict=True)),
             "horizon": dict(zip(("before", "after"), horizons, strict=True)),
             "settings": list(self.settings),
             "slow": self.slow,

@@ -11,6 +11,7 @@ from statetrack.errors import UserError
 from statetrack.files import write_json
 from statetrack.models import SequenceModel
 from statetrack.tasks import Batch, Stream
+from statetrack.theory.folders import HARDENED
 from statetrack.theory.hardening.automaton import Reading, accepting_as, agree
 from statetrack.theory.hardening.report import Hardened
 from statetrack.training import Run, RunConfig, evaluate, finite_training_set
@@ -107,11 +108,13 @@ def write_run(
 ) -> Run:
     """A new run with the hardened model as its only checkpoint, at the same step.
 
-    Its automaton, if there is one, is beside it in `automaton.json`, a file as `dfa:FILE` takes.
+    Beside it is what was done, in `hardened.json`, and its automaton, if there is one, in
+    `automaton.json`, a file as `dfa:FILE` takes.
     """
     made = Run.create(folder, replace(config, model=hardened.model.config))
     # without the optimiser's moments: such a run can be evaluated, not trained further
     made.save(step, hardened.model, make_optimizer(hardened.model, config.training))
+    write_json(folder / HARDENED, hardened.to_dict())
     if automata.reading:
         write_json(folder / "automaton.json", automata.reading.dfa.to_json())
     return made

@@ -54,6 +54,11 @@ class NoneIsGoodError(Exception):
         self.layer = len(way.seen)  # that did not go on
         self.loss = loss  # of the best that was tried there, inf if nothing was
         self.parts = (*way.parts, *parts)
+        self.stopped = False  # before everything was tried
+
+    def __str__(self) -> str:
+        end = f" (stopped after {MAX_LAYERS} layers tried)" if self.stopped else ""
+        return super().__str__() + end
 
 
 class Search:
@@ -83,6 +88,7 @@ class Search:
         # what was found out about the last layer that was reached, as an exact one if it was tried
         told = max(reversed(failed), key=lambda error: error.layer)
         told.loss = min(error.loss for error in failed if error.layer == told.layer)
+        told.stopped |= self.left <= 0
         raise told
 
     def ideal(self, way: Way) -> SequenceModel:
