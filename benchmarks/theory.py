@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -45,8 +46,6 @@ def main(
     names: tuple[str, ...] = (),
     tokens: int = 1_000_000,
     loop_tokens: int = 10_000,
-    model_tokens: int = 100_000,
-    slow_tokens: int = 2_000,
     automata: int = 300,
     rounds: int = 3,
     out: Path | None = None,
@@ -56,10 +55,8 @@ def main(
     Args:
         only: some of the parts; all if absent.
         names: some of the languages, as the tables call them; all if absent.
-        tokens: of the word for exactness on the kernels, and for the horizons.
+        tokens: of the words for exactness on the kernels and as models, and for the horizons.
         loop_tokens: of the word for the defining loop in Python, a thousand times slower.
-        model_tokens: of the word for the models in float32.
-        slow_tokens: the same in bfloat16, whose matrix products are slow on many CPUs.
         automata: how many random DFAs.
         rounds: of each measurement of time, of which the least counts.
         out: a file for what is printed.
@@ -77,7 +74,7 @@ def main(
     print("\n".join(said), flush=True)
     parts: dict[Part, Callable[[], Lines]] = {
         "exactness": lambda: exactness(chosen, tokens, loop_tokens, rounds),
-        "models": lambda: models(chosen, model_tokens, slow_tokens),
+        "models": lambda: models(chosen, tokens),
         "random": lambda: random_automata(automata),
         "speed": lambda: speed(rounds),
         "horizon": lambda: horizons(tokens),
@@ -123,27 +120,27 @@ def exactness(chosen: dict, tokens: int, loop_tokens: int, rounds: int) -> Lines
     yield ""
 
 
-def models(chosen: dict, tokens: int, slow_tokens: int) -> Lines:
+def models(chosen: dict, tokens: int) -> Lines:
     """The same languages as ordinary models."""
-    lengths = dict(zip(FORMATS, (tokens, slow_tokens), strict=True))
     yield "## Ordinary models (target gated_deltaproduct)\n"
     yield "`certified`: `certificate()` finds that chunks are exact, too.\n"
     yield _row(
         ["language", "blocks", "weights", "prove s", "proved", "certified"]
-        + [f"{name}: wrong of {length:,}, tokens/s" for name, length in lengths.items()]
+        + [f"{name}: wrong of {tokens:,}, tokens/s" for name in FORMATS]
     )
-    yield _rule(6 + len(lengths))
+    yield _rule(6 + len(FORMATS))
     for name, language in chosen.items():
         net = compile(language, "gated_deltaproduct")
         cells = [name, str(net.model.config.num_layers), f"{net.model.num_parameters():,}"]
         cells.append(f"{seconds(net.prove):.2f}")
         cells.append("yes" if net.prove().holds else "NO")
         cells.append("yes" if net.certificate()["exact"] else "NO")
-        for dtype, length in lengths.items():
-            net.model.to(FORMATS[dtype])
-            symbols, states = lively_word(net.dfa, length)
+        symbols, states = lively_word(net.dfa, tokens)
+        for dtype in FORMATS.values():
+            net.model.to(dtype)
+            began = time.perf_counter()
             wrong = int((net(symbols) != states).sum())
-            rate = length / seconds(lambda net=net, symbols=symbols: net(symbols))
+            rate = tokens / (time.perf_counter() - began)
             cells.append(f"{wrong}, {rate:,.0f}")
         yield _row(cells)
     yield ""

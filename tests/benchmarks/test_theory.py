@@ -25,7 +25,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
         patch.setattr(theory, "ROWS", 16)
         patch.setattr(theory, "LENGTH", 64)
         theory.main(
-            names=("S3", "a*b*"), tokens=300, loop_tokens=40, model_tokens=200, slow_tokens=50,
+            names=("S3", "a*b*"), tokens=300, loop_tokens=40,
             automata=8, rounds=1, out=out,
         )  # fmt: skip
     return out.read_text()
