@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,14 +54,17 @@ class Reading:
 
 
 @torch.no_grad()
-def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> Reading:
+def read_automaton(
+    model: SequenceModel, seen: Seen, vocab: Sequence[str], idle: Collection[int] = ()
+) -> Reading:
     """The minimal DFA whose outputs are the answers of a float64 model, by following every token.
 
     Its symbols are the tokens that recur; a token that only ever comes first, a BOS, has been read
     at the start. The model answers tokens; before the first one of these the start has the answer
     that makes the automaton smallest. When two states are the same: see `parts`. A model
     with more than MAX_STATES, or whose answers could hang on how exactly what fades is followed,
-    has no automaton, nor has one with a convolution: a UserError.
+    has no automaton, nor has one with a convolution: a UserError. Layers in `idle` say the same
+    whatever their state is, which is left out.
     """
     blocks = [block_of(model, layer) for layer in range(model.config.num_layers)]
     if any(window(block.mixer) > 1 for block in blocks):
@@ -77,6 +80,10 @@ def read_automaton(model: SequenceModel, seen: Seen, vocab: Sequence[str]) -> Re
     machine = Machine(np.zeros((1, len(symbols)), np.int64), model._embed(symbols)[None])
     same, apart, margin = 0.0, np.inf, None
     for layer, (block, its) in enumerate(zip(blocks, start, strict=True)):
+        if layer in idle:
+            y, _ = block(machine.stream.flatten(0, 1)[:, None])  # a sequence each
+            machine = replace(machine, stream=y.view_as(machine.stream))
+            continue
         fades = fading(block, machine, f"layer {layer}" if blocks[1:] else "the model")
         if fades.any() and block is not blocks[-1]:
             why = "so that the layers after it see ever new inputs"

@@ -93,6 +93,7 @@ def harden(
             horizon=(turns, turns),
             settings=(),
             parts=no.parts,
+            idle=(),
             slow=None,
             seen=seen,
         )
@@ -107,6 +108,7 @@ def harden(
         horizon=(turns, lasting(made, seen)),
         settings=way.settings,
         parts=way.parts,
+        idle=tuple(layer for layer, idle in enumerate(way.idle) if idle),
         slow=way.slow,
         seen=seen,
     )

@@ -44,12 +44,13 @@ class Hardened:
     horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: no eigenvalue turns
     settings: tuple[dict[str, Any], ...]  # by layer; none if it is kept
     parts: tuple[Part, ...]
+    idle: tuple[int, ...]  # layers without any memory now
     slow: int | None  # tokens or gates that still fade too slowly for training to show; None: kept
     seen: Seen
 
     def read(self, vocab: Sequence[str]) -> Reading:
         """The automaton of what the model answers, and how sure that is: see `read_automaton`."""
-        return read_automaton(self.exact, self.seen, vocab)
+        return read_automaton(self.exact, self.seen, vocab, self.idle)
 
     def automaton(self, vocab: Sequence[str]) -> DFA:
         """The minimal automaton of what the model answers."""
