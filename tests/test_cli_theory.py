@@ -60,6 +60,7 @@ def test_compile_and_run(command: Command, tmp_path: Path, target: str) -> None:
     flags = ["--out", net, "--target", target, "--prove", "--json", result]
     code, out, err = command("compile", "(ab)*", *flags)
     assert (code, err) == (0, "")
+    assert out.startswith("(ab)* (regular expression)\n")
     assert "proved: " in out
     assert f"Next: statetrack run {net} WORD" in out
     assert json.loads(result.read_text())["proof"]["holds"] is True
@@ -174,6 +175,9 @@ def test_a_compiled_folder_can_be_moved(
         (["explain", "dfa:nowhere.json"], ["nowhere.json"]),
         (["explain", "modular_arithmetic_brackets"], ["arithmetic_brackets has no automaton"]),
         (["explain", "tomita9"], ["no task 'tomita9'", "either tomita", "regex:tomita9"]),
+        (["explain", "Dyck"], ["either dyck1_depth3", "regex:Dyck"]),
+        (["compile", "arithmetic", "--out", "net"], ["either modular_arithmetic", "regex:arith"]),
+        (["explain", "contains aba"], ["no language 'contains aba'", "has no spaces"]),
         (["explain", "(ab)*", "--figure", "x.gif"], ["ending", "x.gif"]),
         (["explain", "(ab)*", "--json", "no/such/folder.json"], ["no/such/folder.json"]),
         (["compile", "Z3", "--out", "net", "--target", "diagonal"], ["not star-free"]),

@@ -21,9 +21,9 @@ def explain(
     """Say what a regular language takes: its algebra, who is excluded, what suffices.
 
     Args:
-        language: a regular expression such as (ab)*, a group such as S5, the name of a task, or a
-            DFA's JSON file; what is none of the others is a regular expression, as is anything
-            after regex:.
+        language: a regular expression such as (ab)*, a group such as S5, the name of a task such
+            as tomita3 (or "Tomita 3"), or a DFA's JSON file; what is none of the others is a
+            regular expression, as is anything after regex:.
         figure: a PNG, SVG or PDF of the automaton and its cascade.
         json: see above.
     """
@@ -82,12 +82,13 @@ def compile_language(
         if not proof.holds:
             raise UserError(f"not written, for the proof fails: {proof}")
     save(out, net, found, target, method, delay)
+    console.print(f"{found.text} ({found.kind})", markup=False, soft_wrap=True)
     console.print(net.report(), markup=False, soft_wrap=True)
     if proof is not None:
         console.print(str(proof), markup=False, soft_wrap=True)
     console.print(f"Next: statetrack run {out} WORD ...", markup=False, soft_wrap=True)
     facts = {
-        "language": language,
+        "language": found.text,
         "kind": found.kind,
         "folder": str(out),
         "target": target,

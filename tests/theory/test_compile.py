@@ -25,7 +25,7 @@ from tests.theory.languages import (
 )
 
 FORMATS = (torch.float32, torch.bfloat16)
-MILLION = ("S5", "Tomita 3", "arithmetic modulo 5")
+MILLION = ("S5", "tomita3", "modular_arithmetic")
 
 
 def check_word(net: CompiledRNN, length: int, backend: str = "auto") -> None:
@@ -65,7 +65,7 @@ def test_long_words(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("backend", ["naive", "torch", "native"])
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-@pytest.mark.parametrize("name", ["Tomita 3", "S5", "contains aba", "Dyck"])
+@pytest.mark.parametrize("name", ["tomita3", "S5", "[ab]*aba[ab]*", "dyck1_depth3"])
 def test_step_by_step_and_chunk_by_chunk(name: str, dtype: torch.dtype, backend: str) -> None:
     targets = ["householder"] + ["diagonal"] * (name in STAR_FREE)
     for target in targets:
@@ -144,7 +144,7 @@ def test_a_permutation_automaton_acts_on_the_fewest_points() -> None:
 
 
 def test_it_goes_on_where_it_stopped() -> None:
-    net = compile(LANGUAGES["arithmetic modulo 5"], delay="state")
+    net = compile(LANGUAGES["modular_arithmetic"], delay="state")
     word, _ = lively_word(net.dfa, 300)
     whole = net(word)
     first = net.run(word[:, :123])
@@ -156,9 +156,9 @@ def test_it_goes_on_where_it_stopped() -> None:
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        ("arithmetic modulo 5", "householder"),
-        ("Tomita 3", "dense"),
-        ("contains aba", "diagonal"),
+        ("modular_arithmetic", "householder"),
+        ("tomita3", "dense"),
+        ("[ab]*aba[ab]*", "diagonal"),
         ("S3", "householder"),
     ],
 )
@@ -214,7 +214,7 @@ def goes_astray(net: CompiledRNN) -> bool:
 
 
 def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
-    net = compile(LANGUAGES["arithmetic modulo 5"])
+    net = compile(LANGUAGES["modular_arithmetic"])
     net.stack[0].out[0] = net.stack[0].out[0].roll(1)
     proof = net.prove()
     assert proof.counterexample is not None
@@ -226,7 +226,7 @@ def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
 @pytest.mark.parametrize("target", ["householder", "diagonal"])
 def test_a_chunk_that_is_wrong_is_found(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Token by token everything is right, words at once are not."""
-    name = "contains aba"
+    name = "[ab]*aba[ab]*"
     net = compile(LANGUAGES[name], target)
     kind = type(net.stack[-1])
     real = kind.run
@@ -272,13 +272,13 @@ def test_a_spoilt_start_is_refuted_by_the_empty_word() -> None:
 
 
 def test_tables_and_report() -> None:
-    net = compile(LANGUAGES["Tomita 3"], "householder")
-    dense = compile(LANGUAGES["Tomita 3"], "dense")
+    net = compile(LANGUAGES["tomita3"], "householder")
+    dense = compile(LANGUAGES["tomita3"], "dense")
     for ours, theirs in zip(net.stack, dense.stack, strict=True):
         assert torch.equal(ours.A, theirs.A)
         assert torch.equal(ours.B, theirs.B)
-    star_free = compile(LANGUAGES["contains aba"], "diagonal")
-    dense = compile(LANGUAGES["contains aba"], "dense", star_free.cascade.method)  # type: ignore[union-attr]
+    star_free = compile(LANGUAGES["[ab]*aba[ab]*"], "diagonal")
+    dense = compile(LANGUAGES["[ab]*aba[ab]*"], "dense", star_free.cascade.method)  # type: ignore[union-attr]
     for ours, theirs in zip(star_free.stack, dense.stack, strict=True):
         assert torch.equal(ours.A, theirs.A)
         assert torch.equal(ours.B, theirs.B)
@@ -289,7 +289,7 @@ def test_tables_and_report() -> None:
 
 def test_writes_that_add_up_are_not_certified() -> None:
     """Integers and norms of 1 are not enough: a reset that keeps the old state counts on."""
-    net = compile(LANGUAGES["flip-flop"], "dense")
+    net = compile(LANGUAGES["flip_flop"], "dense")
     layer = net.stack[0]
     resets = layer.B.flatten(1).any(1)
     assert net.certificate()["fresh_writes"]

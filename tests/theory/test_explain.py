@@ -212,6 +212,28 @@ def test_what_a_text_stands_for(tmp_path: Path) -> None:
         find_language("modular_arithmetic_brackets")
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("s5", "S5"), ("S 5", "S5"), ("a4 x z5", "A4_x_Z5"), ("q8", "Q8"), ("Tomita 3", "tomita3"),
+        ("tomita-3", "tomita3"), ("flip-flop", "flip_flop"), ("FlipFlop", "flip_flop"),
+        ("s5 up to 3", "S5_up_to_3"), ("Dyck1 depth 4", "dyck1_depth4"),
+        ("Random DFA 8 seed 0", "random_dfa8_seed0"), ("Even Pairs", "even_pairs"),
+    ],
+)  # fmt: skip
+def test_names_however_they_are_spelt(given: str, name: str) -> None:
+    found, meant = find_language(given), find_language(name)
+    assert (found.text, found.kind) == (name, meant.kind)
+    assert find_dfa(given) == find_dfa(name)
+
+
+@pytest.mark.parametrize("text", ["ab", "abba", "a-b", "a5b", "ba5", "a1", "A", "a_b", "flip|flop"])
+def test_what_is_no_name_stays_a_regular_expression(text: str) -> None:
+    found = find_language(text)
+    assert (found.text, found.kind) == (text, "regular expression")
+    assert found.value == from_regex(text)
+
+
 def test_one_way_to_name_a_language(tmp_path: Path) -> None:
     """compile, decompose, theorem4 and explain read a text as the commands do."""
     (tmp_path / "ab.json").write_text(json.dumps(from_regex("(ab)*").to_json()))
