@@ -24,7 +24,7 @@ def explain(
         language: a regular expression such as (ab)*, a group such as S5, the name of a task such
             as tomita3 (or "Tomita 3"), or a DFA's JSON file; what is none of the others is a
             regular expression, as is anything after regex:.
-        figure: a PNG, SVG or PDF of the automaton and its cascade.
+        figure: a PNG, SVG or PDF of the automaton, unless it is large, and its cascade.
         json: see above.
     """
     from statetrack.files import check_figure
@@ -37,7 +37,7 @@ def explain(
     with console.status("decomposing"):
         explanation = explain_language(language)
     console.print(str(explanation), markup=False, soft_wrap=True)
-    write_result(json, explanation.to_dict())  # first, for a figure may have too many states
+    write_result(json, explanation.to_dict())  # first, for there may be nothing to draw
     if figure is not None:
         with console.status("drawing"):
             explanation.plot(figure)

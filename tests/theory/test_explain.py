@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import rc_context
 
 from statetrack.automata import DFA, from_regex
 from statetrack.errors import UserError
@@ -258,6 +259,26 @@ def test_figure(tmp_path: Path) -> None:
         path = tmp_path / "figure.png"
         explain(name).plot(path)
         assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="at most 24 states; this DFA has 51"):
-        explain("modular_arithmetic").plot(tmp_path / "large.png")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("D12", ["left out: 24 states, 576 arrows", "of 1 level", "24 coordinates", "1 identity"]),
+        ("a*b*", ["cascade of 2 levels", "old coordinates to its left", "1 reset"]),
+        ("a{40}", ["left out: 42 states", "and 33", "more levels"]),
+    ],
+)
+def test_figure_of_what_can_be_drawn(tmp_path: Path, name: str, says: list[str]) -> None:
+    with rc_context({"svg.fonttype": "none"}):  # texts as texts
+        explain(name).plot(tmp_path / "figure.svg")
+    texts = (tmp_path / "figure.svg").read_text()
+    assert [words for words in says if words not in texts] == []
+    assert ("automaton left out" in texts) == (name != "a*b*")
+
+
+def test_nothing_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 3)
+    with pytest.raises(UserError, match="nothing to draw: the automaton has 32 states, 64 arrows"):
+        explain("(a|b)*a(a|b){4}").plot(tmp_path / "large.png")
     assert not (tmp_path / "large.png").exists()
