@@ -209,7 +209,8 @@ def test_unknown_letters_and_spoilt_folders(
 ) -> None:
     assert command("compile", "(ab)*", "--out", "net").code == 0
     refused("run", "net", "abc", says=["'abc'", "'c'", "known: a, b"])
-    refused("compile", "(ab)*", "--out", "net", says=["net exists and is not empty"])
+    # before anything is read or compiled
+    refused("compile", "(ab", "--out", "net", says=["net exists and is not empty"])
     about = Path("net/language.json")
     good = json.loads(about.read_text())
     for changes, says in (

@@ -66,11 +66,13 @@ def compile_language(
         prove: prove that the network does what the automaton does, for words of any length.
         json: see above.
     """
+    from statetrack.files import check_new
     from statetrack.theory import compile
     from statetrack.theory.folders import save
     from statetrack.theory.languages import find_language
 
     check_json(json)
+    check_new(out)
     console = make_console(json)
     with console.status("compiling"):
         found = find_language(language)
