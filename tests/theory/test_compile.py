@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from statetrack.automata import DFA, from_regex, group
 from statetrack.errors import UserError
-from statetrack.theory import CompiledRNN, compile, decompose, stages
+from statetrack.theory import CompiledRNN, compile, decompose, explain, stages
 from statetrack.theory.decomposition import METHODS
 from statetrack.theory.layers import Layer
 from statetrack.theory.targets import HouseholderLayer
@@ -375,3 +376,23 @@ def test_tokens_that_are_none() -> None:
 def test_names_of_groups_are_not_regular_expressions() -> None:
     assert compile("S3").dfa.states == 6
     assert compile(from_regex("S3")).dfa.alphabet == ("3", "S")
+
+
+PLURAL_OF_ONE = (
+    r"\b1 (generalised )?(Householder )?(layer|state|symbol|block|context|head|factor|coordinate|"
+    r"step|element|level|reset|permutation|identitie)s\b"
+)
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    texts = [str(explain("a{1}")), str(explain("a*"))]
+    for language, target in (
+        ("(0|1)*1", "diagonal"),
+        ("a*", "householder"),
+        ("Z2", "gated_deltaproduct"),
+    ):
+        net = compile(language, target)
+        texts += [net.report(), str(net.prove())]
+    texts.append(compile("(0|1)*1", "diagonal", "holonomy").report())
+    assert [text for text in texts if re.search(PLURAL_OF_ONE, text)] == []
+    assert "a cascade of 1 layer (holonomy)" in texts[-1]

@@ -110,7 +110,10 @@ def _arrow(axes: Any, start: Any, end: Any, label: str) -> None:
 
 def _draw_cascade(axes: Any, levels: tuple[Level, ...]) -> None:
     shown = levels if len(levels) <= MAX_LEVELS + 1 else levels[:MAX_LEVELS]
-    boxes = [f"level {i}: {_contents(level)}" for i, level in enumerate(shown, 1)]
+    boxes = [
+        "\n".join([f"level {i}: {counted(level.width, 'coordinate')}", *level.kinds()])
+        for i, level in enumerate(shown, 1)
+    ]
     if len(levels) > len(shown):
         boxes.append(f"and {len(levels) - len(shown):,}\nmore levels")
     for i, text in enumerate(boxes):
@@ -126,13 +129,3 @@ def _draw_cascade(axes: Any, levels: tuple[Level, ...]) -> None:
     if len(levels) == 1:
         reads = "it reads the letter"
     axes.set_title(f"cascade of {counted(len(levels), 'level')}\n{reads}", fontsize=9)
-
-
-def _contents(level: Level) -> str:
-    kinds = {
-        "identity": int(level.is_identity().sum()),
-        "permutation": level.permutations,
-        "reset": int(level.is_reset().sum()),
-    }
-    parts = [counted(number, kind) for kind, number in kinds.items() if number]
-    return "\n".join([counted(level.width, "coordinate"), *parts])

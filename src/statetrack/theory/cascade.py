@@ -11,6 +11,7 @@ from statetrack.automata import DFA
 from statetrack.theory.factor import swaps
 from statetrack.theory.frames import members
 from statetrack.theory.induction import MAX_STATES, Bools, Ints, Proof, by_levels, induct
+from statetrack.theory.wording import counted
 
 SHOWN = 8  # contexts of a level that print
 LISTED = 8  # states of a set, or coordinates of a permutation, that do
@@ -58,6 +59,15 @@ class Level:
         """The most swaps that a context needs."""
         rows = self.moves[~self.is_identity() & ~self.is_reset()]
         return max((len(swaps(row)) for row in rows.tolist()), default=0)
+
+    def kinds(self) -> list[str]:
+        """How many contexts do what, in words."""
+        numbers = {
+            "identity": int(self.is_identity().sum()),
+            "permutation": self.permutations,
+            "reset": int(self.is_reset().sum()),
+        }
+        return [counted(number, kind) for kind, number in numbers.items() if number]
 
     def action(self, context: int) -> str:
         """What a context does, in words."""
@@ -113,11 +123,11 @@ class Cascade:
         By induction down the levels; if that fails, a word that refutes it is looked for among
         the first `max_states` cascade states, breadth first.
         """
-        claim = f"the cascade does what the DFA with {self.dfa.states} states does"
+        claim = f"the cascade does what the DFA with {counted(self.dfa.states, 'state')} does"
         tables = [(x.moves, x.out, np.ones(x.moves.shape, dtype=np.bool_)) for x in self.levels]
         steps = by_levels(self.dfa, self.first, self.start.tolist(), tables, self.tree)
         if steps is not None:
-            return Proof(claim, f"all {steps:,} steps of its levels")
+            return Proof(claim, f"all {counted(steps, 'step')} of its levels")
         state = int(self.decode(self.start[None])[0])
         if state != self.dfa.start:
             return Proof(claim, "the start", (), f"state {state} instead of {self.dfa.start}")
@@ -154,17 +164,15 @@ class Cascade:
         }
 
     def __str__(self) -> str:
-        plural = "s" * (len(self.levels) != 1)
+        levels, states = counted(len(self.levels), "level"), counted(self.dfa.states, "state")
         lines = [
-            f"cascade of {len(self.levels)} level{plural} for a DFA with {self.dfa.states} states "
-            f"and {len(self.dfa.alphabet)} symbols, by method {self.method}"
+            f"cascade of {levels} for a DFA with {states} and "
+            f"{counted(len(self.dfa.alphabet), 'symbol')}, by method {self.method}"
         ]
         for number, level in enumerate(self.levels, 1):
-            identities, resets = int(level.is_identity().sum()), int(level.is_reset().sum())
             lines.append(
-                f"level {number}: {level.width} coordinates from {level.start}, "
-                f"{level.contexts} contexts: {identities} identity, {level.permutations} "
-                f"permutation, {resets} reset"
+                f"level {number}: {counted(level.width, 'coordinate')} from {level.start}, "
+                f"{counted(level.contexts, 'context')}: {', '.join(level.kinds())}"
             )
             for context, (old, new, symbol) in enumerate(level.examples[:SHOWN]):
                 sets = f"{_set(old)} -> {_set(new)}"

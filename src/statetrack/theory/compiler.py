@@ -20,6 +20,7 @@ from statetrack.theory.model import CompiledModel, build_model
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.stages import Stage, group_stage, one_hot, one_stage, remembering
 from statetrack.theory.targets import LAYERS
+from statetrack.theory.wording import counted
 
 MODEL = "gated_deltaproduct"
 TARGETS = ("auto", *LAYERS, MODEL)
@@ -160,7 +161,7 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
         cascade = found or decompose(dfa, method)
     else:
         cascade = language
-    origin = f"a cascade of {len(cascade.levels)} layers ({cascade.method})"
+    origin = f"a cascade of {counted(len(cascade.levels), 'layer')} ({cascade.method})"
     stages = [one_hot(level) for level in cascade.levels]
     return _Plan(cascade.dfa, cascade.first, stages, origin, cascade)
 
