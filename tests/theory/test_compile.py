@@ -396,3 +396,23 @@ def test_one_of_a_thing_is_no_plural() -> None:
     texts.append(compile("(0|1)*1", "diagonal", "holonomy").report())
     assert [text for text in texts if re.search(PLURAL_OF_ONE, text)] == []
     assert "a cascade of 1 layer (holonomy)" in texts[-1]
+
+
+def test_long_reports_are_abridged() -> None:
+    net = compile("a{26}", "diagonal")
+    assert "and 21 more layers" in net.report()
+    assert "and 21 more levels" in str(net.cascade)
+    assert "2, 2, 2, 2, 2, 2, 2, 2, ... 27 layers" in str(explain("a{26}"))
+    assert len(net.report().splitlines()) < 12
+
+
+@pytest.mark.parametrize("name", [name for name in STAR_FREE if len(compile(name).layers) > 1])
+def test_auto_names_the_single_layer_that_it_did_not_take(name: str) -> None:
+    found = re.search(
+        "'householder' would have one layer, with a state of size ([0-9]+)", compile(name).report()
+    )
+    assert (found is not None) == (name in SHORTER)
+    if found:
+        (layer,) = compile(name, "householder").stack
+        assert layer.size == int(found[1])
+    assert "would have" not in compile(name, "diagonal").report()

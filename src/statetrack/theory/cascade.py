@@ -11,10 +11,9 @@ from statetrack.automata import DFA
 from statetrack.theory.factor import swaps
 from statetrack.theory.frames import members
 from statetrack.theory.induction import MAX_STATES, Bools, Ints, Proof, by_levels, induct
-from statetrack.theory.wording import counted
+from statetrack.theory.wording import abridge, counted, listed
 
 SHOWN = 8  # contexts of a level that print
-LISTED = 8  # states of a set, or coordinates of a permutation, that do
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +75,7 @@ class Level:
             return "identity"
         if self.is_reset()[context]:
             return f"reset to {row[0]}"
-        return "permute " + " ".join(short([*map(str, row)], "coordinates"))
+        return "permute " + " ".join(listed([*map(str, row)], "coordinates"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,29 +163,27 @@ class Cascade:
         }
 
     def __str__(self) -> str:
-        levels, states = counted(len(self.levels), "level"), counted(self.dfa.states, "state")
-        lines = [
-            f"cascade of {levels} for a DFA with {states} and "
+        count, states = counted(len(self.levels), "level"), counted(self.dfa.states, "state")
+        title = (
+            f"cascade of {count} for a DFA with {states} and "
             f"{counted(len(self.dfa.alphabet), 'symbol')}, by method {self.method}"
+        )
+        levels = [self._describe(number) for number in range(len(self.levels))]
+        return "\n".join([title, *abridge(levels, "level")])
+
+    def _describe(self, number: int) -> str:
+        level = self.levels[number]
+        lines = [
+            f"level {number + 1}: {counted(level.width, 'coordinate')} from {level.start}, "
+            f"{counted(level.contexts, 'context')}: {', '.join(level.kinds())}"
         ]
-        for number, level in enumerate(self.levels, 1):
-            lines.append(
-                f"level {number}: {counted(level.width, 'coordinate')} from {level.start}, "
-                f"{counted(level.contexts, 'context')}: {', '.join(level.kinds())}"
-            )
-            for context, (old, new, symbol) in enumerate(level.examples[:SHOWN]):
-                sets = f"{_set(old)} -> {_set(new)}"
-                action = level.action(context)
-                lines.append(f"    {sets} on {self.dfa.alphabet[symbol]}: {action}")
-            if level.contexts > SHOWN:
-                lines.append(f"    and {level.contexts - SHOWN} more")
+        for context, (old, new, symbol) in enumerate(level.examples[:SHOWN]):
+            sets = f"{_set(old)} -> {_set(new)}"
+            lines.append(f"    {sets} on {self.dfa.alphabet[symbol]}: {level.action(context)}")
+        if level.contexts > SHOWN:
+            lines.append(f"    and {level.contexts - SHOWN:,} more")
         return "\n".join(lines)
 
 
 def _set(states: int) -> str:
-    return "{" + ",".join(short([*map(str, members(states))], "states")) + "}"
-
-
-def short(names: list[str], what: str) -> list[str]:
-    """The first of some names, and how many there are, if these are many."""
-    return names if len(names) <= LISTED else [*names[:LISTED], f"... {len(names)} {what}"]
+    return "{" + ",".join(listed([*map(str, members(states))], "states")) + "}"

@@ -16,10 +16,8 @@ from statetrack.theory.decomposition import decompose
 from statetrack.theory.languages import Language, find_dfa, find_language
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.targets import HouseholderLayer
-from statetrack.theory.wording import counted, size_of
+from statetrack.theory.wording import FEW, SHOWN, counted, listed, size_of
 
-SHOWN = 24  # states and arrows of a drawing; of what has more, only a FEW
-FEW = 6
 MAX_TRANSITIONS = 1_000_000  # some ten seconds' work
 T = TypeVar("T")
 
@@ -193,7 +191,8 @@ def _enough(net: CompiledRNN) -> str:
         what += "in [-1, 1] (Theorems 3 and 4)"
     else:
         what += "gates of 0 and 1, eigenvalues in [0, 1]"
-    return f"{what}; states of size " + ", ".join(str(layer.size) for layer in net.stack)
+    sizes = listed([str(layer.size) for layer in net.stack], "layers")
+    return f"{what}; states of size {', '.join(sizes)}"
 
 
 def draw(dfa: DFA) -> list[str]:

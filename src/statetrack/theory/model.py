@@ -28,7 +28,7 @@ from statetrack.theory.weights import (
     write_lookup,
     write_shift,
 )
-from statetrack.theory.wording import counted, size_of
+from statetrack.theory.wording import abridge, counted, size_of
 
 MAX_WEIGHTS = 100_000_000
 SCORE = 32.0  # of the right answer, so that a softmax leaves nothing to the others
@@ -78,6 +78,7 @@ class CompiledModel:
             f"a model of {counted(config.num_layers, 'block')} of width {config.hidden_size}, "
             f"{counted(self.model.num_parameters(), 'weight')}",
         ]
+        blocks = []
         for i, layer in enumerate(mixers(self.model), 1):
             heads = counted(layer.config.num_heads, "head")
             what = f"{heads}, state [{layer.key_size}, {layer.value_size}]"
@@ -85,8 +86,8 @@ class CompiledModel:
                 what += ", tells the state before a token"
             else:
                 what += f", {counted(layer.config.num_householder, 'Householder factor')}"
-            lines.append(f"block {i}: {what}")
-        return "\n".join(lines)
+            blocks.append(f"block {i}: {what}")
+        return "\n".join([*lines, *abridge(blocks, "block")])
 
     def prove(self, max_states: int = MAX_STATES) -> Proof:
         """Whether the model does what the DFA does, for words of any length; see `model_proofs`."""

@@ -16,7 +16,7 @@ from statetrack.theory.layers import Layer
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.targets import HouseholderLayer
 from statetrack.theory.whole_words import advance, read_whole_words
-from statetrack.theory.wording import counted, size_of
+from statetrack.theory.wording import abridge, counted, size_of
 
 SLAB = 1 << 22  # numbers of tables at once
 MAX_INTEGER = {torch.float32: 1 << 24, torch.bfloat16: 1 << 8}  # up to which all are exact
@@ -186,8 +186,8 @@ def _norm(A: Tensor) -> float:
 
 
 def report(net: CompiledRNN) -> str:
-    """A line for the network, one for each layer and one for its exactness."""
-    lines = [f"{net.origin}: {size_of(net.dfa)}"]
+    """A line for the network, one for each of some layers and one for its exactness."""
+    layers = []
     for i, layer in enumerate(net.stack, 1):
         line = f"layer {i} ({layer.target}): state [{layer.size}, {layer.H0.shape[1]}], "
         line += counted(layer.contexts, "context")
@@ -195,7 +195,10 @@ def report(net: CompiledRNN) -> str:
             line += f", {counted(layer.keys.shape[1], 'Householder factor')}"
         if layer.remembers:
             line += ", remembers its old state"
-        lines.append(line)
+        layers.append(line)
+    lines = [f"{net.origin}: {size_of(net.dfa)}", *abridge(layers, "layer")]
+    if net.instead:
+        lines.append(net.instead)
     facts = certificate(net)
     if facts["exact"]:
         formats = " and ".join(facts["formats"])
