@@ -179,7 +179,9 @@ def test_limits_name_numbers_and_what_else_there_is(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 7)
     with pytest.raises(UserError, match=r"more than 7 contexts.*'auto' tries the others"):
         decompose(dfa, "banned")
-    with pytest.raises(UserError, match=r"10 states.*5 different sets.*7 contexts.*fewer") as found:
+    with pytest.raises(
+        UserError, match=r"10 states.*5 different sets.*7 contexts.*smaller"
+    ) as found:
         decompose(dfa)
     assert "tries the others" not in str(found.value)  # they have been tried
 

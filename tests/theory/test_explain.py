@@ -166,6 +166,12 @@ def test_cascades_that_explode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.cascade, found.net) == (None, None)
     assert "left out, the cascade and network: no method has a cascade" in str(found)
     assert "more than 3 contexts" in str(found)
+    assert "compile smaller languages" in str(found)
+    # some symbols before the end, or after the start
+    backwards = from_regex("(a|b){4}a(a|b)*").minimal().states
+    assert f"its words, read from the end, are a language with {backwards} states" in str(
+        explain("(a|b)*a(a|b){4}")
+    )
 
 
 def test_large_automata_have_a_short_table() -> None:
