@@ -103,6 +103,21 @@ def test_words_from_standard_input(
     ]  # fmt: skip
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_no_words(command: Command, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command("compile", "parity", "--out", "net").code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    refused("run", "net", says=["no words", "standard input"])
+    monkeypatch.setattr("sys.stdin", Terminal("1\n"))
+    code, out, _ = command("run", "net")
+    assert (code, out.startswith("Words from standard input, one a line")) == (0, True)
+    assert "Words from" not in command("run", "net", "1").out
+
+
 def test_the_tables_on_disk_are_what_runs(command: Command, tmp_path: Path) -> None:
     net = tmp_path / "net"
     assert command("compile", "parity", "--out", net, "--target", "householder").code == 0

@@ -122,9 +122,13 @@ def run_words(
     console = make_console(json)
     net = load(folder)
     try:
+        if not words and sys.stdin.isatty():
+            console.print("Words from standard input, one a line, Ctrl-D in the end:")
         given = list(words) or [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError:
         raise UserError("standard input is not UTF-8 text") from None
+    if not given:
+        raise UserError("there are no words, neither as arguments nor on standard input")
     rows = read_words(net, given)
     shown = [[repr(r["word"]), r["result"], str(r["state"])] for r in rows]
     print_table(console, str(folder), ["word", "result", "state"], shown)
