@@ -181,7 +181,7 @@ def random_automata(count: int) -> Lines:
 
 def speed(rounds: int) -> Lines:
     """Arithmetic modulo 5 in batch."""
-    net = compile(LANGUAGES["arithmetic modulo 5"])
+    net = compile(LANGUAGES["modular_arithmetic"])
     batch = torch.randint(len(net.dfa.alphabet), (ROWS, LENGTH))
     before = torch.get_num_threads()
     torch.set_num_threads(THREADS)

@@ -21,10 +21,10 @@ def explain(
     """Say what a regular language takes: its algebra, who is excluded, what suffices.
 
     Args:
-        language: a regular expression such as (ab)*, a group such as S5, the name of a task, or a
-            DFA's JSON file; what is none of the others is a regular expression, as is anything
-            after regex:.
-        figure: a PNG, SVG or PDF of the automaton and its cascade.
+        language: a regular expression such as (ab)*, a group such as S5, the name of a task such
+            as tomita3 (or "Tomita 3"), or a DFA's JSON file; what is none of the others is a
+            regular expression, as is anything after regex:.
+        figure: a PNG, SVG or PDF of the automaton, unless it is large, and its cascade.
         json: see above.
     """
     from statetrack.files import check_figure
@@ -37,7 +37,7 @@ def explain(
     with console.status("decomposing"):
         explanation = explain_language(language)
     console.print(str(explanation), markup=False, soft_wrap=True)
-    write_result(json, explanation.to_dict())  # first, for a figure may have too many states
+    write_result(json, explanation.to_dict())  # first, for there may be nothing to draw
     if figure is not None:
         with console.status("drawing"):
             explanation.plot(figure)
@@ -66,11 +66,13 @@ def compile_language(
         prove: prove that the network does what the automaton does, for words of any length.
         json: see above.
     """
+    from statetrack.files import check_new
     from statetrack.theory import compile
     from statetrack.theory.folders import save
     from statetrack.theory.languages import find_language
 
     check_json(json)
+    check_new(out)
     console = make_console(json)
     with console.status("compiling"):
         found = find_language(language)
@@ -82,12 +84,13 @@ def compile_language(
         if not proof.holds:
             raise UserError(f"not written, for the proof fails: {proof}")
     save(out, net, found, target, method, delay)
+    console.print(f"{found.text} ({found.kind})", markup=False, soft_wrap=True)
     console.print(net.report(), markup=False, soft_wrap=True)
     if proof is not None:
         console.print(str(proof), markup=False, soft_wrap=True)
     console.print(f"Next: statetrack run {out} WORD ...", markup=False, soft_wrap=True)
     facts = {
-        "language": language,
+        "language": found.text,
         "kind": found.kind,
         "folder": str(out),
         "target": target,
@@ -119,9 +122,13 @@ def run_words(
     console = make_console(json)
     net = load(folder)
     try:
+        if not words and sys.stdin.isatty():
+            console.print("Words from standard input, one a line, Ctrl-D in the end:")
         given = list(words) or [line.rstrip("\r\n") for line in sys.stdin]
     except UnicodeDecodeError:
         raise UserError("standard input is not UTF-8 text") from None
+    if not given:
+        raise UserError("there are no words, neither as arguments nor on standard input")
     rows = read_words(net, given)
     shown = [[repr(r["word"]), r["result"], str(r["state"])] for r in rows]
     print_table(console, str(folder), ["word", "result", "state"], shown)

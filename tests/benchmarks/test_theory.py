@@ -68,7 +68,7 @@ def test_a_wrong_network_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_words_stay_out_of_sinks() -> None:
-    for name in ("Dyck", "a*b*", "arithmetic modulo 5"):
+    for name in ("dyck1_depth3", "a*b*", "modular_arithmetic"):
         dfa = compile(LANGUAGES[name]).dfa
         word, states = lively_word(dfa, 500)
         assert (dfa.run(word.numpy()) == states.numpy()).all()

@@ -18,15 +18,15 @@ __all__ = [
 ]
 
 STAR_FREE = (
-    "Tomita 1", "Tomita 2", "Tomita 4", "Tomita 7", "(ab)*", "a*b*", "contains aba", "Dyck",
-    "flip-flop",
+    "tomita1", "tomita2", "tomita4", "tomita7", "(ab)*", "a*b*", "[ab]*aba[ab]*", "dyck1_depth3",
+    "flip_flop",
 )  # fmt: skip
 # of at least one target; with gates of 0 and 1 only, SHORTER takes more
 ONE_LAYER = (
-    "parity", "Z3", "Z5", "Z60", "S3", "S5", "A5", "D12", "Tomita 1", "Tomita 2", "Tomita 5",
-    "Tomita 6", "(ab)*", "Dyck", "flip-flop",
+    "parity", "Z3", "Z5", "Z60", "S3", "S5", "A5", "D12", "tomita1", "tomita2", "tomita5",
+    "tomita6", "(ab)*", "dyck1_depth3", "flip_flop",
 )  # fmt: skip
-SHORTER = ("(ab)*", "Tomita 2", "Dyck")
+SHORTER = ("(ab)*", "tomita2", "dyck1_depth3")
 
 
 def random_dfa(rng: np.random.Generator, states: int, symbols: int = 2) -> DFA:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from statetrack.automata import DFA, from_regex, group
 from statetrack.errors import UserError
-from statetrack.theory import CompiledRNN, compile, decompose, stages
+from statetrack.theory import CompiledRNN, compile, decompose, explain, stages
 from statetrack.theory.decomposition import METHODS
 from statetrack.theory.layers import Layer
 from statetrack.theory.targets import HouseholderLayer
@@ -25,7 +26,7 @@ from tests.theory.languages import (
 )
 
 FORMATS = (torch.float32, torch.bfloat16)
-MILLION = ("S5", "Tomita 3", "arithmetic modulo 5")
+MILLION = ("S5", "tomita3", "modular_arithmetic")
 
 
 def check_word(net: CompiledRNN, length: int, backend: str = "auto") -> None:
@@ -65,7 +66,7 @@ def test_long_words(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("backend", ["naive", "torch", "native"])
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-@pytest.mark.parametrize("name", ["Tomita 3", "S5", "contains aba", "Dyck"])
+@pytest.mark.parametrize("name", ["tomita3", "S5", "[ab]*aba[ab]*", "dyck1_depth3"])
 def test_step_by_step_and_chunk_by_chunk(name: str, dtype: torch.dtype, backend: str) -> None:
     targets = ["householder"] + ["diagonal"] * (name in STAR_FREE)
     for target in targets:
@@ -144,7 +145,7 @@ def test_a_permutation_automaton_acts_on_the_fewest_points() -> None:
 
 
 def test_it_goes_on_where_it_stopped() -> None:
-    net = compile(LANGUAGES["arithmetic modulo 5"], delay="state")
+    net = compile(LANGUAGES["modular_arithmetic"], delay="state")
     word, _ = lively_word(net.dfa, 300)
     whole = net(word)
     first = net.run(word[:, :123])
@@ -156,9 +157,9 @@ def test_it_goes_on_where_it_stopped() -> None:
 @pytest.mark.parametrize(
     ("name", "target"),
     [
-        ("arithmetic modulo 5", "householder"),
-        ("Tomita 3", "dense"),
-        ("contains aba", "diagonal"),
+        ("modular_arithmetic", "householder"),
+        ("tomita3", "dense"),
+        ("[ab]*aba[ab]*", "diagonal"),
         ("S3", "householder"),
     ],
 )
@@ -214,7 +215,7 @@ def goes_astray(net: CompiledRNN) -> bool:
 
 
 def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
-    net = compile(LANGUAGES["arithmetic modulo 5"])
+    net = compile(LANGUAGES["modular_arithmetic"])
     net.stack[0].out[0] = net.stack[0].out[0].roll(1)
     proof = net.prove()
     assert proof.counterexample is not None
@@ -226,7 +227,7 @@ def test_a_spoilt_look_up_is_refuted_by_a_word() -> None:
 @pytest.mark.parametrize("target", ["householder", "diagonal"])
 def test_a_chunk_that_is_wrong_is_found(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Token by token everything is right, words at once are not."""
-    name = "contains aba"
+    name = "[ab]*aba[ab]*"
     net = compile(LANGUAGES[name], target)
     kind = type(net.stack[-1])
     real = kind.run
@@ -272,13 +273,13 @@ def test_a_spoilt_start_is_refuted_by_the_empty_word() -> None:
 
 
 def test_tables_and_report() -> None:
-    net = compile(LANGUAGES["Tomita 3"], "householder")
-    dense = compile(LANGUAGES["Tomita 3"], "dense")
+    net = compile(LANGUAGES["tomita3"], "householder")
+    dense = compile(LANGUAGES["tomita3"], "dense")
     for ours, theirs in zip(net.stack, dense.stack, strict=True):
         assert torch.equal(ours.A, theirs.A)
         assert torch.equal(ours.B, theirs.B)
-    star_free = compile(LANGUAGES["contains aba"], "diagonal")
-    dense = compile(LANGUAGES["contains aba"], "dense", star_free.cascade.method)  # type: ignore[union-attr]
+    star_free = compile(LANGUAGES["[ab]*aba[ab]*"], "diagonal")
+    dense = compile(LANGUAGES["[ab]*aba[ab]*"], "dense", star_free.cascade.method)  # type: ignore[union-attr]
     for ours, theirs in zip(star_free.stack, dense.stack, strict=True):
         assert torch.equal(ours.A, theirs.A)
         assert torch.equal(ours.B, theirs.B)
@@ -289,7 +290,7 @@ def test_tables_and_report() -> None:
 
 def test_writes_that_add_up_are_not_certified() -> None:
     """Integers and norms of 1 are not enough: a reset that keeps the old state counts on."""
-    net = compile(LANGUAGES["flip-flop"], "dense")
+    net = compile(LANGUAGES["flip_flop"], "dense")
     layer = net.stack[0]
     resets = layer.B.flatten(1).any(1)
     assert net.certificate()["fresh_writes"]
@@ -375,3 +376,43 @@ def test_tokens_that_are_none() -> None:
 def test_names_of_groups_are_not_regular_expressions() -> None:
     assert compile("S3").dfa.states == 6
     assert compile(from_regex("S3")).dfa.alphabet == ("3", "S")
+
+
+PLURAL_OF_ONE = (
+    r"\b1 (generalised )?(Householder )?(layer|state|symbol|block|context|head|factor|coordinate|"
+    r"step|element|level|reset|permutation|identitie)s\b"
+)
+
+
+def test_one_of_a_thing_is_no_plural() -> None:
+    texts = [str(explain("a{1}")), str(explain("a*"))]
+    for language, target in (
+        ("(0|1)*1", "diagonal"),
+        ("a*", "householder"),
+        ("Z2", "gated_deltaproduct"),
+    ):
+        net = compile(language, target)
+        texts += [net.report(), str(net.prove())]
+    texts.append(compile("(0|1)*1", "diagonal", "holonomy").report())
+    assert [text for text in texts if re.search(PLURAL_OF_ONE, text)] == []
+    assert "a cascade of 1 layer (holonomy)" in texts[-1]
+
+
+def test_long_reports_are_abridged() -> None:
+    net = compile("a{26}", "diagonal")
+    assert "and 21 more layers" in net.report()
+    assert "and 21 more levels" in str(net.cascade)
+    assert "2, 2, 2, 2, 2, 2, 2, 2, ... 27 layers" in str(explain("a{26}"))
+    assert len(net.report().splitlines()) < 12
+
+
+@pytest.mark.parametrize("name", [name for name in STAR_FREE if len(compile(name).layers) > 1])
+def test_auto_names_the_single_layer_that_it_did_not_take(name: str) -> None:
+    found = re.search(
+        "'householder' would have one layer, with a state of size ([0-9]+)", compile(name).report()
+    )
+    assert (found is not None) == (name in SHORTER)
+    if found:
+        (layer,) = compile(name, "householder").stack
+        assert layer.size == int(found[1])
+    assert "would have" not in compile(name, "diagonal").report()

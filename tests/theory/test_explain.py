@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import rc_context
 
 from statetrack.automata import DFA, from_regex
 from statetrack.errors import UserError
@@ -165,6 +166,12 @@ def test_cascades_that_explode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.cascade, found.net) == (None, None)
     assert "left out, the cascade and network: no method has a cascade" in str(found)
     assert "more than 3 contexts" in str(found)
+    assert "compile smaller languages" in str(found)
+    # some symbols before the end, or after the start
+    backwards = from_regex("(a|b){4}a(a|b)*").minimal().states
+    assert f"its words, read from the end, are a language with {backwards} states" in str(
+        explain("(a|b)*a(a|b){4}")
+    )
 
 
 def test_large_automata_have_a_short_table() -> None:
@@ -212,6 +219,28 @@ def test_what_a_text_stands_for(tmp_path: Path) -> None:
         find_language("modular_arithmetic_brackets")
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("s5", "S5"), ("S 5", "S5"), ("a4 x z5", "A4_x_Z5"), ("q8", "Q8"), ("Tomita 3", "tomita3"),
+        ("tomita-3", "tomita3"), ("flip-flop", "flip_flop"), ("FlipFlop", "flip_flop"),
+        ("s5 up to 3", "S5_up_to_3"), ("Dyck1 depth 4", "dyck1_depth4"),
+        ("Random DFA 8 seed 0", "random_dfa8_seed0"), ("Even Pairs", "even_pairs"),
+    ],
+)  # fmt: skip
+def test_names_however_they_are_spelt(given: str, name: str) -> None:
+    found, meant = find_language(given), find_language(name)
+    assert (found.text, found.kind) == (name, meant.kind)
+    assert find_dfa(given) == find_dfa(name)
+
+
+@pytest.mark.parametrize("text", ["ab", "abba", "a-b", "a5b", "ba5", "a1", "A", "a_b", "flip|flop"])
+def test_what_is_no_name_stays_a_regular_expression(text: str) -> None:
+    found = find_language(text)
+    assert (found.text, found.kind) == (text, "regular expression")
+    assert found.value == from_regex(text)
+
+
 def test_one_way_to_name_a_language(tmp_path: Path) -> None:
     """compile, decompose, theorem4 and explain read a text as the commands do."""
     (tmp_path / "ab.json").write_text(json.dumps(from_regex("(ab)*").to_json()))
@@ -236,6 +265,26 @@ def test_figure(tmp_path: Path) -> None:
         path = tmp_path / "figure.png"
         explain(name).plot(path)
         assert path.read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(UserError, match="at most 24 states; this DFA has 51"):
-        explain("modular_arithmetic").plot(tmp_path / "large.png")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("D12", ["left out: 24 states, 576 arrows", "of 1 level", "24 coordinates", "1 identity"]),
+        ("a*b*", ["cascade of 2 levels", "old coordinates to its left", "1 reset"]),
+        ("a{26}", ["left out: 28 states", "and 19", "more levels"]),
+    ],
+)
+def test_figure_of_what_can_be_drawn(tmp_path: Path, name: str, says: list[str]) -> None:
+    with rc_context({"svg.fonttype": "none"}):  # texts as texts
+        explain(name).plot(tmp_path / "figure.svg")
+    texts = (tmp_path / "figure.svg").read_text()
+    assert [words for words in says if words not in texts] == []
+    assert ("automaton left out" in texts) == (name != "a*b*")
+
+
+def test_nothing_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 3)
+    with pytest.raises(UserError, match="nothing to draw: the automaton has 32 states, 64 arrows"):
+        explain("(a|b)*a(a|b){4}").plot(tmp_path / "large.png")
     assert not (tmp_path / "large.png").exists()

@@ -48,6 +48,11 @@ def test_partial_injections() -> None:
         factors = factor.partial_injection(points)
         np.testing.assert_array_equal(product(factors, n), permutation_matrix(points.tolist()))
         assert len(factors) <= n
+        nothing = [None if point < 0 else point for point in points.tolist()]
+        assert len(factor.partial_injection(nothing)) == len(factors)
+        np.testing.assert_array_equal(
+            product(factor.partial_injection(nothing), n), permutation_matrix(points.tolist())
+        )
 
 
 def test_zero() -> None:

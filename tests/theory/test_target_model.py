@@ -19,7 +19,15 @@ from tests.theory.languages import LANGUAGES, ONE_LAYER, SHORTER, lively_word, r
 
 TARGET = "gated_deltaproduct"
 FORMATS = (torch.float32, torch.bfloat16)
-LARGE = ("S5", "A5", "D12", "Z60", "Tomita 3", "Dyck", "arithmetic modulo 5")  # slow in bfloat16
+LARGE = (
+    "S5",
+    "A5",
+    "D12",
+    "Z60",
+    "tomita3",
+    "dyck1_depth3",
+    "modular_arithmetic",
+)  # slow in bfloat16
 
 
 def check_word(net: CompiledModel, length: int) -> None:
@@ -46,7 +54,7 @@ def test_named_languages(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
-@pytest.mark.parametrize("name", ["Z5", "S3", "Tomita 3", "contains aba"])
+@pytest.mark.parametrize("name", ["Z5", "S3", "tomita3", "[ab]*aba[ab]*"])
 def test_without_native_kernels(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,7 +67,7 @@ def test_without_native_kernels(
 
 def test_states_are_whole_numbers() -> None:
     """Chunk by chunk or token by token: the same bits, 0 or the same number everywhere."""
-    for name in ("S3", "Tomita 3", "flip-flop"):
+    for name in ("S3", "tomita3", "flip_flop"):
         for dtype in FORMATS:
             net = compile(LANGUAGES[name], TARGET, dtype=dtype)
             word, _ = lively_word(net.dfa, 99)
@@ -74,7 +82,7 @@ def test_states_are_whole_numbers() -> None:
 
 
 def test_padding_changes_nothing() -> None:
-    for name in ("Z5", "contains aba", "Tomita 3"):
+    for name in ("Z5", "[ab]*aba[ab]*", "tomita3"):
         net = compile(LANGUAGES[name], TARGET)
         word, states = lively_word(net.dfa, 50)
         spread = torch.zeros(1, 100, dtype=torch.long)
@@ -106,7 +114,7 @@ def test_one_state() -> None:
 def test_a_spoilt_weight_is_found() -> None:
     """A proof must name a word on which the model really is wrong."""
     for weight in ("blocks.0.mixer.qkv_proj.weight", "blocks.1.mixer.conv.weight"):
-        net = compile(LANGUAGES["contains aba"], TARGET)
+        net = compile(LANGUAGES["[ab]*aba[ab]*"], TARGET)
         with torch.no_grad():
             net.model.get_parameter(weight).zero_()
         proof = net.prove()
@@ -121,7 +129,7 @@ def test_a_spoilt_weight_is_found() -> None:
 
 def test_a_chunk_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Token by token everything is right, whole words are not."""
-    net = compile(LANGUAGES["Tomita 3"], TARGET)
+    net = compile(LANGUAGES["tomita3"], TARGET)
     real = SequenceModel.forward
 
     def spoilt(self: SequenceModel, tokens: torch.Tensor, state: Any = None) -> Any:
@@ -161,7 +169,7 @@ def spoil(net: CompiledModel, what: str) -> None:
 )
 def test_what_rounds_has_no_certificate(what: str, dyadic: bool) -> None:
     """Though every answer is right: a proof token by token is none for chunks."""
-    net = compile(LANGUAGES["flip-flop"], TARGET)
+    net = compile(LANGUAGES["flip_flop"], TARGET)
     assert net.certificate()["exact"]
     spoil(net, what)
     assert net.prove().holds
@@ -174,7 +182,7 @@ def test_what_rounds_has_no_certificate(what: str, dyadic: bool) -> None:
 
 @pytest.mark.parametrize("weight", ["beta.proj.weight", "a_proj.weight"])
 def test_what_is_wrong_has_no_certificate(weight: str) -> None:
-    net = compile(LANGUAGES["contains aba"], TARGET)
+    net = compile(LANGUAGES["[ab]*aba[ab]*"], TARGET)
     with torch.no_grad():
         net.model.get_parameter(f"blocks.0.mixer.{weight}").mul_(1e-3)  # no longer 0, 1 or 2
     facts = net.certificate()

@@ -121,7 +121,7 @@ def test_permutations() -> None:
 
 
 def test_theorem_4_is_literal() -> None:
-    for dfa in (LANGUAGES["Tomita 3"], random_dfa(np.random.default_rng(5), 6)):
+    for dfa in (LANGUAGES["tomita3"], random_dfa(np.random.default_rng(5), 6)):
         net = theorems.theorem4(dfa)  # type: ignore[arg-type]
         assert len(net.layers) <= net.dfa.states - 1
         assert all(layer.remembers for layer in net.stack[:-1])

@@ -11,7 +11,6 @@ import torch
 from statetrack.theory import compile, decomposition, frames
 from statetrack.theory.stages import MAX_CELLS
 from tests.conftest import ROOT
-from tests.theory.languages import LANGUAGES
 
 PAGE = (ROOT / "docs/theory.md").read_text()
 
@@ -48,12 +47,12 @@ def test_bfloat16_of_the_root_of_one_half() -> None:
 
 
 def test_layers_of_the_table() -> None:
-    rows = re.findall(r"^\| (.+?) \| (\d+) \| (\d+) \| (\d+|-) \|$", PAGE, re.M)
+    rows = re.findall(r"^\| `(.+?)` \| (\d+) \| (\d+) \| (\d+|-) \|$", PAGE, re.M)
     assert len(rows) == 8
     for name, states, layers, gates in rows:
-        net = compile(LANGUAGES[name], "householder")
+        net = compile(name, "householder")
         assert (net.dfa.states, len(net.layers)) == (int(states), int(layers)), name
-        auto = compile(LANGUAGES[name])
+        auto = compile(name)
         assert (auto.stack[0].target == "diagonal") == (gates != "-")
         assert gates in ("-", str(len(auto.layers)))
 

@@ -11,45 +11,69 @@ from statetrack.automata import DFA
 from statetrack.errors import UserError
 from statetrack.files import check_figure, save_figure
 from statetrack.theory.cascade import Level
+from statetrack.theory.wording import counted
 
 if TYPE_CHECKING:
     from statetrack.theory.explanation import Explanation
 
-MAX_STATES = 24  # more would be a tangle
+MAX_STATES = 24  # more would be a tangle, as would more arrows
+MAX_ARROWS = 60
+MAX_LEVELS = 8
 RADIUS = 14.0  # of a state, in points
 LABELS = 5  # symbols of an arrow
 COLOUR = "#0072b2"
 START = "#cfe3f2"
-LEVEL = 1.9  # inches
+LEVEL, CASCADE = 1.9, 1.6  # width of a level and height of a cascade, in inches
+LEAST = 4.0  # width of a figure
+
+Arrows = dict[tuple[int, int], list[str]]  # from a state to one, and the symbols that take it there
 
 
 def plot(explanation: Explanation, path: Path) -> None:
-    """The states on a circle, then the levels of the cascade from left to right."""
+    """The states on a circle, then the levels of the cascade from left to right.
+
+    An automaton that would be a tangle is left out, with a note.
+    """
     from matplotlib.figure import Figure  # slow to load, and most explanations draw nothing
 
     check_figure(path)
     dfa = explanation.dfa
     levels = explanation.cascade.levels if explanation.cascade else ()
-    if dfa.states > MAX_STATES:
-        raise UserError(f"a figure has at most {MAX_STATES} states; this DFA has {dfa.states:,}")
-    side = 4.0 + 0.11 * dfa.states
-    width = max(side, LEVEL * len(levels))
-    figure = Figure(figsize=(width, side + 1.6), layout="constrained")
-    above, below = figure.subplots(2, 1, height_ratios=[side, 1.6])
-    _draw_automaton(above, dfa)
-    _draw_cascade(below, levels)
-    # a text of the user: $ is no formula
-    above.set_title(explanation.language.text, parse_math=False)
+    arrows = _find_arrows(dfa)
+    size = f"{counted(dfa.states, 'state')}, {counted(len(arrows), 'arrow')}"
+    is_drawn = dfa.states <= MAX_STATES and len(arrows) <= MAX_ARROWS
+    if not is_drawn and not levels:
+        raise UserError(
+            f"there is nothing to draw: the automaton has {size}, of which a figure has at most "
+            f"{MAX_STATES} and {MAX_ARROWS}, and the cascade is left out"
+        )
+    side = 4.0 + 0.11 * dfa.states if is_drawn else 0.0
+    heights = [height for height, there in ((side, is_drawn), (CASCADE, levels)) if there]
+    width = max(side, LEVEL * min(len(levels), MAX_LEVELS + 1), LEAST)
+    figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
+    panels = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False).flat)
+    title = explanation.language.text
+    if is_drawn:
+        _draw_automaton(panels[0], dfa, arrows)
+    else:
+        title += f"\nautomaton left out: {size}"
+    if levels:
+        _draw_cascade(panels[-1], levels)
+    figure.suptitle(title, parse_math=False)  # a text of the user: $ is no formula
     save_figure(path, figure)
 
 
-def _draw_automaton(axes: Any, dfa: DFA) -> None:
-    angles = np.pi / 2 - 2 * np.pi * np.arange(dfa.states) / dfa.states
-    places = np.stack([np.cos(angles), np.sin(angles)], 1) * (dfa.states > 1)
-    arrows: dict[tuple[int, int], list[str]] = {}
+def _find_arrows(dfa: DFA) -> Arrows:
+    arrows: Arrows = {}
     for state, row in enumerate(dfa.delta.tolist()):
         for symbol, target in zip(dfa.alphabet, row, strict=True):
             arrows.setdefault((state, target), []).append(symbol)
+    return arrows
+
+
+def _draw_automaton(axes: Any, dfa: DFA, arrows: Arrows) -> None:
+    angles = np.pi / 2 - 2 * np.pi * np.arange(dfa.states) / dfa.states
+    places = np.stack([np.cos(angles), np.sin(angles)], 1) * (dfa.states > 1)
     for (state, target), symbols in arrows.items():
         label = ",".join(symbols[:LABELS]) + (",..." if len(symbols) > LABELS else "")
         _arrow(axes, places[state], places[target], label)
@@ -85,20 +109,23 @@ def _arrow(axes: Any, start: Any, end: Any, label: str) -> None:
 
 
 def _draw_cascade(axes: Any, levels: tuple[Level, ...]) -> None:
-    for i, level in enumerate(levels):
-        kinds = {
-            "identities": int(level.is_identity().sum()),
-            "permutations": level.permutations,
-            "resets": int(level.is_reset().sum()),
-        }
-        what = "\n".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+    shown = levels if len(levels) <= MAX_LEVELS + 1 else levels[:MAX_LEVELS]
+    boxes = [
+        "\n".join([f"level {i}: {counted(level.width, 'coordinate')}", *level.kinds()])
+        for i, level in enumerate(shown, 1)
+    ]
+    if len(levels) > len(shown):
+        boxes.append(f"and {len(levels) - len(shown):,}\nmore levels")
+    for i, text in enumerate(boxes):
         axes.text(
-            i, 0, f"level {i + 1}: {level.width} states\n{what}", ha="center", va="center",
-            fontsize=8, bbox={"boxstyle": "round,pad=0.5", "fc": "white", "ec": "black"},
+            i, 0, text, ha="center", va="center", fontsize=8,
+            bbox={"boxstyle": "round,pad=0.5", "fc": "white", "ec": "black"},
         )  # fmt: skip
         if i:
             axes.annotate("", (i - 0.38, 0), (i - 0.62, 0), arrowprops={"arrowstyle": "-|>"})
-    axes.set(xlim=(-0.6, max(1, len(levels)) - 0.4), ylim=(-1, 1))
+    axes.set(xlim=(-0.6, len(boxes) - 0.4), ylim=(-1, 1))
     axes.axis("off")
-    if levels:
-        axes.set_title("cascade: a level's symbols are the old coordinates before it", fontsize=9)
+    reads = "each reads the letter and the old coordinates to its left"
+    if len(levels) == 1:
+        reads = "it reads the letter"
+    axes.set_title(f"cascade of {counted(len(levels), 'level')}\n{reads}", fontsize=9)

@@ -11,9 +11,9 @@ from statetrack.automata import DFA
 from statetrack.theory.factor import swaps
 from statetrack.theory.frames import members
 from statetrack.theory.induction import MAX_STATES, Bools, Ints, Proof, by_levels, induct
+from statetrack.theory.wording import abridge, counted, listed
 
 SHOWN = 8  # contexts of a level that print
-LISTED = 8  # states of a set, or coordinates of a permutation, that do
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,15 @@ class Level:
         rows = self.moves[~self.is_identity() & ~self.is_reset()]
         return max((len(swaps(row)) for row in rows.tolist()), default=0)
 
+    def kinds(self) -> list[str]:
+        """How many contexts do what, in words."""
+        numbers = {
+            "identity": int(self.is_identity().sum()),
+            "permutation": self.permutations,
+            "reset": int(self.is_reset().sum()),
+        }
+        return [counted(number, kind) for kind, number in numbers.items() if number]
+
     def action(self, context: int) -> str:
         """What a context does, in words."""
         row = self.moves[context]
@@ -66,7 +75,7 @@ class Level:
             return "identity"
         if self.is_reset()[context]:
             return f"reset to {row[0]}"
-        return "permute " + " ".join(short([*map(str, row)], "coordinates"))
+        return "permute " + " ".join(listed([*map(str, row)], "coordinates"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +122,11 @@ class Cascade:
         By induction down the levels; if that fails, a word that refutes it is looked for among
         the first `max_states` cascade states, breadth first.
         """
-        claim = f"the cascade does what the DFA with {self.dfa.states} states does"
+        claim = f"the cascade does what the DFA with {counted(self.dfa.states, 'state')} does"
         tables = [(x.moves, x.out, np.ones(x.moves.shape, dtype=np.bool_)) for x in self.levels]
         steps = by_levels(self.dfa, self.first, self.start.tolist(), tables, self.tree)
         if steps is not None:
-            return Proof(claim, f"all {steps:,} steps of its levels")
+            return Proof(claim, f"all {counted(steps, 'step')} of its levels")
         state = int(self.decode(self.start[None])[0])
         if state != self.dfa.start:
             return Proof(claim, "the start", (), f"state {state} instead of {self.dfa.start}")
@@ -154,31 +163,27 @@ class Cascade:
         }
 
     def __str__(self) -> str:
-        plural = "s" * (len(self.levels) != 1)
+        count, states = counted(len(self.levels), "level"), counted(self.dfa.states, "state")
+        title = (
+            f"cascade of {count} for a DFA with {states} and "
+            f"{counted(len(self.dfa.alphabet), 'symbol')}, by method {self.method}"
+        )
+        levels = [self._describe(number) for number in range(len(self.levels))]
+        return "\n".join([title, *abridge(levels, "level")])
+
+    def _describe(self, number: int) -> str:
+        level = self.levels[number]
         lines = [
-            f"cascade of {len(self.levels)} level{plural} for a DFA with {self.dfa.states} states "
-            f"and {len(self.dfa.alphabet)} symbols, by method {self.method}"
+            f"level {number + 1}: {counted(level.width, 'coordinate')} from {level.start}, "
+            f"{counted(level.contexts, 'context')}: {', '.join(level.kinds())}"
         ]
-        for number, level in enumerate(self.levels, 1):
-            identities, resets = int(level.is_identity().sum()), int(level.is_reset().sum())
-            lines.append(
-                f"level {number}: {level.width} coordinates from {level.start}, "
-                f"{level.contexts} contexts: {identities} identity, {level.permutations} "
-                f"permutation, {resets} reset"
-            )
-            for context, (old, new, symbol) in enumerate(level.examples[:SHOWN]):
-                sets = f"{_set(old)} -> {_set(new)}"
-                action = level.action(context)
-                lines.append(f"    {sets} on {self.dfa.alphabet[symbol]}: {action}")
-            if level.contexts > SHOWN:
-                lines.append(f"    and {level.contexts - SHOWN} more")
+        for context, (old, new, symbol) in enumerate(level.examples[:SHOWN]):
+            sets = f"{_set(old)} -> {_set(new)}"
+            lines.append(f"    {sets} on {self.dfa.alphabet[symbol]}: {level.action(context)}")
+        if level.contexts > SHOWN:
+            lines.append(f"    and {level.contexts - SHOWN:,} more")
         return "\n".join(lines)
 
 
 def _set(states: int) -> str:
-    return "{" + ",".join(short([*map(str, members(states))], "states")) + "}"
-
-
-def short(names: list[str], what: str) -> list[str]:
-    """The first of some names, and how many there are, if these are many."""
-    return names if len(names) <= LISTED else [*names[:LISTED], f"... {len(names)} {what}"]
+    return "{" + ",".join(listed([*map(str, members(states))], "states")) + "}"

@@ -20,6 +20,7 @@ from statetrack.theory.model import CompiledModel, build_model
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.stages import Stage, group_stage, one_hot, one_stage, remembering
 from statetrack.theory.targets import LAYERS
+from statetrack.theory.wording import counted
 
 MODEL = "gated_deltaproduct"
 TARGETS = ("auto", *LAYERS, MODEL)
@@ -108,7 +109,8 @@ def compile(
             )
         layers.append(LAYERS[target](remembering(stage) if remembers else stage, remembers))
     origin = f"{plan.origin}, target {target}"
-    return CompiledRNN(dfa, plan.first, layers, origin, cascade=plan.cascade).to(dtype)
+    net = CompiledRNN(dfa, plan.first, layers, origin, cascade=plan.cascade, instead=plan.instead)
+    return net.to(dtype)
 
 
 def _model(
@@ -132,6 +134,7 @@ class _Plan(NamedTuple):
     stages: list[Stage]
     origin: str  # in words
     cascade: Cascade | None  # that the stages are the levels of
+    instead: str = ""  # what else would do, in words
 
 
 def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _Plan:
@@ -145,6 +148,7 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
             origin = f"one layer for {language.name}"
             return _Plan(dfa, np.arange(len(dfa.alphabet)), [stage], origin, None)
         language = dfa
+    instead = ""
     if isinstance(language, DFA):
         dfa = language.minimal()
         single = one_stage(dfa) if method == "auto" or dfa.states == 1 else None
@@ -154,15 +158,18 @@ def _plan(language: str | DFA | Group | Cascade, target: str, method: str) -> _P
         found = None
         if single is None or (gates and not _is_diagonal(single)):
             found = _of_gates(dfa, target) if gates and method == "auto" else None
+            if target == "auto" and found is not None and single is not None:
+                size = single.points.shape[1]
+                instead = f"target 'householder' would have one layer, with a state of size {size}"
             single = None if found is not None or target == "diagonal" else single
         if single is not None:
             return _Plan(dfa, np.arange(len(dfa.alphabet)), [single], "one layer", None)
         cascade = found or decompose(dfa, method)
     else:
         cascade = language
-    origin = f"a cascade of {len(cascade.levels)} layers ({cascade.method})"
+    origin = f"a cascade of {counted(len(cascade.levels), 'layer')} ({cascade.method})"
     stages = [one_hot(level) for level in cascade.levels]
-    return _Plan(cascade.dfa, cascade.first, stages, origin, cascade)
+    return _Plan(cascade.dfa, cascade.first, stages, origin, cascade, instead)
 
 
 def _of_gates(dfa: DFA, target: str) -> Cascade | None:

@@ -11,9 +11,11 @@ from statetrack.theory.cascade import Cascade, Level
 from statetrack.theory.frames import BannedState, Frame, Holonomy, TooLargeError
 from statetrack.theory.induction import Ints
 from statetrack.theory.languages import find_dfa
+from statetrack.theory.wording import counted
 
 METHODS = ("auto", "holonomy", "strict", "banned")
 MAX_CONTEXTS = 200_000  # a few seconds' work
+MAX_BACKWARDS = 1_000  # states that are worth while to name
 
 Context = tuple[int, int, int]  # a set of states before a symbol, one after it, and the symbol
 
@@ -62,8 +64,8 @@ def _cheapest(dfa: DFA) -> Cascade:
     said = "; ".join(problems)
     if best is None:
         raise UserError(
-            f"no method has a cascade of this DFA with {dfa.states:,} states ({said}): a language "
-            "with fewer states or symbols takes fewer"
+            f"no method has a cascade of this DFA with {dfa.states:,} states ({said}): "
+            f"{_instead(dfa)}"
         )
     if len(best.levels) > most:
         raise UserError(
@@ -71,6 +73,32 @@ def _cheapest(dfa: DFA) -> Cascade:
             f"states ({said}); method {best.method!r}, by name, has {len(best.levels):,}"
         )
     return best
+
+
+def _instead(dfa: DFA) -> str:
+    """What to do about a language that is too large."""
+    backwards = _states_backwards(dfa, min(dfa.states // 2, MAX_BACKWARDS))
+    if backwards:
+        return f"its words, read from the end, are a language with {counted(backwards, 'state')}"
+    return "compile smaller languages, of which it is a union or an intersection"
+
+
+def _states_backwards(dfa: DFA, most: int) -> int | None:
+    """The states of the minimal DFA of the reversed words, if they are at most so many.
+
+    What has been read of one, from its end, is known by the states that it is accepted from.
+    """
+    found = [dfa.accepting]
+    seen = {dfa.accepting.tobytes()}
+    for accepted_from in found:  # grows while it is read
+        for targets in dfa.delta.T:
+            longer = accepted_from[targets]
+            if longer.tobytes() not in seen:
+                seen.add(longer.tobytes())
+                found.append(longer)
+        if len(found) > most:
+            return None
+    return len(found)
 
 
 class _Builder:
@@ -133,7 +161,7 @@ class _Builder:
             if self.total + len(numbers) > MAX_CONTEXTS:
                 raise TooLargeError(
                     f"the cascade has more than {MAX_CONTEXTS:,} contexts, the most supported, "
-                    f"{level - 1} levels before its end"
+                    f"{level - 1:,} levels before its end"
                 )
         self.total += len(numbers)
         # what stands behind a row's own entries is never read, but resets must be constant and

@@ -16,9 +16,8 @@ from statetrack.theory.decomposition import decompose
 from statetrack.theory.languages import Language, find_dfa, find_language
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.targets import HouseholderLayer
+from statetrack.theory.wording import FEW, SHOWN, counted, listed, size_of
 
-SHOWN = 24  # states and arrows of a drawing; of what has more, only a FEW
-FEW = 6
 MAX_TRANSITIONS = 1_000_000  # some ten seconds' work
 T = TypeVar("T")
 
@@ -69,13 +68,13 @@ class Explanation:
         dfa, p = self.dfa, self.properties
         lines = [
             f"{self.language.text} ({self.language.kind})",
-            f"minimal DFA: {dfa.states:,} states, {len(dfa.alphabet):,} symbols",
+            f"minimal DFA: {size_of(dfa)}",
         ]
         if p is None:
             return lines
         orders = [order for order in p.subgroup_orders if order > 1]
         groups = "groups of orders " + ", ".join(map(str, orders)) if orders else "no groups"
-        lines.append(f"transition monoid: {p.monoid_size:,} elements, {groups}")
+        lines.append(f"transition monoid: {counted(p.monoid_size, 'element')}, {groups}")
         if p.is_aperiodic:
             lines.append("star-free (aperiodic): nothing is counted modulo any number")
         else:
@@ -99,9 +98,8 @@ class Explanation:
         return lines
 
     def _at_most(self) -> str:
-        layers = self.most_layers
-        plural = "s" * (layers > 1)
-        return f"{layers:,} layer{plural} with eigenvalues in [-1, 1] (Theorems 3 and 4)"
+        layers = counted(self.most_layers, "layer")
+        return f"{layers} with eigenvalues in [-1, 1] (Theorems 3 and 4)"
 
     def _left_out(self) -> list[str]:
         parts: dict[str, list[str]] = {}
@@ -186,15 +184,15 @@ def _sizes(net: CompiledRNN | None) -> dict[str, Any] | None:
 
 
 def _enough(net: CompiledRNN) -> str:
-    layers, factors = len(net.layers), _factors(net)
-    what = f"{layers} layer{'s' * (layers > 1)} with "
+    factors = _factors(net)
+    what = f"{counted(len(net.layers), 'layer')} with "
     if factors:
-        count = max(factors)
-        what += f"{count} generalised Householder factor{'s' * (count > 1)} per token, eigenvalues "
+        what += f"{counted(max(factors), 'generalised Householder factor')} per token, eigenvalues "
         what += "in [-1, 1] (Theorems 3 and 4)"
     else:
         what += "gates of 0 and 1, eigenvalues in [0, 1]"
-    return f"{what}; states of size " + ", ".join(str(layer.size) for layer in net.stack)
+    sizes = listed([str(layer.size) for layer in net.stack], "layers")
+    return f"{what}; states of size {', '.join(sizes)}"
 
 
 def draw(dfa: DFA) -> list[str]:
@@ -211,7 +209,7 @@ def draw(dfa: DFA) -> list[str]:
         more = f"   and {len(arrows) - most} more" if len(arrows) > most else ""
         lines.append(f"  {marks} {state}   " + "   ".join(arrows[:most]) + more)
     if dfa.states > most:
-        lines.append(f"     and {dfa.states - most} more states: --json has them all")
+        lines.append(f"     and {counted(dfa.states - most, 'more state')}: --json has them all")
     return lines
 
 

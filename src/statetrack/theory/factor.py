@@ -71,23 +71,23 @@ def permutation(points: Sequence[int]) -> list[Factor]:
     return [Factor(1, unit[i] - unit[j]) for i, j in swaps(points)]
 
 
-def partial_injection(points: Sequence[int]) -> list[Factor]:
-    """The matrix that takes e_i to e_points[i], or to 0 where points[i] is -1; at most n factors.
+def partial_injection(points: Sequence[int | None]) -> list[Factor]:
+    """The matrix that takes e_i to e_points[i], or to 0 for None or -1; at most n factors.
 
     A chain of points that ends in nothing is closed to a cycle, and what would go around it is
     removed before: by a projector, b = 1 and v = e_i.
     """
-    points = [int(point) for point in points]
-    images = [point for point in points if point >= 0]
-    if len(set(images)) < len(images) or not all(-1 <= p < len(points) for p in points):
+    images = [-1 if point is None else int(point) for point in points]
+    taken = [image for image in images if image >= 0]
+    if len(set(taken)) < len(taken) or not all(-1 <= image < len(points) for image in images):
         raise UserError(
             f"a partial injection of {len(points)} points has each of 0 to {len(points) - 1} at "
-            f"most once, and -1 for nothing; got {points}"
+            f"most once, and None or -1 for nothing; got {images}"
         )
-    start = {image: point for point, image in enumerate(points) if image >= 0}
-    closed, removed = list(points), []
+    start = {image: point for point, image in enumerate(images) if image >= 0}
+    closed, removed = list(images), []
     for end in range(len(points)):
-        if points[end] < 0:
+        if images[end] < 0:
             point = end
             while point in start:
                 point = start[point]

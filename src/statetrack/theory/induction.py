@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from statetrack.automata import DFA
 from statetrack.errors import UserError
+from statetrack.theory.wording import counted
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -115,7 +116,7 @@ def induct(
                 word = (*_word(dfa, parents, done + i // symbols), dfa.alphabet[letters[i]])
                 reason = explain(old[i, :-1], int(letters[i]))
                 reason = reason or f"state {states[i]} instead of {right[i]}"
-                return Proof(claim, f"{done * symbols + i + 1:,} steps", word, reason)
+                return Proof(claim, counted(done * symbols + i + 1, "step"), word, reason)
             rows, places = np.unique(np.column_stack([new, right]), axis=0, return_index=True)
             fresh = [i for i, row in enumerate(rows) if row.tobytes() not in seen]
             if fresh:
@@ -129,7 +130,8 @@ def induct(
                     f"was allowed (max_states); the DFA has {dfa.states:,}"
                 )
             done += len(part)
-    return Proof(claim, f"all {found * symbols:,} steps from {found:,} states")
+    steps = counted(found * symbols, "step")
+    return Proof(claim, f"all {steps} from {counted(found, 'state')}")
 
 
 def _word(dfa: DFA, parents: list[Ints], pair: int) -> list[str]:

@@ -14,9 +14,12 @@ from statetrack.errors import UserError
 from statetrack.tasks import FAMILIES, make_task
 
 GROUP_NAME = r"([SADZ][0-9]+|Q8)(_x_([SADZ][0-9]+|Q8))*"
+GROUP_TASK = rf"{GROUP_NAME}(_only_swaps|_up_to_[0-9]+)?"
+PLAIN = r"[\w/ -]+"  # what a name may look like, well spelt or not
 GROUP = "word problem of a group"
 REGEX = "regular expression"
 ALIKE = 0.8  # a plain word this close to the name of a task is one with a mistake
+WORD = 4  # letters of a word that is taken for part of a name
 
 
 class Language(NamedTuple):
@@ -31,8 +34,9 @@ def find_language(given: str | DFA | Group) -> Language:
     """The language that a text stands for; a regular expression if it is nothing else.
 
     A group such as S5 (its word problem, all elements being symbols), the name of a task with an
-    automaton, a DFA's JSON file, or any of these with `regex:`, `dfa:` or `group:` before it. DFAs
-    and groups stand for themselves.
+    automaton, a DFA's JSON file, or any of these with `regex:`, `dfa:` or `group:` before it. Names
+    may be in any case, and with - or spaces for _: "Tomita 3" is tomita3. DFAs and groups stand for
+    themselves.
     """
     if isinstance(given, Group):
         return Language(given.name, GROUP, given)
@@ -63,20 +67,59 @@ def _named(text: str) -> Language:
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "regex":
         return Language(text, REGEX, from_regex(rest))
+    text = _well_spelt(text)
     if re.fullmatch(GROUP_NAME, text):
         return Language(text, GROUP, group(text))
     if (colon and prefix == "dfa") or (prefix != "group" and text.endswith(".json")):
         return Language(text, "DFA of a file", read_dfa(Path(text.removeprefix("dfa:"))))
-    if any(family.matches(text) for family in FAMILIES):
+    if _is_task(text):
         dfa = make_task(text).automaton()
         if dfa is None:
             raise UserError(f"the task {text} has no automaton: it is not regular, or too large")
         return Language(text, "automaton of a task", dfa)
-    names = [name for family in FAMILIES for name in family.examples]
-    nearest = difflib.get_close_matches(text, names, n=1, cutoff=ALIKE)
-    if text.isidentifier() and nearest:
+    meant = _meant(text) if re.fullmatch(PLAIN, text) else None
+    if meant:
+        instead = "" if " " in text else f" or, as a regular expression, regex:{text}"
+        either = "either " if instead else ""
+        raise UserError(f"there is no task {text!r}: {either}{meant} is meant{instead}")
+    if " " in text and re.fullmatch(PLAIN, text):
         raise UserError(
-            f"there is no task {text!r}: either {nearest[0]} is meant or, as a regular expression, "
-            f"regex:{text}"
+            f"there is no language {text!r}: `statetrack tasks` lists those with a name, and a "
+            "regular expression has no spaces"
         )
     return Language(text, REGEX, from_regex(text))
+
+
+def _is_task(name: str) -> bool:
+    return any(family.matches(name) for family in FAMILIES)
+
+
+def _names() -> list[str]:
+    return [name for family in FAMILIES for name in family.examples]
+
+
+def _well_spelt(text: str) -> str:
+    """The name that a text is but for its case and for what separates words; else the text."""
+    if not re.fullmatch(PLAIN, text) or _is_task(text):
+        return text
+    words = re.sub(r"[-_ ]+", "_", text.strip().lower())
+    for name in (re.sub(r"_(?=[0-9])", "", words), words):  # tomita3, but S5_up_to_3
+        # a letter and a number, of which groups have at least 2
+        group_name = re.sub(r"(?<![a-z])[sadzq](?=[2-9]|1[0-9])", lambda m: m[0].upper(), name)
+        if re.fullmatch(GROUP_TASK, group_name):
+            return group_name
+        if _is_task(name):
+            return name
+    squeezed = {re.sub(r"[-_ ]", "", name).lower(): name for name in _names()}
+    return squeezed.get(re.sub(r"[-_ ]", "", text).lower(), text)  # flipflop
+
+
+def _meant(text: str) -> str | None:
+    """A name that starts with a plain word, ends with it or is much like it."""
+    word = text.lower()
+    if len(word) >= WORD:
+        for name in _names():
+            if re.fullmatch(rf"{re.escape(word)}[0-9_].*|.*_{re.escape(word)}", name):
+                return name
+    nearest = difflib.get_close_matches(word, _names(), n=1, cutoff=ALIKE)
+    return nearest[0] if nearest else None

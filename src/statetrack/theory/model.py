@@ -28,6 +28,7 @@ from statetrack.theory.weights import (
     write_lookup,
     write_shift,
 )
+from statetrack.theory.wording import abridge, counted, size_of
 
 MAX_WEIGHTS = 100_000_000
 SCORE = 32.0  # of the right answer, so that a softmax leaves nothing to the others
@@ -73,18 +74,20 @@ class CompiledModel:
         """What the model consists of, in words."""
         config = self.model.config
         lines = [
-            f"{self.origin}: {self.dfa.states} states, {len(self.dfa.alphabet)} symbols",
-            f"a model of {config.num_layers} blocks of width {config.hidden_size}, "
-            f"{self.model.num_parameters():,} weights",
+            f"{self.origin}: {size_of(self.dfa)}",
+            f"a model of {counted(config.num_layers, 'block')} of width {config.hidden_size}, "
+            f"{counted(self.model.num_parameters(), 'weight')}",
         ]
+        blocks = []
         for i, layer in enumerate(mixers(self.model), 1):
-            what = f"{layer.config.num_heads} heads, state [{layer.key_size}, {layer.value_size}]"
+            heads = counted(layer.config.num_heads, "head")
+            what = f"{heads}, state [{layer.key_size}, {layer.value_size}]"
             if layer.conv:
                 what += ", tells the state before a token"
             else:
-                what += f", {layer.config.num_householder} Householder factors"
-            lines.append(f"block {i}: {what}")
-        return "\n".join(lines)
+                what += f", {counted(layer.config.num_householder, 'Householder factor')}"
+            blocks.append(f"block {i}: {what}")
+        return "\n".join([*lines, *abridge(blocks, "block")])
 
     def prove(self, max_states: int = MAX_STATES) -> Proof:
         """Whether the model does what the DFA does, for words of any length; see `model_proofs`."""

@@ -16,6 +16,7 @@ from statetrack.theory.induction import Proof
 from statetrack.theory.model import CompiledModel, mixers
 from statetrack.theory.proofs import NORM_SLACK, type_name
 from statetrack.theory.reachable import Mistake, Read, explore, read_whole_words
+from statetrack.theory.wording import counted
 
 FORMATS = (torch.float32, torch.bfloat16)
 
@@ -30,8 +31,8 @@ def prove(net: CompiledModel, max_states: int) -> Proof:
     whatever its word, is what `certificate` is for.
     """
     claim = (
-        f"{net.origin} does what the DFA with {net.dfa.states} states does, token by token in "
-        "float32 and bfloat16"
+        f"{net.origin} does what the DFA with {counted(net.dfa.states, 'state')} does, token by "
+        "token in float32 and bfloat16"
     )
     reached = 0
     for dtype in FORMATS:
@@ -45,9 +46,8 @@ def prove(net: CompiledModel, max_states: int) -> Proof:
         if wrong is not None:
             reason = f"state {wrong.told} instead of {wrong.right} in {type_name(dtype)}"
             return Proof(claim, "its states", wrong.word, reason)
-    steps = reached * len(net.dfa.alphabet)
-    evidence = f"all {steps:,} steps from {reached:,} states of the model, and a word from each"
-    return Proof(claim, evidence)
+    steps, states = counted(reached * len(net.dfa.alphabet), "step"), counted(reached, "state")
+    return Proof(claim, f"all {steps} from {states} of the model, and a word from each")
 
 
 def _by_steps(net: CompiledModel, model: SequenceModel) -> Read:

@@ -51,12 +51,14 @@ class CompiledRNN(nn.Module):
         origin: str,
         exact: bool = True,
         cascade: Cascade | None = None,
+        instead: str = "",
     ) -> None:
         super().__init__()
         self.dfa = dfa
         self.origin = origin
         self.exact = exact
         self.cascade = cascade
+        self.instead = instead  # what else would do, in words
         self.layers = nn.ModuleList(layers)
         self.register_buffer("first", torch.as_tensor(first))
         self.register_buffer("accepting", torch.tensor(dfa.accepting))

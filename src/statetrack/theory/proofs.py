@@ -16,6 +16,7 @@ from statetrack.theory.layers import Layer
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.targets import HouseholderLayer
 from statetrack.theory.whole_words import advance, read_whole_words
+from statetrack.theory.wording import abridge, counted, size_of
 
 SLAB = 1 << 22  # numbers of tables at once
 MAX_INTEGER = {torch.float32: 1 << 24, torch.bfloat16: 1 << 8}  # up to which all are exact
@@ -44,7 +45,8 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
     certified = certificate(net)["exact"]
     how = "token by token" + " and in chunks" * certified
     names = " and ".join(map(type_name, formats))
-    claim = f"{net.origin} does what the DFA with {net.dfa.states} states does, {how}, in {names}"
+    states = counted(net.dfa.states, "state")
+    claim = f"{net.origin} does what the DFA with {states} does, {how}, in {names}"
     right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
     for number_type in formats:
         for i, layer in enumerate(_twin(net).to(number_type).stack):
@@ -54,7 +56,7 @@ def prove(net: CompiledRNN, max_states: int) -> Proof:
                 right[i] &= _steps(layer, backend)
     steps = _by_levels(net, right)
     if steps is not None:
-        proof = Proof(claim, f"all {steps:,} steps of its layers")
+        proof = Proof(claim, f"all {counted(steps, 'step')} of its layers")
     else:
         proof = _by_states(net, claim, right, max_states)
     if not certified or not proof.holds:
@@ -184,17 +186,19 @@ def _norm(A: Tensor) -> float:
 
 
 def report(net: CompiledRNN) -> str:
-    """A line for the network, one for each layer and one for its exactness."""
-    dfa = net.dfa
-    lines = [f"{net.origin}: {dfa.states} states, {len(dfa.alphabet)} symbols"]
+    """A line for the network, one for each of some layers and one for its exactness."""
+    layers = []
     for i, layer in enumerate(net.stack, 1):
         line = f"layer {i} ({layer.target}): state [{layer.size}, {layer.H0.shape[1]}], "
-        line += f"{layer.contexts} contexts"
+        line += counted(layer.contexts, "context")
         if isinstance(layer, HouseholderLayer):
-            line += f", {layer.keys.shape[1]} Householder factors"
+            line += f", {counted(layer.keys.shape[1], 'Householder factor')}"
         if layer.remembers:
             line += ", remembers its old state"
-        lines.append(line)
+        layers.append(line)
+    lines = [f"{net.origin}: {size_of(net.dfa)}", *abridge(layers, "layer")]
+    if net.instead:
+        lines.append(net.instead)
     facts = certificate(net)
     if facts["exact"]:
         formats = " and ".join(facts["formats"])
