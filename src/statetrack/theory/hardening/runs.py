@@ -14,6 +14,7 @@ from statetrack.tasks import Batch, Stream
 from statetrack.theory.folders import HARDENED
 from statetrack.theory.hardening.automaton import Reading, accepting_as, agree
 from statetrack.theory.hardening.report import Hardened
+from statetrack.theory.wording import counted
 from statetrack.training import Run, RunConfig, evaluate, finite_training_set
 from statetrack.training.optim import make_optimizer
 
@@ -80,7 +81,7 @@ class Compared:
             return f"No automaton: {self.why}."
         states = (
             "Before its weights are rounded to float32, the model is an automaton of "
-            f"{self.reading.dfa.states} states"
+            f"{counted(self.reading.dfa.states, 'state')}"
         )
         if self.is_the_tasks is None:
             return f"{states}; {self.why}."
