@@ -21,9 +21,9 @@ from statetrack.theory.hardening.heads import (
     listen,
     read_heads,
     without_memory,
-    write_idle,
     write_model,
 )
+from statetrack.theory.hardening.idle import write_idle
 from statetrack.theory.hardening.reflections import (
     RESTS,
     CannotHardenError,
