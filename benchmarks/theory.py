@@ -105,7 +105,7 @@ def exactness(chosen: dict, tokens: int, loop_tokens: int, rounds: int) -> Lines
     for name, language in chosen.items():
         net = compile(language)
         words = {length: lively_word(net.dfa, length) for length in set(forms.values())}
-        cells = [name, str(net.dfa.states), net.stack[0].target]
+        cells = [f"`{name}`", str(net.dfa.states), net.stack[0].target]
         cells.append(f"{len(net.layers)}: {', '.join(str(layer.size) for layer in net.stack)}")
         cells.append(f"{_least(rounds, lambda language=language: compile(language)):.3f}")
         cells.append(f"{_least(rounds, net.prove):.3f}")
@@ -131,7 +131,7 @@ def models(chosen: dict, tokens: int) -> Lines:
     yield _rule(6 + len(FORMATS))
     for name, language in chosen.items():
         net = compile(language, "gated_deltaproduct")
-        cells = [name, str(net.model.config.num_layers), f"{net.model.num_parameters():,}"]
+        cells = [f"`{name}`", str(net.model.config.num_layers), f"{net.model.num_parameters():,}"]
         cells.append(f"{seconds(net.prove):.2f}")
         cells.append("yes" if net.prove().holds else "NO")
         cells.append("yes" if net.certificate()["exact"] else "NO")
@@ -206,7 +206,7 @@ def horizons(tokens: int) -> Lines:
     yield _rule(2 + len(FORMATS))
     for name, make in ROTATIONS.items():
         for m in MODULI:
-            cells = [name, str(m)]
+            cells = [f"`{name}`", str(m)]
             for dtype in FORMATS.values():
                 found = theorems.horizon(make(m).to(dtype), tokens)
                 cells.append(" / ".join(_held(found[kind]) for kind in ("constant", "random")))
