@@ -206,7 +206,7 @@ def horizons(tokens: int) -> Lines:
     yield _rule(2 + len(FORMATS))
     for name, make in ROTATIONS.items():
         for m in MODULI:
-            cells = [f"`{name}`", str(m)]
+            cells = [name, str(m)]
             for dtype in FORMATS.values():
                 found = theorems.horizon(make(m).to(dtype), tokens)
                 cells.append(" / ".join(_held(found[kind]) for kind in ("constant", "random")))

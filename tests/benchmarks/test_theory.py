@@ -14,7 +14,11 @@ from statetrack.theory import compile
 
 def cells(text: str, first: str) -> list[list[str]]:
     """The rows of tables that begin with a name."""
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    rows = [
+        line.strip("| ").replace("`", "").split(" | ")
+        for line in text.splitlines()
+        if line.startswith("| ")
+    ]
     return [row for row in rows if row[0] == first]
 
 
