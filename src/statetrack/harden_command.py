@@ -55,9 +55,9 @@ def harden(
 
     check_json(json)
     at_least("samples", samples, 1)
-    opened = Run.open(run)
     if is_compiled(run):
         raise UserError(f"{run} was compiled, and is exact as it is")
+    opened = Run.open(run)
     config = opened.config
     for length in lengths:
         config.task.check_lengths(length, length)

@@ -185,12 +185,13 @@ def test_a_search_has_an_end():
     looks = []
     above = Seen.above
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "MAX_LAYERS", 5)
+        patch.setattr(search, "MAX_BACK", 2)
         patch.setattr(Seen, "above", lambda *args: looks.append(1) or above(*args))
         result = harden(model, some._replace(targets=answers))
     assert not result.changed
     assert result.why.startswith("layer 3: ")
-    assert len(looks) == 4  # not 14
+    assert result.why.endswith("(stopped after going back 2 times)")
+    assert len(looks) == 6  # not 14
 
 
 def test_a_model_that_needs_no_memory():

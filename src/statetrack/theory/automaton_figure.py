@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ COLOUR = "#0072b2"
 START = "#cfe3f2"
 LEVEL, CASCADE = 1.9, 1.6  # width of a level and height of a cascade, in inches
 LEAST = 4.0  # width of a figure
+LETTERS = 10  # of a title to an inch
 
 Arrows = dict[tuple[int, int], list[str]]  # from a state to one, and the symbols that take it there
 
@@ -49,14 +51,16 @@ def plot(explanation: Explanation, path: Path) -> None:
         )
     side = 4.0 + 0.11 * dfa.states if is_drawn else 0.0
     heights = [height for height, there in ((side, is_drawn), (CASCADE, levels)) if there]
-    width = max(side, LEVEL * min(len(levels), MAX_LEVELS + 1), LEAST)
+    left_out = "" if is_drawn else f"automaton left out: {size}"
+    cascade = LEVEL * min(len(levels), MAX_LEVELS + 1)
+    width = max(side, cascade, len(left_out) / LETTERS, LEAST)
     figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
     panels = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False).flat)
-    title = explanation.language.text
+    title = textwrap.fill(explanation.language.text, int(LETTERS * width))
     if is_drawn:
         _draw_automaton(panels[0], dfa, arrows)
     else:
-        title += f"\nautomaton left out: {size}"
+        title += f"\n{left_out}"
     if levels:
         _draw_cascade(panels[-1], levels)
     figure.suptitle(title, parse_math=False)  # a text of the user: $ is no formula

@@ -67,9 +67,14 @@ def _named(text: str) -> Language:
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "regex":
         return Language(text, REGEX, from_regex(rest))
-    text = _well_spelt(text)
+    text, typed = _well_spelt(text), text
     if re.fullmatch(GROUP_NAME, text):
-        return Language(text, GROUP, group(text))
+        try:
+            return Language(text, GROUP, group(text))
+        except UserError as error:
+            if text == typed:
+                raise
+            raise UserError(f"{error}; the regular expression is regex:{typed}") from None
     if (colon and prefix == "dfa") or (prefix != "group" and text.endswith(".json")):
         return Language(text, "DFA of a file", read_dfa(Path(text.removeprefix("dfa:"))))
     if _is_task(text):
@@ -79,9 +84,10 @@ def _named(text: str) -> Language:
         return Language(text, "automaton of a task", dfa)
     meant = _meant(text) if re.fullmatch(PLAIN, text) else None
     if meant:
-        instead = "" if " " in text else f" or, as a regular expression, regex:{text}"
-        either = "either " if instead else ""
-        raise UserError(f"there is no task {text!r}: {either}{meant} is meant{instead}")
+        if " " in text:
+            raise UserError(f"there is no task {text!r}; perhaps {meant} is meant")
+        either = f"either {meant} is meant or, as a regular expression, regex:{text}"
+        raise UserError(f"there is no task {text!r}: {either}")
     if " " in text and re.fullmatch(PLAIN, text):
         raise UserError(
             f"there is no language {text!r}: `statetrack tasks` lists those with a name, and a "
@@ -100,7 +106,7 @@ def _names() -> list[str]:
 
 def _well_spelt(text: str) -> str:
     """The name that a text is but for its case and for what separates words; else the text."""
-    if not re.fullmatch(PLAIN, text) or _is_task(text):
+    if not re.fullmatch(PLAIN, text):
         return text
     words = re.sub(r"[-_ ]+", "_", text.strip().lower())
     for name in (re.sub(r"_(?=[0-9])", "", words), words):  # tomita3, but S5_up_to_3
@@ -115,11 +121,11 @@ def _well_spelt(text: str) -> str:
 
 
 def _meant(text: str) -> str | None:
-    """A name that starts with a plain word, ends with it or is much like it."""
-    word = text.lower()
+    """A name that starts with plain words, ends with them or is much like them."""
+    word = re.sub(r"[-_ ]+", "_", text.strip().lower())
     if len(word) >= WORD:
         for name in _names():
-            if re.fullmatch(rf"{re.escape(word)}[0-9_].*|.*_{re.escape(word)}", name):
+            if re.fullmatch(rf"{re.escape(word)}[0-9_].*|.*[_/]{re.escape(word)}", name):
                 return name
     nearest = difflib.get_close_matches(word, _names(), n=1, cutoff=ALIKE)
     return nearest[0] if nearest else None

@@ -81,8 +81,9 @@ def read_automaton(
     same, apart, margin = 0.0, np.inf, None
     for layer, (block, its) in enumerate(zip(blocks, start, strict=True)):
         if layer in idle:
-            y, _ = block(machine.stream.flatten(0, 1)[:, None])  # a sequence each
-            machine = replace(machine, stream=y.view_as(machine.stream))
+            some = machine.stream.flatten(0, 1).split(AT_ONCE * len(symbols))
+            said = [block.step(x, block.mixer.init_state(len(x)))[0] for x in some]
+            machine = replace(machine, stream=torch.cat(said).view_as(machine.stream))
             continue
         fades = fading(block, machine, f"layer {layer}" if blocks[1:] else "the model")
         if fades.any() and block is not blocks[-1]:

@@ -113,9 +113,9 @@ def write_run(
     `automaton.json`, a file as `dfa:FILE` takes.
     """
     made = Run.create(folder, replace(config, model=hardened.model.config))
+    write_json(folder / HARDENED, hardened.to_dict())
     # without the optimiser's moments: such a run can be evaluated, not trained further
     made.save(step, hardened.model, make_optimizer(hardened.model, config.training))
-    write_json(folder / HARDENED, hardened.to_dict())
     if automata.reading:
         write_json(folder / "automaton.json", automata.reading.dfa.to_json())
     return made

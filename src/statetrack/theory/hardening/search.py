@@ -18,7 +18,7 @@ FAR_OFF = "no part of it comes near enough to an exact one"
 WORSE = "every exact model tried is worse at the training lengths"
 NO_MEMORY = "it is as good without any memory, so that nothing has to be exact"
 NEARLY = 0.1  # nats that a model may lose as long as not all of its layers are exact
-MAX_LAYERS = 32  # that are tried, each time with other layers before it
+MAX_BACK = 32  # times that a layer is tried another way, since none of those after it went on
 
 
 class Way(NamedTuple):
@@ -57,7 +57,7 @@ class NoneIsGoodError(Exception):
         self.stopped = False  # before everything was tried
 
     def __str__(self) -> str:
-        end = f" (stopped after {MAX_LAYERS} layers tried)" if self.stopped else ""
+        end = f" (stopped after going back {MAX_BACK} times)" if self.stopped else ""
         return super().__str__() + end
 
 
@@ -72,23 +72,25 @@ class Search:
         self.families = families
         self.orders = orders
         self.several = len(families) > 1
-        self.left = MAX_LAYERS
+        self.back = 0
 
     def finish(self, way: Way, seen: Seen) -> Way:
         """Make the layer that sees this exact, and all after it."""
-        self.left -= 1
-        failed = []
+        failed: list[NoneIsGoodError] = []
         for attempt in (self._idle, self._exact) if self.several else (self._exact,):
+            if failed and failed[-1].layer > seen.layer:
+                self.back += 1
+                if self.back > MAX_BACK:
+                    failed[-1].stopped = True
+                    break
             try:
                 return self._after(attempt(way, seen))
             except NoneIsGoodError as error:
                 failed.append(error)
-            if self.left <= 0:
-                break
         # what was found out about the last layer that was reached, as an exact one if it was tried
         told = max(reversed(failed), key=lambda error: error.layer)
         told.loss = min(error.loss for error in failed if error.layer == told.layer)
-        told.stopped |= self.left <= 0
+        told.stopped = any(error.stopped for error in failed)
         raise told
 
     def ideal(self, way: Way) -> SequenceModel:
@@ -117,7 +119,7 @@ class Search:
         made = self.families[seen.layer].idle(start, seen, said(way.model, seen))
         tried = self.judge.try_(made)
         if not tried.good:
-            raise NoneIsGoodError(f"{self._where(seen)}: {WORSE}", way, tried.loss)
+            raise NoneIsGoodError(f"{self._where(seen)}: it needs its memory", way, tried.loss)
         return way.followed_by(tried, seen, self._where(seen))
 
     def _exact(self, way: Way, seen: Seen) -> Way:
