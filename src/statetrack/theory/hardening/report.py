@@ -12,8 +12,7 @@ from statetrack.models import SequenceModel
 from statetrack.theory.hardening.automaton import Reading, read_automaton
 from statetrack.theory.hardening.candidate import Part
 from statetrack.theory.hardening.tokens import Seen
-
-LISTED = 8  # names in a sentence
+from statetrack.theory.wording import listed
 
 
 class Horizon(NamedTuple):
@@ -78,9 +77,8 @@ class Hardened:
         reasons = dict.fromkeys((p.skipped, p.silenced) for p in self.parts if p.skipped)
         for why, silenced in reasons:
             names = [p.name for p in self.parts if (p.skipped, p.silenced) == (why, silenced)]
-            listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
             verb = "without memory now" if silenced and self.changed else "left"
-            yield f"{len(names)} {verb} ({listed}): {why}."
+            yield f"{len(names)} {verb} ({', '.join(listed(names, 'in all'))}): {why}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
