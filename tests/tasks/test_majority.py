@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -110,6 +112,21 @@ def test_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     without = make_task("modular_arithmetic_brackets", mult=False).majority(7, 17)
     assert len(drawn) > count
     assert without == pytest.approx(1 / 5, abs=0.01) != with_products
+
+
+def test_a_changed_file_is_measured_again(tmp_path: Path) -> None:
+    """The answers, states or elements, are equally frequent."""
+    file = tmp_path / "counter.json"
+    for m in (2, 4):
+        steps = {f"q{i}": {"a": f"q{(i + 1) % m}", "b": f"q{i}"} for i in range(m)}
+        dfa = {"alphabet": ["a", "b"], "start": "q0", "accepting": ["q0"], "transitions": steps}
+        file.write_text(json.dumps(dfa))
+        got = make_task(f"dfa:{file}").majority(9)
+        assert got == pytest.approx(1 / m, abs=3 * MAJORITY_ERROR)
+    for table in ([[0, 1], [1, 0]], [[0, 1, 2], [1, 2, 0], [2, 0, 1]]):
+        file.write_text(json.dumps({"table": table}))
+        got = make_task(f"group:{file}").majority(1)
+        assert got == pytest.approx(1 / len(table), abs=3 * MAJORITY_ERROR)
 
 
 @dataclass(frozen=True)

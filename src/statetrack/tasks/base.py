@@ -113,7 +113,12 @@ class Task(Named):
         """
         high = low if high is None else high
         self.check_lengths(low, high)
-        return _measured_majority(self, low, high)
+        return _measured_majority(self, low, high, self.content)
+
+    @property
+    def content(self) -> int | None:
+        """For a task that is read from a file, a hash of what was read; cached results go by it."""
+        return None
 
     def automaton(self) -> DFA | None:
         """The minimal automaton, its outputs the answers; None if not regular or too large."""
@@ -176,11 +181,11 @@ class PrefixTask(Task):
 
     def answer_majorities(self, max_length: int) -> Floats:
         """The share of the most frequent answer at every position of sequences of a length."""
-        return _measured_majorities(self, max_length)
+        return _measured_majorities(self, max_length, self.content)
 
 
 @lru_cache(maxsize=4096)
-def _measured_majority(task: Task, low: int, high: int) -> float:
+def _measured_majority(task: Task, low: int, high: int, _content: int | None) -> float:
     """Learned from some sequences, scored on as many others as the standard error takes."""
     most = MAJORITY_TOKENS // task.input_size(high)
     sample = _Sample(task, low, high, only_last=task.metric == "answer")
@@ -202,7 +207,7 @@ def _right_and_asked(task: Task, found: Answers, frequent: Answers) -> tuple[Int
 
 
 @lru_cache(maxsize=64)
-def _measured_majorities(task: PrefixTask, length: int) -> Floats:
+def _measured_majorities(task: PrefixTask, length: int, _content: int | None) -> Floats:
     sample = _Sample(replace(task, supervision="dense"), length, length)
     enough = math.ceil(0.25 / MAJORITY_ERROR**2)  # a share varies most at 1/2
     rows = min(CURVE_TOKENS // task.input_size(length), enough)
