@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 
 def transformed(*grads: Any) -> bool:
@@ -35,9 +37,15 @@ def observed() -> bool:
         or torch.compiler.is_compiling()
         or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
+        or (torch._C._len_torch_function_stack() and _function_modes())
         or transformed()
     )
+
+
+def _function_modes() -> bool:
+    """Whether a mode sees torch's functions; one that only sets the default device does not."""
+    stack = _get_current_function_mode_stack()
+    return any(type(mode) is not DeviceContext for mode in stack)
 
 
 def gradients_through(
