@@ -1,9 +1,16 @@
 """Every check of a sequence layer, one file a theme."""
 
 from statetrack.testing.check import Check
-from statetrack.testing.checks import gradients, padding, sequences
+from statetrack.testing.checks import (
+    gradients,
+    modules,
+    padding,
+    sequences,
+    spectrum,
+    transforms,
+)
 
-THEMES = (sequences, padding, gradients)
+THEMES = (sequences, padding, gradients, transforms, modules, spectrum)
 
 CHECKS: dict[str, Check] = {
     name: check

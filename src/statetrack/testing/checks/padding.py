@@ -15,8 +15,8 @@ from statetrack.testing.check import Measured, check
 LENGTHS = torch.tensor([7, 1, 4])
 LEFT = torch.arange(7) >= 7 - LENGTHS[:, None]
 RIGHT = torch.arange(7) < LENGTHS[:, None]
-EVERY = torch.tensor([[bool(n >> t & 1) for t in range(5)] for n in range(32)])
-"""Every mask of 5 tokens, one per row."""
+EVERY = torch.tensor([[bool(n >> t & 1) for t in range(4)] for n in range(16)])
+"""Every mask of 4 tokens, one per row."""
 HOLES = torch.tensor([[0, 0, 1, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0, 0]]).bool()
 PAST = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1]]).bool()
 """Tokens before the first one, by row: states of rows that have read differently many."""
@@ -65,8 +65,8 @@ def right_padding(case: Case) -> Iterator[Measured]:
 
 @check
 def holes(case: Case) -> Iterator[Measured]:
-    """Any mask equals removing the masked tokens: all 32 masks of 5 tokens."""
-    yield from masked(case, EVERY, PAST.repeat(11, 1)[:32])
+    """Any mask equals removing the masked tokens: all 16 masks of 4 tokens."""
+    yield from masked(case, EVERY, PAST.repeat(6, 1)[:16])
 
 
 @check
