@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,7 +40,9 @@ class Check:
     def __call__(self, subject: Any) -> Result:
         """Run the check: the worst measured error, or what was raised."""
         try:
-            worst = max(self.run(subject), key=lambda measured: measured.ratio)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # those of torch's own modules, for instance
+                worst = max(self.run(subject), key=lambda measured: measured.ratio)
         except Exception as error:  # whatever the code under test raises is a result
             lines = str(error).strip().splitlines() or [""]
             return Result(self.name, "failed", detail=f"{type(error).__name__}: {lines[0]}")

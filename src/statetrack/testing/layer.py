@@ -67,11 +67,13 @@ def check_layer(
     case = Case(factory, exact=exact, perturb=perturb)
     layer = case.layer()
     declared = getattr(layer, "unsupported", {}) if unsupported is None else unsupported
-    names = list(CHECKS) if only is None else list(only)
-    for name in (*names, *declared):
+    wanted = set(CHECKS if only is None else only)
+    for name in (*wanted, *declared):
         if name not in CHECKS:
             raise unknown("check", name, CHECKS)
-    results = tuple(_run(CHECKS[name], case, declared.get(name)) for name in names)
+    results = tuple(
+        _run(check, case, declared.get(name)) for name, check in CHECKS.items() if name in wanted
+    )
     return Report(title or type(layer).__name__, results)
 
 

@@ -115,7 +115,7 @@ def low_precision(case: Case, dtype: torch.dtype) -> Iterator[Measured]:
     """A layer in a narrow number type against the same rounded weights in the exact one."""
     layer, tolerance = case.layer(dtype), TOLERANCES[dtype]
     exact = case.layer(dtype).to(case.exact)
-    x = case.x(2, 40, dtype)
+    x = case.x(2, 20, dtype)
     y, _ = layer(x)
     if y.dtype != dtype:
         raise AssertionError(f"the output is {y.dtype}")
@@ -145,7 +145,7 @@ def float16(case: Case) -> Iterator[Measured]:
 def autocast(case: Case) -> Iterator[Measured]:
     """Under autocast to bfloat16, outputs, states, steps, gradients are near those of float32."""
     layer, tolerance = case.layer(torch.float32), TOLERANCES[torch.bfloat16]
-    x = case.x(2, 40, torch.float32).requires_grad_()
+    x = case.x(2, 20, torch.float32).requires_grad_()
     inputs = [x, *layer.parameters()]
     expected, expected_end = layer(x)
     wanted = gradients(case.weigh([expected]), inputs)
