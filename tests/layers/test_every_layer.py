@@ -1,6 +1,8 @@
-"""What every registered layer owes: the switch reaches its recurrence, and it trains stably."""
+"""Every layer of the registry: the conformance kit, the switch, stable training."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
@@ -9,7 +11,8 @@ import torch.nn.functional as F
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig, SequenceModel
-from tests.layers.common import LAYERS
+from statetrack.testing import CHECKS, check_layer
+from tests.layers.common import HIDDEN, LAYERS, inputs, make_layer
 
 SWITCHED = [name for name, config in MIXERS.items() if not config.no_switch]
 SIGNED_GATE = [name for name, config in MIXERS.items() if hasattr(config, "allow_neg_gate")]
@@ -23,12 +26,45 @@ VARIANTS = (
 )
 
 
-def test_states_and_masks_are_tested_for_every_layer():
-    assert {param.values[0].name for param in LAYERS} == MIXERS.keys()
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if not check.slow])
+@pytest.mark.parametrize("config", LAYERS)
+def test_conforms(config, check):
+    check_layer(partial(config.build, HIDDEN), only=[check]).raise_for_failures()
 
 
-def test_the_layers_with_a_signed_gate():
-    assert SIGNED_GATE == ["gated_delta_net", "gated_delta_product"]
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.slow])
+@pytest.mark.parametrize("name", MIXERS)
+def test_conforms_when_compiled(name, check):
+    config = MIXERS[name].variants()[0]
+    check_layer(partial(config.build, HIDDEN), only=[check]).raise_for_failures()
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_variants_have_both_ranges(name):
+    ranges = {variant.allow_neg_eigval for variant in MIXERS[name].variants()}
+    assert ranges == ({False} if MIXERS[name].no_switch else {False, True})
+
+
+@pytest.mark.parametrize("config", LAYERS)
+def test_states_are_named_tuples_and_begin_at_zero(config):
+    layer = make_layer(config)
+    _, state = layer(inputs(3, 5))
+    empty = layer.init_state(3)
+    assert all(not part.any() for part in empty)
+    assert type(state) is type(empty)
+    assert layer._layout(state) == layer._layout(empty)  # the same shapes, where they are fixed
+    for field in state._fields:
+        with pytest.raises(AttributeError):
+            setattr(state, field, getattr(empty, field))
+
+
+@pytest.mark.parametrize("config", LAYERS)
+def test_masked_outputs_are_zero(config):
+    mask = torch.tensor([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]])
+    layer = make_layer(config)
+    y, _ = layer(inputs(2, 5), mask=mask)
+    assert not y[mask == 0].any()
+    assert y[mask == 1].all()
 
 
 @pytest.mark.parametrize(("name", "option"), SWITCHES)

@@ -82,7 +82,7 @@ def draw(seed: int) -> Callable[..., Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator).double()
+        return torch.randn(shape, generator=generator).double()
 
     return normal
 

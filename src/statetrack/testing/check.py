@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from statetrack.testing.report import Result
+from statetrack.testing.report import Result, ratio
 
 
 class Measured(NamedTuple):
@@ -22,9 +21,7 @@ class Measured(NamedTuple):
     @property
     def ratio(self) -> float:
         """The error as a multiple of its tolerance."""
-        if self.tolerance == 0:
-            return math.inf if self.error else 0.0
-        return self.error / self.tolerance
+        return ratio(self.error, self.tolerance)
 
 
 @dataclass(frozen=True)

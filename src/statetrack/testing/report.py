@@ -25,6 +25,19 @@ class Result:
     detail: str = ""
     """Where that error was measured, what was raised, or why the check is unsupported."""
 
+    @property
+    def ratio(self) -> float:
+        """The error as a multiple of its tolerance."""
+        return ratio(self.error or 0.0, self.tolerance or 0.0)
+
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"{self.check} {self.status}: {self.detail}"
+        return (
+            f"{self.check} {self.status}: error {self.error:.1e}, tolerance {self.tolerance:.1e}, "
+            f"{self.detail}"
+        )
+
     def row(self) -> list[str]:
         """The cells of this result's row of a table, under `COLUMNS`."""
         numbers = ["" if n is None else f"{n:.1e}" for n in (self.error, self.tolerance)]
@@ -78,11 +91,11 @@ class Report:
             ConformanceError: its message has one line for each failed check.
         """
         if self.failures:
-            lines = [f"  {r.check}: {_reason(r)}" for r in self.failures]
-            raise ConformanceError("\n".join([self.summary(), *lines]))
+            raise ConformanceError("\n  ".join([self.summary(), *map(str, self.failures)]))
 
 
-def _reason(result: Result) -> str:
-    if result.error is None:
-        return result.detail
-    return f"error {result.error:.1e} above {result.tolerance:.1e}, {result.detail}"
+def ratio(error: float, tolerance: float) -> float:
+    """The error as a multiple of its tolerance, which may be 0."""
+    if tolerance == 0:
+        return math.inf if error else 0.0
+    return error / tolerance

@@ -86,6 +86,8 @@ def float32(case: Case) -> Iterator[Measured]:
         slopes = zip(inputs, gradients(loss, list(inputs.values())), strict=True)
         found.append(results | {f"gradient of {name}": slope for name, slope in slopes})
     exact, single = found
+    if single["output"].dtype != torch.float32:
+        raise AssertionError(f"the output is {single['output'].dtype}")
     for name, expected in exact.items():
         yield Measured(name, error(single[name], expected), TOLERANCES[torch.float32])
 
