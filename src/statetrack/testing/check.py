@@ -32,7 +32,7 @@ class Check:
     about: str
     run: Callable[[Any], Iterator[Measured]]
     slow: bool = False
-    """Whether it takes seconds, as it compiles something."""
+    """Whether it takes long, as it traces or compiles the layer."""
 
     def __call__(self, subject: Any) -> Result:
         """Run the check: the worst measured error, or what was raised."""
@@ -58,7 +58,7 @@ def check(run: Callable[[Any], Iterator[Measured]]) -> Check:
 
 
 def slow_check(run: Callable[[Any], Iterator[Measured]]) -> Check:
-    """Decorator: a check that takes seconds."""
+    """Decorator: a check that takes long."""
     return Check(run.__name__, _about(run), run, slow=True)
 
 

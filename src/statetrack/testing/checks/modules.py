@@ -137,7 +137,7 @@ def threads(case: Case) -> Iterator[Measured]:
     expected = [numbers(layer, x) for x in inputs]
 
     def work(n: int) -> float:
-        return max(worst(numbers(layer, inputs[n]), expected[n]) for _ in range(5))
+        return max(worst(numbers(layer, inputs[n]), expected[n]) for _ in range(3))
 
     with ThreadPoolExecutor(len(inputs)) as pool:
         for n, distance in enumerate(pool.map(work, range(len(inputs)))):

@@ -15,8 +15,8 @@ from statetrack.testing.check import Measured, check
 LENGTHS = torch.tensor([40, 1, 17])  # the longest one is longer than chunks of 32
 LEFT = torch.arange(40) >= 40 - LENGTHS[:, None]
 RIGHT = torch.arange(40) < LENGTHS[:, None]
-EVERY = torch.tensor([[bool(n >> t & 1) for t in range(4)] for n in range(16)])
-"""Every mask of 4 tokens, one per row."""
+EVERY = torch.tensor([[bool(n >> t & 1) for t in range(3)] for n in range(8)])
+"""Every mask of 3 tokens, one per row."""
 HOLES = torch.tensor([[0, 0, 1, 1, 0, 1, 1, 0], [1, 1, 1, 0, 0, 0, 0, 0]]).bool()
 PAST = torch.tensor([[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 1, 1]]).bool()
 """Tokens before the first one, by row: states of rows that have read differently many."""
@@ -65,8 +65,8 @@ def right_padding(case: Case) -> Iterator[Measured]:
 
 @check
 def holes(case: Case) -> Iterator[Measured]:
-    """Any mask equals removing the masked tokens: all 16 masks of 4 tokens."""
-    yield from masked(case, EVERY, PAST.repeat(6, 1)[:16])
+    """Any mask equals removing the masked tokens: all 8 masks of 3 tokens."""
+    yield from masked(case, EVERY, PAST.repeat(3, 1)[:8])
 
 
 @check
@@ -131,7 +131,7 @@ def packed(case: Case) -> Iterator[Measured]:
     """
     for dtype in case.dtypes:
         layer, tolerance = case.layer(dtype), TOLERANCES[dtype]
-        for bounds in ([0, 7], [0, 1, 2, 9, 11], [0, 40, 41]):
+        for bounds in ([0, 1, 2, 9, 11], [0, 40]):
             x = case.x(1, bounds[-1], dtype).requires_grad_()
             state = case.state(layer, len(bounds) - 1)
             y, end = layer(x, state, cu_seqlens=torch.tensor(bounds))

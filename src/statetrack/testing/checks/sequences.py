@@ -10,7 +10,7 @@ import torch
 from statetrack.testing.case import TOLERANCES, Case, error, map_state, step_through, tensors
 from statetrack.testing.check import Measured, check
 
-LENGTH = 9
+LENGTH = 6
 LONG = 515
 LONG_CUTS = [0, 1, 32, 63, 96, 160, 161, 289, 514, 515]
 """Pieces of 1, 31, 33, 64, 128 and 225 tokens: about the sizes of chunks in common backends."""

@@ -168,7 +168,7 @@ def meta(case: Case) -> Iterator[Measured]:
     yield wrong_shapes(shapes(layer, x.to("meta")), expected)
 
 
-@check
+@slow_check
 def fake_tensors(case: Case) -> Iterator[Measured]:
     """Fake tensors, as tracing uses them, give outputs, states and gradients of right shapes."""
     layer, x = case.layer(SINGLE), case.x(2, 6, SINGLE)
@@ -199,7 +199,7 @@ def compile(case: Case) -> Iterator[Measured]:
     torch.compiler.reset()
 
 
-@check
+@slow_check
 def export(case: Case) -> Iterator[Measured]:
     """`torch.export` of a pass gives a program with the same outputs and states."""
     layer = case.layer(SINGLE)
