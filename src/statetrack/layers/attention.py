@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -76,7 +76,12 @@ class Attention(Mixer):
 
     config_class = AttentionConfig
     config: AttentionConfig
-    unsupported = NOT_LINEAR
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **NOT_LINEAR,
+        "double_backward": "torch's fused attention has no second derivatives; its own "
+        "`sdpa_kernel(SDPBackend.MATH)` around the call has",
+        "fake_tensors": "how many tokens each row has is read from the cache's numbers",
+    }
 
     def __init__(self, hidden_size: int, config: AttentionConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
