@@ -45,8 +45,8 @@ def test_commands_work_one_after_the_other(
         assert main([*words, *more]) == 0, (words, capsys.readouterr().err)
         done.append(words[0])
     assert set(done) == {
-        "demo", "tasks", "models", "bench", "info", "explain", "compile", "run", "train", "eval",
-        "diagnose", "harden",
+        "demo", "tasks", "models", "check", "bench", "info", "explain", "compile", "run", "train",
+        "eval", "diagnose", "harden",
     }  # fmt: skip
     assert (tmp_path / "runs" / "demo-1" / "index.html").is_file()
     assert (tmp_path / "runs" / "parity.png").read_bytes().startswith(b"\x89PNG")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import tyro
 
 from statetrack.allocator import tune_allocator
+from statetrack.check_command import check
 from statetrack.diagnose_command import diagnose
 from statetrack.errors import UserError
 from statetrack.harden_command import harden
@@ -39,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "harden": harden,
         "tasks": tasks,
         "models": models,
+        "check": check,
         "bench": bench,
         "info": info,
     }

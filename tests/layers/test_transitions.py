@@ -12,10 +12,9 @@ from statetrack.layers import (
     Diagonal,
     HouseholderProduct,
     MambaConfig,
-    MixerConfig,
     Transition,
 )
-from tests.layers.common import LAYERS, LINEAR, inputs, linear_state, make_layer, make_state
+from tests.layers.common import LINEAR, inputs, linear_state, make_layer, make_state
 from tests.layers.references import delta_net_parts, mamba_parts
 from tests.ops.common import assert_close, draw, spread, unit
 
@@ -45,31 +44,6 @@ def assert_within_bounds(transition: Transition) -> None:
     real = transition.eigvals().real
     assert real.min() >= low - 1e-6
     assert real.max() <= high + 1e-6
-
-
-def expected_bounds(config: MixerConfig) -> tuple[float, float]:
-    if config.allow_neg_eigval or getattr(config, "allow_neg_gate", False):
-        return -1.0, 1.0
-    # three projections can turn a vector against itself, to an eighth of its length
-    return {1: 0.0, 2: 0.0, 3: -0.125}[getattr(config, "num_householder", 1)], 1.0
-
-
-@pytest.mark.parametrize("config", LAYERS)
-def test_only_what_is_no_linear_rnn_has_no_transition(config):
-    transition = make_layer(config).transitions(inputs(2, T))
-    assert (transition is None) == (config.name in ("attention", "slstm"))
-
-
-@pytest.mark.parametrize("config", LINEAR)
-def test_spectrum_and_bounds_of_every_layer(config):
-    layer = make_layer(config)
-    transition = layer.transitions(inputs(2, T))
-    if isinstance(transition, Dense):
-        assert transition.bounds == (-torch.inf, torch.inf)
-    else:
-        assert transition.bounds == pytest.approx(expected_bounds(config), abs=1e-12)
-    assert_same_spectrum(transition)
-    assert_within_bounds(transition)
 
 
 @pytest.mark.parametrize("config", LINEAR)

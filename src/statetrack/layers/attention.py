@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
-from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.base import NOT_LINEAR, Mixer, MixerConfig, register
 from statetrack.layers.common import RMSNorm
 from statetrack.ops.transforms import transformed
 
@@ -51,6 +51,14 @@ class AttentionConfig(MixerConfig):
                 got = f"{self.num_kv_heads} for {self.num_heads}"
                 raise UserError(f"num_kv_heads must divide num_heads; got {got}")
 
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(num_heads=3),
+            cls(num_heads=6, num_kv_heads=2, rope_base=100.0),
+            cls(num_heads=3, rope_base=None, qk_norm_eps=1e-5),
+        ]
+
 
 class AttentionState(NamedTuple):
     """The cache: what attention has seen. S grows; a row has tokens at 0 .. length - 1 of it."""
@@ -71,6 +79,12 @@ class Attention(Mixer):
 
     config_class = AttentionConfig
     config: AttentionConfig
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **NOT_LINEAR,
+        "double_backward": "torch's fused attention has no second derivatives; its own "
+        "`sdpa_kernel(SDPBackend.MATH)` around the call has",
+        "fake_tensors": "how many tokens each row has is read from the cache's numbers",
+    }
 
     def __init__(self, hidden_size: int, config: AttentionConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,12 @@ from statetrack.ops.ragged import Ragged, check_cu_seqlens
 from statetrack.ops.recorder import NotRecordableError
 
 M = TypeVar("M", bound=type["Mixer"])
+
+NOT_LINEAR = dict.fromkeys(
+    ("eigenvalues", "negative_eigenvalues"), "there is no A(x): it is not a linear RNN"
+)
+"""What a layer whose `transitions` is None does not support."""
+VARIANT_SIZE = 12  # the hidden size of the layers that MixerConfig.variants lists
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,25 @@ class MixerConfig(Named):
         if self.no_switch:
             return self.label
         return f"{self.label} {'[-1,1]' if self.allow_neg_eigval else '[0,1]'}"
+
+    @property
+    def description(self) -> str:
+        """The title and the options that are not at their defaults, to tell variants apart."""
+        changed = [
+            f"{f.name} {getattr(self, f.name)}"
+            for f in fields(self)
+            if f.name != "allow_neg_eigval" and getattr(self, f.name) != f.default
+        ]
+        return f"{self.title} ({', '.join(changed)})" if changed else self.title
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        """List small layers that together take every path through the code, for the tests.
+
+        They are for hidden size 12 (`VARIANT_SIZE`). By default that is the layer in each range; a
+        layer adds the options that change what is computed.
+        """
+        return [cls()] if cls.no_switch else [cls(), cls(allow_neg_eigval=True)]
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -87,6 +112,8 @@ class Mixer(nn.Module, ABC):
     config_class: ClassVar[type[MixerConfig]]
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
     """The names of parameters that weight decay must leave alone."""
+    unsupported: ClassVar[Mapping[str, str]] = {}
+    """The names of checks of `statetrack.testing` that do not hold for the layer, and why."""
 
     def __init__(self, hidden_size: int, config: MixerConfig | None = None, **options: Any) -> None:
         super().__init__()

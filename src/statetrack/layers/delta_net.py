@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,15 @@ class DeltaNetConfig(MixerConfig):
         at_least("conv_size", self.conv_size, 0)
         at_least("output_norm_eps", self.output_norm_eps, 0)
         at_least("beta_stretch", self.beta_stretch, 0)
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(num_heads=3),
+            cls(allow_neg_eigval=True, num_heads=2),
+            cls(allow_neg_eigval=True, num_heads=3, conv_size=0, expand_k=0.5, expand_v=2.0),
+            cls(num_heads=1, conv_size=1, beta_stretch=0.3),
+        ]
 
     @property
     def factors(self) -> int:

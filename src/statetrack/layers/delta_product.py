@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import register
@@ -26,6 +26,13 @@ class DeltaProductConfig(DeltaNetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("num_householder", self.num_householder, 1)
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(num_heads=3, num_householder=3),
+            cls(allow_neg_eigval=True, num_heads=3, conv_size=0),
+        ]
 
     @property
     def factors(self) -> int:

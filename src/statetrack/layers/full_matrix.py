@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,12 @@ class FullMatrixConfig(MixerConfig):
         super().__post_init__()
         at_least("size", self.size, 1)
 
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(size=3),
+        ]
+
 
 class FullMatrixState(NamedTuple):
     """What the full matrix remembers."""
@@ -51,6 +57,9 @@ class FullMatrix(Mixer):
 
     config_class = FullMatrixConfig
     config: FullMatrixConfig
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "long_sequences": "nothing confines its matrices, so that long products of them overflow"
+    }
 
     def __init__(self, hidden_size: int, config: FullMatrixConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,14 @@ class GatedDeltaNetConfig(DeltaNetConfig):
     )
     output_gate: bool = option(True, "multiply the output by SiLU of a projection of x")
     allow_neg_gate: bool = option(False, "the gate a in [-1,1] instead of [0,1]")
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(num_heads=3),
+            cls(allow_neg_eigval=True, num_heads=2, num_v_heads=6, expand_v=1.0),
+            cls(allow_neg_gate=True, num_heads=3, conv_size=0, output_gate=False),
+        ]
 
     @property
     def title(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import register
@@ -23,6 +23,15 @@ class GatedDeltaProductConfig(GatedDeltaNetConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("num_householder", self.num_householder, 1)
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(num_heads=3),
+            cls(
+                allow_neg_eigval=True, allow_neg_gate=True, num_heads=1, num_v_heads=2, expand_k=0.5
+            ),
+        ]
 
     @property
     def factors(self) -> int:

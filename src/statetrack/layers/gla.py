@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,14 @@ class GLAConfig(MixerConfig):
         if not 0 < self.gate_logit_normalizer < float("inf"):
             got = self.gate_logit_normalizer
             raise UserError(f"gate_logit_normalizer must be a finite number above 0; got {got}")
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(num_heads=3, gate_logit_normalizer=16.0),
+            cls(allow_neg_eigval=True, num_heads=2, gate_low_rank_dim=5),
+            cls(allow_neg_eigval=True, num_heads=3, conv_size=4, expand_k=1.0, expand_v=2.0),
+        ]
 
 
 class GLAState(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,15 @@ class MambaConfig(MixerConfig):
         if self.dt_rank is not None:
             at_least("dt_rank", self.dt_rank, 1)
         check_step_sizes(self.dt_min, self.dt_max)
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(d_state=3),
+            cls(allow_neg_eigval=True, d_state=16, dt_rank=2),
+            cls(allow_neg_eigval=True, d_state=5, conv_size=0, expand=1),
+            cls(d_state=1, conv_size=2),
+        ]
 
 
 class MambaState(NamedTuple):

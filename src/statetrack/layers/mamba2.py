@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +58,22 @@ class Mamba2Config(MixerConfig):
         if self.dt_limit_max is not None:
             at_least("dt_limit_max", self.dt_limit_max, self.dt_limit_min)
         at_least("output_norm_eps", self.output_norm_eps, 0)
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(head_dim=8, d_state=5),
+            cls(allow_neg_eigval=True, head_dim=4, d_state=4, n_groups=3),
+            cls(
+                allow_neg_eigval=True,
+                d_state=3,
+                expand=1,
+                head_dim=4,
+                conv_size=0,
+                dt_limit_min=0.05,
+                dt_limit_max=0.5,
+            ),
+        ]
 
 
 class Mamba2State(NamedTuple):

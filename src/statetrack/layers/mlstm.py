@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,14 @@ class MLSTMConfig(MixerConfig):
         at_least("conv_size", self.conv_size, 0)
         at_least("qkv_block_size", self.qkv_block_size, 1)
         one_of("gate_init", self.gate_init, ("xlstm", "standard"))
+
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(),
+            cls(allow_neg_eigval=True, num_heads=2, gate_init="standard"),
+            cls(allow_neg_eigval=True, num_heads=2, conv_size=0, expand=0.5, qkv_block_size=8),
+        ]
 
 
 class MLSTMState(NamedTuple):

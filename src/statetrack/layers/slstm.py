@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from statetrack.config import at_least, one_of, option
 from statetrack.errors import UserError
-from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.base import NOT_LINEAR, Mixer, MixerConfig, register
 from statetrack.layers.common import HeadNorm, ShortConv, first_window, small_init_
 from statetrack.ops import slstm
 
@@ -43,6 +43,14 @@ class SLSTMConfig(MixerConfig):
         at_least("conv_size", self.conv_size, 0)
         one_of("gate_init", self.gate_init, ("xlstm", "standard"))
 
+    @classmethod
+    def variants(cls) -> list[Self]:
+        return [
+            cls(num_heads=3),
+            cls(num_heads=2, conv_size=0, gate_init="standard"),
+            cls(num_heads=1, conv_size=1),
+        ]
+
 
 class SLSTMState(NamedTuple):
     """What sLSTM remembers; the first four are those of `ops.slstm`."""
@@ -68,6 +76,7 @@ class SLSTM(Mixer):
 
     config_class = SLSTMConfig
     config: SLSTMConfig
+    unsupported = NOT_LINEAR
     no_weight_decay = ("bias",)
 
     def __init__(self, hidden_size: int, config: SLSTMConfig | None = None, **options: Any):

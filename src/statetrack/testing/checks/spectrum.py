@@ -1,0 +1,60 @@
+"""Checks of `transitions`: the matrices A(x) of a linear RNN and the range of their eigenvalues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from statetrack.testing.case import Case, draw
+from statetrack.testing.check import Measured, check
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+
+
+def transitions(layer: Any, x: torch.Tensor) -> Any:
+    """A(x) of a layer that must have it."""
+    found = layer.transitions(x)
+    if found is None:
+        raise AssertionError("transitions(x) is None: no linear RNN")
+    return found
+
+
+def extreme(case: Case) -> Any:
+    """The layer with weights so large that gates come to their ends."""
+    layer, normal = case.layer(), draw(23)
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.add_(normal(*p.shape)).mul_(10)
+    return layer
+
+
+@check
+@torch.no_grad()
+def eigenvalues(case: Case) -> Iterator[Measured]:
+    """`eigvals()` are the eigenvalues of `dense()`, and their real parts lie within `bounds`."""
+    tolerance = TOLERANCE[case.exact]
+    found = transitions(case.layer(), case.x(2, 6))
+    values, expected = found.eigvals(), torch.linalg.eigvals(found.dense())
+    distances = (values[..., :, None] - expected[..., None, :]).abs()
+    for side, nearest in (("eigvals()", distances.amin(-1)), ("dense()", distances.amin(-2))):
+        yield Measured(f"an eigenvalue of {side} alone", float(nearest.max()), tolerance)
+    traces = found.dense().diagonal(dim1=-2, dim2=-1).sum(-1)
+    yield Measured("trace", float((values.sum(-1) - traces).abs().max()), tolerance)
+    for what, layer in (("", case.layer()), (", with large weights", extreme(case))):
+        found = transitions(layer, case.x(4, 64))
+        low, high = found.bounds
+        real = found.eigvals().real
+        beyond = max(low - float(real.min()), float(real.max()) - high, 0.0)
+        yield Measured(f"beyond [{low:g}, {high:g}]{what}", beyond, tolerance)
+
+
+@check
+@torch.no_grad()
+def negative_eigenvalues(case: Case) -> Iterator[Measured]:
+    """If `bounds` begin at -1, large weights bring eigenvalues below -0.9."""
+    found = transitions(extreme(case), case.x(4, 64))
+    least = float(found.eigvals().real.min())
+    short = max(least + 0.9, 0.0) if found.bounds[0] == -1 else 0.0
+    yield Measured(f"least eigenvalue {least:.3f}", short, 0.0)

@@ -1,0 +1,172 @@
+"""Check a differentiable function of tensors against a float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.config import unknown
+from statetrack.testing.case import TOLERANCES, draw, error, gradients, tensors
+from statetrack.testing.check import Check, Measured, check
+from statetrack.testing.report import Report
+
+
+class OpCase:
+    """An op with its inputs, and what the reference computes from them in float64."""
+
+    def __init__(
+        self,
+        op: Callable[..., Any],
+        inputs: Mapping[str, Tensor],
+        reference: Callable[..., Any],
+        dtype: torch.dtype,
+        tolerance: float,
+    ) -> None:
+        self.op, self.tolerance = op, tolerance
+        # rounded first: the reference must see the numbers that the op sees
+        rounded = {name: x.to(dtype) if x.is_floating_point() else x for name, x in inputs.items()}
+        self.leaves = self.take(rounded, dtype)
+        exact = self.take(rounded, torch.float64)
+        self.outputs = tensors(reference(**exact))
+        self.gradients = self.slopes(self.outputs, exact)
+
+    @staticmethod
+    def take(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Copies of the inputs; those that are not integers require gradients."""
+        return {
+            name: x.detach().to(dtype, copy=True).requires_grad_() if x.is_floating_point() else x
+            for name, x in inputs.items()
+        }
+
+    def slopes(self, outputs: list[Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The gradients of a weighted sum of all outputs, by the name of the input."""
+        normal = draw(5)
+        terms = [(normal(*o.shape) * o.double()).sum() for o in outputs if o.requires_grad]
+        names = [name for name, x in inputs.items() if x.requires_grad]
+        found = gradients(torch.stack(terms).sum(), [inputs[name] for name in names])
+        return dict(zip(names, found, strict=True))
+
+    def compare(self, inputs: Mapping[str, Tensor]) -> Iterator[Measured]:
+        """The op on `inputs`, made of the leaves, against the reference; gradients if enabled."""
+        outputs = tensors(self.op(**inputs))
+        for n, (actual, expected) in enumerate(zip(outputs, self.outputs, strict=True)):
+            yield Measured(f"output {n}", error(actual, expected), self.tolerance)
+        if torch.is_grad_enabled():
+            for name, slope in self.slopes(outputs, self.leaves).items():
+                distance = error(slope, self.gradients[name])
+                yield Measured(f"gradient of {name}", distance, self.tolerance)
+
+
+@check
+def values(case: OpCase) -> Iterator[Measured]:
+    """Outputs without gradients equal the reference's."""
+    with torch.no_grad():
+        yield from case.compare(case.leaves)
+
+
+@check
+def all_gradients(case: OpCase) -> Iterator[Measured]:
+    """Outputs and the gradients of all inputs through all outputs equal the reference's."""
+    yield from case.compare(case.leaves)
+
+
+@check
+def strided(case: OpCase) -> Iterator[Measured]:
+    """Inputs that are strided views give the same outputs and gradients."""
+    for enabled in (False, True):
+        with torch.set_grad_enabled(enabled):
+            views = {
+                name: torch.stack([x, x], -1)[..., 0] if x.requires_grad else x
+                for name, x in case.leaves.items()
+            }
+            yield from case.compare(views)
+
+
+@check
+def lazy_views(case: OpCase) -> Iterator[Measured]:
+    """Views that torch negates lazily, such as imaginary parts of conjugates, are read negated."""
+    for negated, x in case.leaves.items():
+        if not x.requires_grad:
+            continue
+        for enabled in (False, True):
+            with torch.set_grad_enabled(enabled):
+                view = torch._neg_view(-x)
+                assert view.is_neg()
+                for measured in case.compare({**case.leaves, negated: view}):
+                    yield measured._replace(where=f"{measured.where}, {negated} negated")
+
+
+@check
+def inputs_kept(case: OpCase) -> Iterator[Measured]:
+    """The inputs are not changed."""
+    before = {name: x.detach().clone() for name, x in case.leaves.items()}
+    list(case.compare(case.leaves))
+    for name, x in case.leaves.items():
+        yield Measured(name, error(x, before[name]), 0.0)
+
+
+@check
+def same_bits(case: OpCase) -> Iterator[Measured]:
+    """Twice the same inputs give the same outputs and gradients, bit for bit."""
+    found = []
+    for _ in range(2):
+        outputs = tensors(case.op(**case.leaves))
+        found.append([*outputs, *case.slopes(outputs, case.leaves).values()])
+    for n, (first, second) in enumerate(zip(*found, strict=True)):
+        yield Measured(f"tensor {n}", error(second, first), 0.0)
+
+
+OP_CHECKS: dict[str, Check] = {
+    c.name: c for c in (values, all_gradients, strided, lazy_views, inputs_kept, same_bits)
+}
+"""Every check of an op by its name."""
+
+
+def check_op(
+    op: Callable[..., Any],
+    inputs: Mapping[str, Tensor],
+    reference: Callable[..., Any],
+    *,
+    only: Iterable[str] | None = None,
+    title: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    tolerance: float | None = None,
+) -> Report:
+    """Check an op against a reference in float64: outputs, all gradients, views, determinism.
+
+    Args:
+        op: called with the inputs by name; returns a tensor, or tensors in tuples or the like.
+        inputs: tensors by name; all that are not integers are differentiated by.
+        reference: the same function, right in float64, however slow.
+        only: names of the checks to run, of `OP_CHECKS`; all of them if absent.
+        title: what the report calls the op; its `__name__` if absent.
+        dtype: number type in which the op runs.
+        tolerance: relative error that passes; by the number type if absent, 1e-4 for float32.
+
+    Returns:
+        The report of all checks.
+
+    Raises:
+        UserError: `only` names a check that does not exist.
+
+    Example:
+        >>> import torch
+        >>> from statetrack.testing import check_op
+        >>> inputs = {"x": torch.randn(3, 8), "weight": torch.ones(8)}
+        >>> def definition(x, weight):
+        ...     return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+        >>> from statetrack.ops import rms_norm
+        >>> check_op(lambda x, weight: rms_norm(x, weight, eps=1e-6), inputs, definition).failures
+        ()
+    """
+    allowed = TOLERANCES[dtype] if tolerance is None else tolerance
+    case = OpCase(op, inputs, reference, dtype, allowed)
+    names = list(OP_CHECKS) if only is None else list(only)
+    for name in names:
+        if name not in OP_CHECKS:
+            raise unknown("check", name, OP_CHECKS)
+    called = str(getattr(op, "__name__", type(op).__name__)) if title is None else title
+    return Report(called, tuple(OP_CHECKS[name](case) for name in names))
