@@ -17,8 +17,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from statetrack.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +42,8 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock; the message names it.
     """
+    from filelock import FileLock, Timeout  # slow to load, and most commands write to no folder
+
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / LOCK
@@ -53,15 +53,14 @@ def sole_writer(folder: Path) -> Iterator[None]:
             lock.acquire()
         except Timeout:
             raise UserError(f"{_holder(file)} is writing to {folder}; wait for its end") from None
-        with lock:
+        try:
             since = datetime.now().isoformat(" ", "seconds")
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
             file.write_text(json.dumps(holder))
-            try:
-                yield
-            finally:  # while it is locked: who has opened it but not locked it yet sees it is gone
-                file.unlink(missing_ok=True)
-                lock.release()
+            yield
+        finally:  # unlinked while locked: whoever has opened it but not locked it tries anew
+            file.unlink(missing_ok=True)
+            lock.release()
     finally:
         for path in made:
             with suppress(OSError):  # it holds something

@@ -20,8 +20,8 @@ from statetrack.training import Run, evaluate, train
 from statetrack.training.optim import make_optimizer
 from tests.conftest import Command
 from tests.training.refusal import Refused
-from tests.training.test_full_disk import full_disk
 from tests.training.small import small_config
+from tests.training.test_full_disk import full_disk
 
 
 @pytest.fixture(scope="module")

@@ -57,11 +57,12 @@ class Run:
         return cls(folder, read_config(folder / "config.json"))
 
     def tidy(self) -> None:
-        """Remove what a killed process left half-written."""
+        """Remove what a killed process left half-written or was about to remove."""
         self._check_link()
         for folder in (self.folder, self.checkpoints):
             for leftover in leftovers(folder):
                 leftover.unlink()
+        self._drop_old()
 
     # -- metrics ---------------------------------------------------------------------------------
 
@@ -123,6 +124,10 @@ class Run:
         about = {"schema": SCHEMA, "step": step, "bytes": len(data), "sha256": digest}
         # written last: a checkpoint without it does not count
         write_json(file.with_suffix(".json"), about)
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        """Remove all checkpoints but the last two, and what is left of incomplete ones."""
         kept = self.checkpoint_steps()[-2:]
         # JSON first: what is left if this is cut short counts as nothing, and goes next time
         for old, path in sorted(self._checkpoint_files(), key=lambda f: f[1].suffix):

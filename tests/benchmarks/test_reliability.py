@@ -1,0 +1,45 @@
+"""`python -m benchmarks.reliability.folders`: a few attacks, and that damage is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from benchmarks.reliability.folders import Attacks, Outcome
+from statetrack.training import Run, loop
+
+Attack = Callable[[Attacks], Iterator[Outcome]]
+
+
+@pytest.fixture(scope="module")
+def attacks(tmp_path_factory: pytest.TempPathFactory) -> Attacks:
+    return Attacks(tmp_path_factory.mktemp("attacks"), tries=2)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [Attacks.two_writers, Attacks.two_compilers, Attacks.read_only, Attacks.symlinks],
+    ids=lambda attack: attack.__name__,
+)
+def test_nothing_is_lost_or_doubled(attack: Attack, attacks: Attacks) -> None:
+    outcomes = list(attack(attacks))
+    assert outcomes
+    assert set(outcomes) == {Outcome()}
+
+
+def test_a_missing_lock_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attacks = Attacks(tmp_path, tries=1)
+    monkeypatch.setattr(loop, "sole_writer", lambda _: nullcontext())
+    (outcome,) = attacks.two_writers()
+    assert outcome.wrong is not None
+
+
+def test_a_link_that_is_followed_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attacks = Attacks(tmp_path, tries=1)
+    monkeypatch.setattr(Run, "_check_link", lambda _: None)
+    assert any(outcome.lost == "files behind checkpoints" for outcome in attacks.symlinks())
