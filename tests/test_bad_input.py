@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from statetrack import cli
 from statetrack.config import unknown
-from statetrack.files import write_json
+from statetrack.files import sole_writer, write_json
 from statetrack.layers import MIXERS
 from statetrack.training import Run
 from tests.training.refusal import Refused, flags, snapshot
@@ -385,6 +386,18 @@ def test_a_folder_that_cannot_be_made(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     refused(*command, "--out=new", says=["cannot make new", "folder that can be written to"])
+
+
+def test_folders_that_another_process_writes_to(
+    refused: Refused, run_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    says = [f"process {os.getpid()} on {socket.gethostname()} (since ", "is writing to "]
+    with sole_writer(run_folder), sole_writer(tmp_path / "new"):
+        refused("train", "--resume=run", says=says)
+        refused("train", *FLAGS, "--out=new", says=says)
+        refused("compile", "(11)*", "--out=new", says=says)
+        assert cli.main(["eval", "run", "--lengths=5", "--samples=4"]) == 0
 
 
 @pytest.mark.parametrize("kind", ["dfa", "group"])

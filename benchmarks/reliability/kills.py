@@ -4,7 +4,8 @@
 
 The signal is SIGKILL, which nothing can catch. Half of the runs are killed at a chosen moment: in
 a half-written file or line, before or after a file is renamed or removed. The others are killed at
-a random time. Every fourth run is killed once more while it is resumed.
+a random time, and every second of these once more, at a moment after it is resumed, if that is
+still to come.
 """
 
 from __future__ import annotations
@@ -163,8 +164,9 @@ class Kills:
             kind = moment.kind
             assert kill_at(moment, folder), moment
         if number % 4 == 3:
-            kind = AGAIN
-            kill_at(self.rng.choice(self.moments), folder)  # which may lie before: then it is done
+            again = self.rng.choice([moment for moment in self.moments if moment.nth == 1])
+            if kill_at(again, folder):  # else the moment had passed, and the run is finished
+                kind = AGAIN
         if end(start(lambda: go_on(folder))):
             return kind, "it could not be resumed"
         return kind, difference(folder, self.undisturbed)

@@ -70,7 +70,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
 def _holder(lock: Path) -> str:
     """The process that a lock file names."""
     try:
-        told = parse_json(lock.read_text())
+        told = parse_json(regular(lock).read_text())
         return f"process {told['pid']} on {told['host']} (since {told['since']})"
     except (OSError, ValueError, KeyError, TypeError):  # it has just begun or ended
         return "another process"

@@ -94,6 +94,7 @@ SPOILS = [
     pytest.param(about("{"), [f"{FILE}.json"], id="json cut"),
     pytest.param(about("[]"), [f"{FILE}.json"], id="json list"),
     pytest.param(about('{"schema": 1}'), [FILE, "bytes"], id="json empty"),
+    pytest.param(about('{"schema": 1, "step": 2}'), [FILE, "is that of step 2"], id="json of 2"),
 ]
 
 

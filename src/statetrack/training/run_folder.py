@@ -166,6 +166,8 @@ class Run:
         schema = told.get("schema") if isinstance(told, dict) else None
         if schema != SCHEMA:
             raise UserError(f"{about} has schema {schema!r}; this version reads {SCHEMA}")
+        if told.get("step", step) != step:
+            raise UserError(f"{about} is that of step {told['step']!r}")
         try:
             size = regular(file).stat().st_size
             if size != told.get("bytes"):

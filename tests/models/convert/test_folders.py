@@ -94,6 +94,13 @@ def test_pipes_are_not_read(folder: Path, name: str) -> None:
         load_pretrained(folder)
 
 
+def test_an_index_with_a_name_that_no_file_has(folder: Path) -> None:
+    index = {"weight_map": dict.fromkeys(STATE, "model\0.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"cannot read .*null"):
+        load_pretrained(folder)
+
+
 @pytest.mark.parametrize("index", [[], {"weight_map": [1]}, {"weight_map": {"a": 1}}])
 def test_an_index_that_says_nothing(folder: Path, index: object) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

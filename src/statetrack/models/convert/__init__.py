@@ -139,7 +139,7 @@ def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None)
     for file in _tensor_files(folder):
         try:
             state.update(safetensors.torch.load_file(regular(file)))
-        except (OSError, SafetensorError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"cannot read {file}: {error}") from None
     return convert(config, state, allow_neg_eigval=allow_neg_eigval)
 
