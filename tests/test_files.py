@@ -11,12 +11,14 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from statetrack.errors import UserError
 from statetrack.files import (
@@ -263,6 +265,24 @@ def test_the_second_writer_is_told_of_the_first(tmp_path: Path) -> None:
     assert names(moved) == []
 
 
+@pytest.mark.parametrize("before", ["", "killed"])
+def test_a_writer_that_has_not_named_itself_yet(before: str, tmp_path: Path) -> None:
+    """Between locking the file and writing to it; a killed process may have left its own name."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as killed:
+        pass
+    lock = tmp_path / LOCK
+    named = {"pid": killed.pid, "host": socket.gethostname(), "since": "then"}
+    with FileLock(lock):
+        lock.write_text(json.dumps(named) if before else "")
+        late = json.dumps({"pid": 7, "host": "elsewhere", "since": "now"})
+        timer = threading.Timer(0.2, lambda: lock.write_text(late))
+        timer.start()
+        told = r"process 7 on elsewhere \(since now\) is writing"
+        with pytest.raises(UserError, match=told), sole_writer(tmp_path):
+            pass
+        timer.join()
+
+
 def test_a_second_writer_in_the_same_process(tmp_path: Path) -> None:
     told = f"process {os.getpid()} on "
     with sole_writer(tmp_path), pytest.raises(UserError, match=told), sole_writer(tmp_path):
@@ -285,13 +305,13 @@ def test_many_writers_never_meet(tmp_path: Path) -> None:
     for _ in range(4):
         if not (child := os.fork()):
             try:
-                raise_often(100)
+                raise_often(25)
                 os._exit(0)
             finally:
                 os._exit(1)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
-    assert count.read_text() == "400"
+    assert count.read_text() == "100"
 
 
 def test_a_folder_made_for_nothing_goes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -68,12 +69,29 @@ def sole_writer(folder: Path) -> Iterator[None]:
 
 
 def _holder(lock: Path) -> str:
-    """The process that a lock file names."""
+    """The process that holds a lock: it writes its name a moment after it has locked the file.
+
+    Until then the file may name an earlier one, which was killed.
+    """
+    for _ in range(20):
+        time.sleep(0.05)
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            told = parse_json(regular(lock).read_text())
+            if told["host"] != socket.gethostname() or _is_alive(told["pid"]):
+                return f"process {told['pid']} on {told['host']} (since {told['since']})"
+    return "another process"
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name != "posix":  # where this would send a signal
+        return True
     try:
-        told = parse_json(regular(lock).read_text())
-        return f"process {told['pid']} on {told['host']} (since {told['since']})"
-    except (OSError, ValueError, KeyError, TypeError):  # it has just begun or ended
-        return "another process"
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
