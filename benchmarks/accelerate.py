@@ -22,7 +22,7 @@ from torch import Tensor
 import statetrack
 from benchmarks.processes import machine
 from benchmarks.timing import seconds
-from statetrack.files import write_atomic
+from statetrack.files import check_output, write_atomic
 from statetrack.integrations.hf import accelerate
 from statetrack.ops import native
 
@@ -136,6 +136,8 @@ def main(
     out: Path | None = None,
 ) -> None:
     """Measure, print, and write a page if `out` is given."""
+    if out is not None:
+        check_output(out)
     transformers.logging.set_verbosity_error()
     statetrack.tune_allocator()
     torch.set_num_threads(threads)

@@ -24,7 +24,7 @@ from benchmarks.languages import LANGUAGES, lively_word, random_minimal
 from benchmarks.processes import machine
 from benchmarks.timing import seconds
 from statetrack.errors import UserError
-from statetrack.files import write_atomic
+from statetrack.files import check_output, write_atomic
 from statetrack.ops import native
 from statetrack.theory import CompiledRNN, compile, theorems
 from statetrack.theory.decomposition import METHODS
@@ -61,6 +61,8 @@ def main(
         rounds: of each measurement of time, of which the least counts.
         out: a file for what is printed.
     """
+    if out is not None:
+        check_output(out)
     chosen = {name: LANGUAGES[name] for name in names or LANGUAGES}
     torch.set_num_threads(1)
     compile("(ab)*").prove()  # loads what loads at first use

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from statetrack import cli
 from statetrack.config import unknown
-from statetrack.files import write_json
+from statetrack.files import sole_writer, write_json
 from statetrack.layers import MIXERS
 from statetrack.training import Run
 from tests.training.refusal import Refused, flags, snapshot
@@ -278,7 +279,7 @@ def test_out_that_cannot_be(command: list[str], refused: Refused, tmp_path: Path
     (tmp_path / "full" / "thesis.tex").write_text("years of work")
     refused(*command, "--out=full", says=["full exists and is not empty", "another folder"])
     refused(*command, "--out=full/thesis.tex", says=["thesis.tex exists"])
-    refused(*command, "--out=full/thesis.tex/run", says=["full/thesis.tex", "Not a directory"])
+    refused(*command, "--out=full/thesis.tex/run", says=["full/thesis.tex", "is not a folder"])
 
 
 @pytest.mark.parametrize(
@@ -351,8 +352,66 @@ def test_eval_options(args: list[str], says: list[str], refused: Refused, run_fo
     refused("eval", "run", *args, says=says)
 
 
-def test_a_figure_that_cannot_be_written(refused: Refused, run_folder: Path) -> None:
-    refused("eval", "run", "--lengths=5", "--samples=4", "--figure=nowhere/x.png", says=["nowhere"])
+@pytest.mark.parametrize(
+    "command",
+    [["eval", "run"], ["diagnose", "run"], ["explain", "(11)*"]],
+    ids=lambda command: command[0],
+)
+def test_a_figure_that_cannot_be_written(
+    command: list[str],
+    refused: Refused,
+    run_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allowed = "a file in a writable folder"
+    refused(*command, "--figure=nowhere/x.png", says=["nowhere/x.png", allowed])
+    (tmp_path / "x.png").mkdir()
+    refused(*command, "--figure=x.png", says=["x.png", allowed])
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as when the folder is another user's
+    refused(*command, "--figure=y.png", says=["y.png", allowed])
+
+
+def test_a_page_of_the_benchmark_that_cannot_be_written(refused: Refused) -> None:
+    refused("bench", "--out=nowhere/x.md", says=["nowhere/x.md", "a file in a writable folder"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["train", *FLAGS], ["harden", "run"], ["compile", "(11)*"], ["demo", "--quick"]],
+    ids=lambda command: command[0],
+)
+def test_a_folder_that_cannot_be_made(
+    command: list[str], refused: Refused, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    refused(*command, "--out=new", says=["cannot make new", "folder that can be written to"])
+
+
+def test_folders_that_another_process_writes_to(
+    refused: Refused, run_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    says = [f"process {os.getpid()} on {socket.gethostname()} (since ", "is writing to "]
+    with sole_writer(run_folder), sole_writer(tmp_path / "new"):
+        refused("train", "--resume=run", says=says)
+        refused("train", *FLAGS, "--out=new", says=says)
+        refused("compile", "(11)*", "--out=new", says=says)
+        assert cli.main(["eval", "run", "--lengths=5", "--samples=4"]) == 0
+
+
+@pytest.mark.parametrize("kind", ["dfa", "group"])
+def test_a_pipe_is_no_task(kind: str, refused: Refused, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    refused("tasks", f"{kind}:pipe.json", says=["pipe.json", "not a regular file"])
+    refused("train", "--config=pipe.json", says=["pipe.json", "not a regular file"])
+    refused("explain", "dfa:/dev/zero", says=["/dev/zero", "not a regular file"])
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_a_pipe_has_no_sequences(ending: str, refused: Refused, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"pipe.{ending}")
+    refused("tasks", "import", f"pipe.{ending}", "--task=S3", says=["not a regular file"])
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,31 @@ import errno
 import json
 import math
 import os
+import re
+import socket
 import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from statetrack.errors import UserError
 from statetrack.files import (
+    LOCK,
     PREFIX,
+    check_new,
     free_folder,
     leftovers,
     new_folder,
     read_json,
+    sole_writer,
+    whole_folder,
     write_atomic,
     write_json,
 )
@@ -219,3 +230,121 @@ def test_free_folder_counts_up(tmp_path: Path) -> None:
 
 def test_free_folder_in_a_parent_that_is_not_there(tmp_path: Path) -> None:
     assert free_folder(tmp_path / "runs", "demo") == tmp_path / "runs" / "demo-1"
+
+
+# -- one writer -----------------------------------------------------------------------------------
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from statetrack.files import sole_writer
+with sole_writer(Path(sys.argv[1])):
+    print("locked", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_the_second_writer_is_told_of_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=-1) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"locked\n"
+        host = re.escape(socket.gethostname())
+        told = rf"process {first.pid} on {host} \(since 20..-..-.. ..:..:..\) is writing to .*b; "
+        with pytest.raises(UserError, match=told), sole_writer(folder):
+            pass
+        assert names(folder) == [LOCK]
+        check_new(folder)  # it holds nothing but the lock
+        moved = folder.rename(tmp_path / "moved")
+        with pytest.raises(UserError, match=str(first.pid)), sole_writer(moved):
+            pass
+        first.kill()
+    with sole_writer(moved):  # the lock has died with its process
+        assert names(moved) == [LOCK]
+        assert leftovers(moved) == []
+    assert names(moved) == []
+
+
+@pytest.mark.parametrize("before", ["", "killed"])
+def test_a_writer_that_has_not_named_itself_yet(before: str, tmp_path: Path) -> None:
+    """Between locking the file and writing to it; a killed process may have left its own name."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as killed:
+        pass
+    lock = tmp_path / LOCK
+    named = {"pid": killed.pid, "host": socket.gethostname(), "since": "then"}
+    with FileLock(lock):
+        lock.write_text(json.dumps(named) if before else "")
+        late = json.dumps({"pid": 7, "host": "elsewhere", "since": "now"})
+        timer = threading.Timer(0.2, lambda: lock.write_text(late))
+        timer.start()
+        told = r"process 7 on elsewhere \(since now\) is writing"
+        with pytest.raises(UserError, match=told), sole_writer(tmp_path):
+            pass
+        timer.join()
+
+
+def test_a_second_writer_in_the_same_process(tmp_path: Path) -> None:
+    told = f"process {os.getpid()} on "
+    with sole_writer(tmp_path), pytest.raises(UserError, match=told), sole_writer(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_many_writers_never_meet(tmp_path: Path) -> None:
+    """Also while lock files come and go: a count that two raised at once would fall behind."""
+    count = tmp_path / "count"
+    count.write_text("0")
+
+    def raise_often(times: int) -> None:
+        while times:
+            with suppress(UserError), sole_writer(tmp_path):
+                count.write_text(str(int(count.read_text()) + 1))
+                times -= 1
+
+    children = []
+    for _ in range(4):
+        if not (child := os.fork()):
+            try:
+                raise_often(25)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert count.read_text() == "100"
+
+
+def test_a_folder_made_for_nothing_goes(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), sole_writer(tmp_path / "a" / "b"):
+        raise KeyboardInterrupt
+    assert names(tmp_path) == []
+    with sole_writer(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "file").touch()
+    assert names(tmp_path / "a") == ["file"]
+
+
+def test_a_folder_is_whole_or_gone(tmp_path: Path) -> None:
+    def fill_half(folder: Path) -> None:
+        (folder / "half").touch()
+        raise DISK_FULL
+
+    with pytest.raises(OSError, match="No space"), whole_folder(tmp_path / "a" / "b") as folder:
+        fill_half(folder)
+    assert names(tmp_path) == []
+    with whole_folder(tmp_path / "a") as folder:
+        (folder / "file").touch()
+    assert names(tmp_path / "a") == ["file"]
+    with pytest.raises(UserError, match="not empty"), whole_folder(tmp_path / "a"):
+        pass
+    assert names(tmp_path / "a") == ["file"]
+
+
+# -- what is read ---------------------------------------------------------------------------------
+
+
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero")):
+        with pytest.raises(UserError, match=f"cannot read {path}: .*not a regular file"):
+            read_json(path)

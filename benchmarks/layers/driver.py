@@ -19,6 +19,7 @@ from benchmarks.processes import (
     say_missing,
 )
 from statetrack.config import one_of
+from statetrack.files import check_output
 from statetrack.layers import MIXERS
 
 
@@ -31,6 +32,7 @@ def bench(layers: Sequence[str], rounds: int, out: Path | None, console: Console
     missing = [name for name in missing_peers() if name in wanted]
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+        check_output(out / "bench-layers.md")
     say_missing(missing, console)
     jobs = [job(name, missing) | {"rounds": rounds} for name in chosen]
     results = measured("benchmarks.layers.worker", jobs, lambda job: job["layer"], console)

@@ -20,6 +20,7 @@ from benchmarks.processes import (
     say_missing,
 )
 from statetrack.config import one_of
+from statetrack.files import check_output
 
 
 def bench(
@@ -30,6 +31,7 @@ def bench(
     jobs = plan(rows, missing)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
+        check_output(out / "bench-cpu.md")
     say_missing(missing, console)
     for job in jobs:
         job |= {"threads": threads, "rounds": rounds}

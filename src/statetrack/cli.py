@@ -237,10 +237,12 @@ def bench(
     """
     from statetrack.config import at_least
     from statetrack.experiments.bench import bench_tasks
-    from statetrack.files import write_atomic
+    from statetrack.files import check_output, write_atomic
 
     check_json(json)
     at_least("rounds", rounds, 1)
+    if out is not None:
+        check_output(out)
     console = make_console(json)
     with console.status("measuring"):
         rows = bench_tasks(rounds)

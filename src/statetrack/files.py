@@ -1,12 +1,20 @@
-"""Writing files so that a crash, a full disk or a second process never leaves half of one."""
+"""Files: written whole or not at all, by one process at a time, and read only if regular."""
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import re
+import shutil
+import socket
+import stat
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +24,74 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PREFIX = ".statetrack-"  # of files that are being written
+LOCK = f"{PREFIX}lock"  # the file that a folder's writer has locked
 FIGURES = (".png", ".svg", ".pdf")
 
 
 def leftovers(folder: Path) -> list[Path]:
     """What a killed process left half-written in a folder."""
-    return list(folder.glob(f"{PREFIX}*"))
+    return [file for file in folder.glob(f"{PREFIX}*") if file.name != LOCK]
+
+
+@contextmanager
+def sole_writer(folder: Path) -> Iterator[None]:
+    """Lock a folder, which is made if need be, so that no other process writes to it.
+
+    The operating system drops the lock when the process ends, however it ends. Readers need none.
+    A folder that was made for the lock and is still empty at the end is removed.
+
+    Raises:
+        UserError: another process holds the lock; the message names it.
+    """
+    from filelock import FileLock, Timeout  # slow to load, and most commands write to no folder
+
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / LOCK
+    lock = FileLock(file, timeout=0, fallback_to_soft=False)
+    try:
+        try:
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"{_holder(file)} is writing to {folder}; wait for its end") from None
+        try:
+            since = datetime.now().isoformat(" ", "seconds")
+            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+            file.write_text(json.dumps(holder))
+            yield
+        finally:  # unlinked while locked: whoever has opened it but not locked it tries anew
+            file.unlink(missing_ok=True)
+            lock.release()
+    finally:
+        for path in made:
+            with suppress(OSError):  # it holds something
+                path.rmdir()
+
+
+def _holder(lock: Path) -> str:
+    """The process that holds a lock: it writes its name a moment after it has locked the file.
+
+    Until then the file may name an earlier one, which was killed.
+    """
+    for _ in range(20):
+        time.sleep(0.05)
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            told = parse_json(regular(lock).read_text())
+            if told["host"] != socket.gethostname() or _is_alive(told["pid"]):
+                return f"process {told['pid']} on {told['host']} (since {told['since']})"
+    return "another process"
+
+
+def _is_alive(pid: int) -> bool:
+    if os.name != "posix":  # where this would send a signal
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -60,9 +130,27 @@ def parse_json(text: str | bytes) -> Any:
 def read_json(path: Path) -> Any:
     """Read a JSON file, or raise a UserError that names it."""
     try:
-        return parse_json(Path(path).read_text())
+        return parse_json(regular(Path(path)).read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
+
+
+def regular(path: Path) -> Path:
+    """Raise an OSError unless a path leads to a regular file: reading a pipe or device may hang."""
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
+
+
+def check_output(path: Path, what: str = "") -> None:
+    """Refuse a file that could not be written, before any work is done."""
+    folder = path.absolute().parent
+    special = path.exists() and not path.is_file()  # a folder, a device
+    if special or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UserError(f"cannot write {what}to {path}: it must be a file in a writable folder")
 
 
 def check_figure(path: Path) -> None:
@@ -70,8 +158,7 @@ def check_figure(path: Path) -> None:
     if path.suffix not in FIGURES:
         allowed = ", ".join(FIGURES)
         raise UserError(f"the ending of a figure's file must be one of {allowed}; got {path.name}")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"cannot write {path}: its folder does not exist")
+    check_output(path, "a figure ")
 
 
 def save_figure(path: Path, figure: Figure) -> None:
@@ -84,16 +171,39 @@ def save_figure(path: Path, figure: Figure) -> None:
 
 def check_new(path: Path) -> None:
     """Refuse a folder that holds something already, before any work is done."""
-    if path.exists() and (not path.is_dir() or set(path.iterdir()) - set(leftovers(path))):
+    if path.exists() and not (path.is_dir() and _holds_nothing(path)):
         raise UserError(f"{path} exists and is not empty; choose another folder")
+    above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UserError(f"cannot make {path}: {above} is not a folder that can be written to")
+
+
+def _holds_nothing(folder: Path) -> bool:
+    return all(file.name.startswith(PREFIX) for file in folder.iterdir())
 
 
 def new_folder(path: Path) -> Path:
     """Make a folder that must not hold anything yet."""
     path = Path(path)
     check_new(path)
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=path.exists())  # of two that make it, one fails
     return path
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Make a folder as `new_folder` does, but remove it again if filling it fails."""
+    path = Path(path)
+    check_new(path)
+    fresh = not path.exists()
+    with sole_writer(path):
+        check_new(path)  # another process may have filled it before the lock was ours
+        try:
+            yield path
+        except BaseException:
+            if fresh:
+                shutil.rmtree(path)
+            raise
 
 
 def free_folder(parent: Path, stem: str) -> Path:

@@ -14,8 +14,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
-from statetrack.errors import UserError
-from statetrack.files import write_json
+from statetrack.files import check_output, write_json
 
 if TYPE_CHECKING:
     from statetrack.training import Progress
@@ -50,12 +49,8 @@ def print_progress(console: Console, title: str) -> Callable[[Progress], None]:
 
 def check_json(target: str | None) -> None:
     """Refuse a JSON file that could not be written, before any work is done."""
-    if target is None or target == "-":
-        return
-    path = Path(target).absolute()
-    special = path.exists() and not path.is_file()  # a folder, a device
-    if special or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"cannot write JSON to {target}: it must be a file in a writable folder")
+    if target is not None and target != "-":
+        check_output(Path(target), "JSON ")
 
 
 def write_result(target: str | None, value: Any) -> None:

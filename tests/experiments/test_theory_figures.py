@@ -140,4 +140,4 @@ def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit) as stop:
         main([str(tmp_path / "none")])
     assert stop.value.code == 2
-    assert "its folder does not exist" in capsys.readouterr().err
+    assert "a file in a writable folder" in capsys.readouterr().err

@@ -317,7 +317,7 @@ def test_what_was_not_trained_has_no_before(command: Command, tmp_path: Path) ->
         (["run", "--checkpoint", "3"], ["no checkpoint of step 3; it has [2, 4]"]),
         (["run", "--tolerance", "0"], ["tolerance must lie in"]),
         (["run", "--figure", "x.jpg"], ["ending of a figure", ".png, .svg, .pdf"]),
-        (["run", "--figure", "no/x.png"], ["no/x.png", "folder does not exist"]),
+        (["run", "--figure", "no/x.png"], ["no/x.png", "a file in a writable folder"]),
         (["run", "--json", "no/x.json"], ["cannot write JSON"]),
     ],
 )

@@ -11,15 +11,17 @@ import pytest
 import torch
 
 from statetrack.automata import DFA, read_dfa
+from statetrack.errors import UserError
 from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, GLAConfig, MambaConfig, MixerConfig
 from statetrack.theory import diagnose, harden
-from statetrack.theory.hardening.runs import compare_automata, training_lengths
+from statetrack.theory.hardening.runs import compare_automata, training_lengths, write_run
 from statetrack.training import Run, evaluate, train
 from statetrack.training.optim import make_optimizer
 from tests.conftest import Command
 from tests.training.refusal import Refused
 from tests.training.small import small_config
+from tests.training.test_full_disk import full_disk
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +127,35 @@ def test_a_run_that_cannot_be_hardened_leaves_nothing(command: Command, tmp_path
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
+def test_a_full_disk_leaves_nothing(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = trained.config
+    result = harden(trained.model(), training_lengths(config))
+    automata = compare_automata(result, config)
+    for files in range(5):
+        with monkeypatch.context() as patch:
+            full_disk(patch, files)
+            with pytest.raises(OSError, match="No space left on device"):
+                write_run(tmp_path / "new" / "exact", config, 1, result, automata)
+        assert list(tmp_path.iterdir()) == []
+    write_run(tmp_path / "new" / "exact", config, 1, result, automata)
+    assert len(content(tmp_path)) == 5
+
+
 def test_a_run_that_has_gone_astray(command: Command, trained: Run, tmp_path: Path) -> None:
     model = trained.model()
     with torch.no_grad():
         model.head.weight[0, 0] = math.nan  # type: ignore[index, union-attr]
     run = Run.create(tmp_path / "astray", trained.config)
     run.save(1, model, make_optimizer(model, trained.config.training))
-    for name in ("harden", "diagnose"):
+    for name in ("harden", "diagnose", "eval"):
         code, _, err = command(name, run.folder, "--json", "-")
         assert code == 2
-        assert "head.weight of the model has entries that are infinite or undefined" in err
+        where = f"the checkpoint of step 1 in {run.folder}"
+        assert f"head.weight of {where} has entries that are infinite or undefined" in err
+    with pytest.raises(UserError, match=r"head\.weight of the model has entries that are inf"):
+        harden(model, training_lengths(trained.config))
 
 
 def test_what_is_exact_already(command: Command, tmp_path: Path) -> None:

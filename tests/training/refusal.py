@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reliability.processes import snapshot
 from statetrack import cli
 from tests.training.small import FLAGS
 
 Refused = Callable[..., None]
-
-
-def snapshot(folder: Path) -> dict[str, bytes | None]:
-    """Everything below a folder: the content of files, None for folders."""
-    return {
-        str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None
-        for p in folder.rglob("*")
-    }
 
 
 def assert_refused(capsys: pytest.CaptureFixture[str], *args: str | Path, says: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import subprocess
@@ -11,25 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.reliability.folders import full_disk_after
 from statetrack import cli
 from statetrack.training import Run
 from tests.training.refusal import snapshot
 from tests.training.small import FLAGS
 
 
-def full_disk(monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+def full_disk(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
     """The disk is full after so many files."""
-    sync = os.fsync
-    left = calls
-
-    def limited(handle: int) -> None:
-        nonlocal left
-        if left == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        left -= 1
-        sync(handle)
-
-    monkeypatch.setattr(os, "fsync", limited)
+    monkeypatch.setattr(os, "fsync", full_disk_after(files))
 
 
 # written in this order: config.json, metrics.jsonl, two files of step 2, two of step 4
@@ -79,6 +69,7 @@ def test_json_on_a_full_disk(
 
 LIMITED = """
 import resource, sys
+from benchmarks.reliability.folders import full_disk_after
 from statetrack import cli
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 sys.exit(cli.main(sys.argv[1:]))

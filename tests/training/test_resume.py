@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,99 +13,25 @@ import pytest
 import safetensors.torch
 import torch
 
+from benchmarks.reliability.processes import rows, snapshot
 from statetrack.errors import UserError
-from statetrack.files import write_json
-from statetrack.training import Run, train
-from tests.training import killed
-from tests.training.refusal import snapshot
+from statetrack.training import train
+from tests.conftest import ROOT
 from tests.training.small import small_config
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
-
-VALIDATION = {"eval_samples": 8, "eval_min_length": 13, "eval_max_length": 16}
-CONFIG = small_config(
-    mixer="delta_net,mamba",
-    steps=30,
-    checkpoint_every=8,
-    eval_every=4,
-    saturation=0.1,
-    **VALIDATION,
-)
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(CONFIG, tmp_path_factory.mktemp("undisturbed") / "run")
-
-
-@pytest.fixture(scope="module")
-def victims(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs that tests/training/killed.py leaves behind."""
-    folder = tmp_path_factory.mktemp("victims")
-    write_json(folder / "config.json", CONFIG.to_json())
-    program = [sys.executable, killed.__file__, str(folder / "config.json"), str(folder)]
-    subprocess.run(program, check=True, env=ONE_THREAD)
-    return folder
-
-
-def rows(run: Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
-
-
-def assert_same_end(run: Run, undisturbed: Run) -> None:
-    assert run.config == undisturbed.config
-    assert run.checkpoint_steps() == undisturbed.checkpoint_steps()
-    for step in undisturbed.checkpoint_steps():
-        one, two = run.load(step)[1], undisturbed.load(step)[1]
-        assert one.keys() == two.keys()
-        for name in two:  # weights and AdamW's moments, bit for bit
-            assert torch.equal(one[name], two[name]), name
-        files = [r.checkpoint_file(step).read_bytes() for r in (run, undisturbed)]
-        assert files[0] == files[1]
-    assert rows(run) == rows(undisturbed)
-
-
-@pytest.mark.parametrize("moment", killed.MOMENTS)
-def test_killed_at_an_exact_moment(
-    moment: str, victims: Path, undisturbed: Run, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(victims / moment, folder)
-    begun = (folder / "config.json").exists()  # else there is no run yet, and one can be started
-    if begun:
-        assert Run.open(folder).checkpoint_steps()[-1:] != [30]  # it was not done
-    run = train(CONFIG, folder, resume=begun)
-    assert_same_end(run, undisturbed)
-    # no litter: else a run that is killed often grows by a checkpoint each time
-    assert snapshot(folder).keys() == snapshot(undisturbed.folder).keys()
-
-
-SLOW = """
-import sys, time
-from pathlib import Path
-from statetrack.training import read_config, train
-train(read_config(Path(sys.argv[1])), Path(sys.argv[2]),
-      on_progress=lambda p: time.sleep(600 if p.step == p.steps - 1 else 0.02))
-"""
-
-
-@pytest.mark.parametrize("lines", [1, 20])
-def test_killed_from_outside(lines: int, tmp_path: Path, undisturbed: Run) -> None:
-    """Killed as soon as there are so many lines of metrics, wherever it then is."""
-    write_json(tmp_path / "config.json", CONFIG.to_json())
-    folder = tmp_path / "run"
-    program = [sys.executable, "-c", SLOW, str(tmp_path / "config.json"), str(folder)]
-    with subprocess.Popen(program, env=ONE_THREAD) as process:
-        while process.poll() is None and count_lines(folder / "metrics.jsonl") < lines:
-            time.sleep(0.005)
-        process.kill()
-    assert process.returncode == -9
-    assert_same_end(train(CONFIG, folder, resume=True), undisturbed)
-
-
-def count_lines(file: Path) -> int:
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+def test_killed_and_resumed() -> None:
+    """A few of what `python -m benchmarks.reliability.kills` tries."""
+    program = [sys.executable, "-m", "benchmarks.reliability.kills", "--count=12", "--json=-"]
+    done = subprocess.run(program, cwd=ROOT, env=ONE_THREAD, stdout=subprocess.PIPE, check=False)
+    told = json.loads(done.stdout)
+    assert (told["resumed"], told["failed"]) == (12, [])
+    moments = ["half-written file", "half-written line"]
+    moments += [f"{when} {what}" for when in ("before", "after") for what in ("rename", "unlink")]
+    assert {moment: told["tried"][moment] for moment in moments} == dict.fromkeys(moments, 1)
 
 
 def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -150,7 +151,9 @@ def test_a_checkpoint_says_what_it_is(tmp_path: Path) -> None:
     run = train(small_config(steps=2), tmp_path / "run")
     file = run.checkpoint_file(2)
     about = json.loads(file.with_suffix(".json").read_text())
-    assert about == {"schema": 1, "step": 2, "bytes": file.stat().st_size}
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    size = file.stat().st_size
+    assert about == {"schema": 1, "step": 2, "bytes": size, "sha256": digest}
 
 
 MODELS = [

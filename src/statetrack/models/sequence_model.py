@@ -144,6 +144,13 @@ def count_parameters(config: ModelConfig) -> int:
         return SequenceModel(config).num_parameters()
 
 
+def check_finite(model: nn.Module, where: str = "the model") -> None:
+    """Raise a UserError if a weight is NaN or infinite; `where` says whose it is."""
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise UserError(f"{name} of {where} has entries that are infinite or undefined")
+
+
 class Block(nn.Module):
     """x + mixer(norm(x)), then x + mlp(norm(x)) if there is an MLP.
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from statetrack.config import at_least, one_of
 from statetrack.errors import UserError
-from statetrack.files import parse_json, write_atomic
+from statetrack.files import check_output, parse_json, regular, write_atomic
 from statetrack.tasks.base import IGNORE, Batch, Ints, Task, generator
 from statetrack.tasks.word_problem import GroupWordProblem
 
@@ -58,6 +58,7 @@ def export_task(
     task.check_lengths(*lengths)
     if path.exists():
         raise UserError(f"{path} exists; choose another file")
+    check_output(path)
     task = _as_written(task, path)
     if format_of(path) == "parquet":
         _pyarrow()  # before all is drawn
@@ -132,6 +133,7 @@ def _padded(rows: list[list[int]], fill: int) -> Ints:
 
 
 def _read(task: Task, path: Path) -> list[dict[str, Any]]:
+    path = regular(path)
     if path.suffix == ".jsonl":
         return [parse_json(line) for line in path.read_text().splitlines()]
     if path.suffix == ".parquet":

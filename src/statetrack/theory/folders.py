@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from statetrack.automata import DFA, group
 from statetrack.errors import UserError
-from statetrack.files import new_folder, read_json, write_atomic, write_json
+from statetrack.files import read_json, regular, whole_folder, write_atomic, write_json
 from statetrack.models import SequenceModel
 from statetrack.tasks.automaton import Automaton
 from statetrack.tasks.languages import check_size
@@ -52,19 +51,13 @@ def save(
         for symbol in net.dfa.alphabet:
             if re.fullmatch("PAD|q[0-9]+", symbol):  # the task's own tokens
                 raise UserError(f"{language.text}: a run of a model cannot have symbol {symbol!r}")
-    fresh = not Path(folder).exists()
-    folder = new_folder(folder)
-    try:
+    with whole_folder(folder) as made:
         if isinstance(net, CompiledModel):
-            _save_run(folder, net.model, net.dfa, language)
+            _save_run(made, net.model, net.dfa, language)
         else:
             tables = {name: table.contiguous() for name, table in net.state_dict().items()}
-            write_atomic(folder / TABLES, safetensors.torch.save(tables))
-        write_json(folder / ABOUT, about(net.dfa, language, target, method, delay))
-    except BaseException:
-        if fresh:  # half of a network is none
-            shutil.rmtree(folder)
-        raise
+            write_atomic(made / TABLES, safetensors.torch.save(tables))
+        write_json(made / ABOUT, about(net.dfa, language, target, method, delay))
 
 
 def _save_run(folder: Path, model: SequenceModel, dfa: DFA, language: Language) -> None:
@@ -130,7 +123,7 @@ def load(folder: Path | str) -> CompiledRNN | CompiledModel:
     net = compile(language, data["target"], data["method"], data["delay"])
     assert isinstance(net, CompiledRNN)
     try:
-        tables = safetensors.torch.load_file(folder / TABLES)
+        tables = safetensors.torch.load_file(regular(folder / TABLES))
     except (OSError, SafetensorError) as error:
         raise UserError(f"cannot read {folder / TABLES}: {error}") from None
     own = net.state_dict()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError
+from statetrack.files import check_new, sole_writer
 from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, HeldOut, Stream, generator
@@ -69,20 +70,25 @@ def train(
     if finite and t.eval_every and t.eval_min_length <= t.max_length <= t.eval_max_length:
         _check_validation(config, finite)
     # all that can be wrong with a configuration has shown by now, before a folder is made
+    folder = Path(folder)
     if resume:
         run = Run.open(folder)
         if run.config != config:
             where = _difference(run.config, config)
             raise UserError(f"{folder} holds a run with another configuration: {where}")
-        run.tidy()
     else:
-        run = Run.create(folder, config)
-    start = 0
-    if run.checkpoint_steps():
-        start, tensors = run.load()
-        run.restore(tensors, model, optimizer, start)
-    run.rewind_metrics(start)
-    _Loop(run, model, optimizer, data, finite).run(start, on_progress)
+        check_new(folder)
+    with sole_writer(folder):
+        if resume:
+            run.tidy()
+        else:
+            run = Run.create(folder, config)
+        start = 0
+        if run.checkpoint_steps():
+            start, tensors = run.load()
+            run.restore(tensors, model, optimizer, start)
+        run.rewind_metrics(start)
+        _Loop(run, model, optimizer, data, finite).run(start, on_progress)
     return run
 
 

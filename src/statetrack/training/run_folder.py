@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,16 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.files import leftovers, new_folder, parse_json, read_json, write_atomic, write_json
-from statetrack.models import SequenceModel
+from statetrack.files import (
+    leftovers,
+    new_folder,
+    parse_json,
+    read_json,
+    regular,
+    write_atomic,
+    write_json,
+)
+from statetrack.models import SequenceModel, check_finite
 from statetrack.training.config import SCHEMA, RunConfig, read_config
 
 CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
@@ -48,10 +57,12 @@ class Run:
         return cls(folder, read_config(folder / "config.json"))
 
     def tidy(self) -> None:
-        """Remove what a killed process left half-written."""
+        """Remove what a killed process left half-written or was about to remove."""
+        self._check_link()
         for folder in (self.folder, self.checkpoints):
             for leftover in leftovers(folder):
                 leftover.unlink()
+        self._drop_old()
 
     # -- metrics ---------------------------------------------------------------------------------
 
@@ -65,7 +76,7 @@ class Run:
         if not self.metrics_file.exists():
             return []
         rows = []
-        lines = self.metrics_file.read_bytes().splitlines()
+        lines = regular(self.metrics_file).read_bytes().splitlines()
         for number, line in enumerate(lines, 1):
             try:
                 row = parse_json(line)
@@ -106,45 +117,88 @@ class Run:
                     tensors[f"optimizer.{key}.{name}"] = optimizer.state[parameter][key]
         data = safetensors.torch.save({k: t.contiguous() for k, t in tensors.items()})
         file = self.checkpoint_file(step)
+        self._check_link()
         self.checkpoints.mkdir(exist_ok=True)
         write_atomic(file, data)
+        digest = hashlib.sha256(data).hexdigest()
+        about = {"schema": SCHEMA, "step": step, "bytes": len(data), "sha256": digest}
         # written last: a checkpoint without it does not count
-        write_json(file.with_suffix(".json"), {"schema": SCHEMA, "step": step, "bytes": len(data)})
+        write_json(file.with_suffix(".json"), about)
+        self._drop_old()
+
+    def _drop_old(self) -> None:
+        """Remove all checkpoints but the last two, and what is left of incomplete ones."""
         kept = self.checkpoint_steps()[-2:]
         # JSON first: what is left if this is cut short counts as nothing, and goes next time
         for old, path in sorted(self._checkpoint_files(), key=lambda f: f[1].suffix):
             if old not in kept:
                 path.unlink()
 
+    def _check_link(self) -> None:
+        """Refuse to write to linked checkpoints: old ones are dropped, and may be another run's."""
+        if self.checkpoints.is_symlink():
+            where = f"{self.checkpoints} is a symbolic link"
+            raise UserError(f"{where}; a run that is written to needs a folder of its own there")
+
     def load(self, step: int | None = None) -> tuple[int, dict[str, Tensor]]:
-        """The tensors of a checkpoint, the last one by default."""
+        """The tensors of a checkpoint, the last one by default.
+
+        Raises:
+            UserError: there is none, or its files are damaged; if so, the message says which
+                earlier one is whole and how to go on from it.
+        """
         steps = self.checkpoint_steps()
         if not steps:
             raise UserError(f"{self.folder} has no checkpoint yet")
         step = steps[-1] if step is None else step
         if step not in steps:
             raise UserError(f"{self.folder} has no checkpoint of step {step}; it has {steps}")
-        file = self.checkpoint_file(step)
-        about = read_json(file.with_suffix(".json"))
-        schema = about.get("schema") if isinstance(about, dict) else None
-        if schema != SCHEMA:
-            where = file.with_suffix(".json")
-            raise UserError(f"{where} has schema {schema!r}; this version reads {SCHEMA}")
         try:
-            size = os.path.getsize(file)
-            if size != about.get("bytes"):
+            return step, self._read(step)
+        except UserError as error:
+            raise UserError(f"{error}{self._instead(step)}") from None
+
+    def _read(self, step: int) -> dict[str, Tensor]:
+        """The tensors of a checkpoint whose files are as they were written."""
+        file = self.checkpoint_file(step)
+        about = file.with_suffix(".json")
+        told = read_json(about)
+        schema = told.get("schema") if isinstance(told, dict) else None
+        if schema != SCHEMA:
+            raise UserError(f"{about} has schema {schema!r}; this version reads {SCHEMA}")
+        if told.get("step", step) != step:
+            raise UserError(f"{about} is that of step {told['step']!r}")
+        try:
+            size = regular(file).stat().st_size
+            if size != told.get("bytes"):
                 raise UserError(
                     f"{file} is truncated or not the one written: it has {size} bytes, "
-                    f"not {about.get('bytes')}"
+                    f"not {told.get('bytes')}"
                 )
-            return step, safetensors.torch.load_file(file)
+            if "sha256" in told:  # older checkpoints have none
+                with file.open("rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
+                if digest != told["sha256"]:
+                    raise UserError(f"{file} is damaged: its sha256 is not the one in {about.name}")
+            return safetensors.torch.load_file(file)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file} is not a readable checkpoint: {error}") from None
+
+    def _instead(self, damaged: int) -> str:
+        """Which checkpoint before a damaged one is whole, if any, and how to go on from it."""
+        for step in self.checkpoint_steps()[::-1]:
+            with suppress(UserError):
+                if step < damaged and self._read(step):
+                    about = self.checkpoint_file(damaged).with_suffix(".json")
+                    return f"; the checkpoint of step {step} is whole: to use it, delete {about}"
+        return ""
 
     def model(self, step: int | None = None) -> SequenceModel:
         """The trained model, ready to evaluate."""
         model = SequenceModel(self.config.model)
-        self.restore(self.load(step)[1], model)
+        step, tensors = self.load(step)
+        self.restore(tensors, model)
+        check_finite(model, f"the checkpoint of step {step} in {self.folder}")
         return model.eval()
 
     def restore(
@@ -161,20 +215,28 @@ class Run:
             where = "lacks" if name in wanted else "has an unknown"
             raise UserError(f"the checkpoint in {self.folder} {where} tensor {name}")
         for name, parameter in wanted.items():
-            if tensors[name].shape != parameter.shape:
-                raise UserError(
-                    f"the checkpoint in {self.folder} has {name} of shape "
-                    f"{list(tensors[name].shape)}; the configuration says {list(parameter.shape)}"
-                )
+            self._check_like(parameter, name, tensors[name])
             parameter.data.copy_(tensors[name])
         if optimizer is not None and step > 0:
             for name, parameter in model.named_parameters():
                 for key in MOMENTS:
                     moment = tensors.get(f"optimizer.{key}.{name}")
-                    if moment is None or moment.shape != parameter.shape:
+                    if moment is None:
                         lost = f"optimizer.{key}.{name}, as a run needs it to go on"
                         raise UserError(f"the checkpoint in {self.folder} lacks tensor {lost}")
+                    self._check_like(parameter, f"optimizer.{key}.{name}", moment)
                 optimizer.state[parameter] = {
                     "step": torch.tensor(float(step)),
                     **{key: tensors[f"optimizer.{key}.{name}"].clone() for key in MOMENTS},
                 }
+
+    def _check_like(self, parameter: Tensor, name: str, tensor: Tensor) -> None:
+        """Refuse a checkpoint's tensor of another shape or number type than the parameter's."""
+        for what in ("shape", "dtype"):
+            got, right = getattr(tensor, what), getattr(parameter, what)
+            if got != right:
+                got, right = (list(x) if what == "shape" else x for x in (got, right))
+                raise UserError(
+                    f"the checkpoint in {self.folder} has {name} of {what} {got}; "
+                    f"the configuration says {right}"
+                )

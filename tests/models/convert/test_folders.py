@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,42 @@ def test_a_file_that_is_cut_short(folder: Path) -> None:
 def test_pickles_are_not_read(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"no model\.safetensors \(pickled weights are not read\)"):
+        load_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "sub/../../model.safetensors", ".."])
+def test_an_index_that_leads_out_of_the_folder(folder: Path, name: str) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    (folder / "config.json").rename(inner / "config.json")
+    for given in (name, str(folder / "model.safetensors")):
+        index = {"weight_map": dict.fromkeys(STATE, given)}
+        (inner / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(UserError, match="must name files in its own folder"):
+            load_pretrained(inner)
+
+
+def test_links_to_files_elsewhere_are_followed(folder: Path, tmp_path: Path) -> None:
+    """As in the cache of Hugging Face's hub."""
+    (folder / "model.safetensors").rename(folder / "blob")
+    (folder / "model.safetensors").symlink_to(folder / "blob")
+    load_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_pipes_are_not_read(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    shard = {"weight_map": dict.fromkeys(STATE, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(shard))
+    with pytest.raises(UserError, match=rf"cannot read .*{name}: .*not a regular file"):
+        load_pretrained(folder)
+
+
+def test_an_index_with_a_name_that_no_file_has(folder: Path) -> None:
+    index = {"weight_map": dict.fromkeys(STATE, "model\0.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=r"cannot read .*null"):
         load_pretrained(folder)
 
 

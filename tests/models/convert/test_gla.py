@@ -62,3 +62,9 @@ def test_the_range() -> None:
 def test_shared_keys_are_refused() -> None:
     with pytest.raises(UserError, match="num_kv_heads must be None or 2; got 1"):
         convert({**CONFIG, "num_kv_heads": 1}, state("g_norm.weight"))
+
+
+def test_parts_that_do_not_belong_together():
+    theirs = {**state("g_norm.weight"), "model.layers.0.attn.k_proj.weight": torch.ones(6, 5)}
+    with pytest.raises(UserError, match=r"belong together of the sizes \[\[6, 12\], \[6, 5\]"):
+        convert(CONFIG, theirs)

@@ -65,6 +65,14 @@ def test_limits_of_the_step_size(limit, expected):
         ("time_step_limit", [0.0, "many"], "time_step_limit must be two numbers"),
         ("time_step_limit", [0.0, True], "dt_limit_max must be a number"),
         ("model_type", ["mamba2"], r"unknown model_type \['mamba2'\]; known: "),
+        (
+            "hidden_size",
+            10**30,
+            "hidden_size must be a whole number .* at most 16,777,216",
+        ),
+        ("num_heads", True, "num_heads must be a whole number above 0"),
+        ("expand", "2", "expand must be a whole number above 0 .*; got '2'"),
+        ("vocab_size", 2**24, r"tensors do not fit .* embedding.weight would be \[7, 8\]"),
         ("num_heads", 3, r"must be expand \* hidden_size; got 3 \* 4 and 2 \* 8"),
     ],
 )
@@ -89,6 +97,20 @@ def test_every_weight_finds_its_place(tied):
 def test_weights_of_something_else(name):
     with pytest.raises(UserError, match=f"tensors without a place here: {name}"):
         convert(CONFIG, {**weights(), name: torch.ones(1)})
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("mixer.A_log", torch.tensor(1.0), "A_log is a single number"),
+        ("mixer.conv1d.weight", torch.ones(28, 3), r"convolution of size \[28, 3\], not"),
+        ("mixer.D", torch.ones(5), r"mixer\.D would be \[5\], not \[4\]"),
+        ("mixer.D", torch.ones(4, dtype=torch.complex64), r"mixer\.D is of torch\.complex64"),
+    ],
+)
+def test_tensors_of_other_shapes_and_types(name, tensor, message):
+    with pytest.raises(UserError, match=message):
+        convert(CONFIG, {**weights(), f"backbone.layers.0.{name}": tensor})
 
 
 def test_the_model_itself_is_no_state():

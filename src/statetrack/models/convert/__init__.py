@@ -22,7 +22,7 @@ from torch import Tensor
 
 from statetrack.config import unknown
 from statetrack.errors import UserError
-from statetrack.files import read_json
+from statetrack.files import read_json, regular
 from statetrack.layers import MixerConfig
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert import fla
@@ -47,6 +47,8 @@ FAMILIES: dict[str, Family] = {
 }
 """By the `model_type` of their config.json."""
 
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
 
 def convert(
     config: Mapping[str, Any],
@@ -62,9 +64,13 @@ def convert(
         allow_neg_eigval: the range of the eigenvalues; None leaves it as the checkpoint has it.
     """
     model_config, weights = translate(config, state, allow_neg_eigval=allow_neg_eigval)
-    model = SequenceModel(model_config)
-    model.to(reduce(torch.promote_types, (t.dtype for t in weights.values()), torch.float32))
-    wanted = {name: list(t.shape) for name, t in model.state_dict().items()}
+    try:
+        with torch.device("meta"):  # the sizes in config.json may be wrong, and huge
+            wanted = {n: list(t.shape) for n, t in SequenceModel(model_config).state_dict().items()}
+    except RuntimeError as error:
+        raise UserError(
+            f"no model has the sizes in the checkpoint's config.json: {error}"
+        ) from None
     found = {name: list(t.shape) for name, t in weights.items()}
     for name in sorted(wanted.keys() | found.keys()):
         size, right = found.get(name, "missing"), wanted.get(name, "absent")
@@ -73,6 +79,8 @@ def convert(
                 "the checkpoint's tensors do not fit its config.json: "
                 f"{name} would be {size}, not {right}"
             )
+    model = SequenceModel(model_config)
+    model.to(reduce(torch.promote_types, (t.dtype for t in weights.values()), torch.float32))
     model.load_state_dict(weights)
     return model
 
@@ -112,6 +120,9 @@ def _check_kinds(config: object, state: object) -> None:
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise UserError(f"state must be tensors by name; {name} is a {type(tensor).__name__}")
+        if tensor.dtype not in FLOATS:
+            right = ", ".join(map(str, FLOATS))
+            raise UserError(f"state must be tensors of {right}; {name} is of {tensor.dtype}")
 
 
 def _in_range(mixer: MixerConfig, allow_neg_eigval: bool) -> MixerConfig:
@@ -127,8 +138,8 @@ def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None)
     state: dict[str, Tensor] = {}
     for file in _tensor_files(folder):
         try:
-            state.update(safetensors.torch.load_file(file))
-        except (OSError, SafetensorError) as error:
+            state.update(safetensors.torch.load_file(regular(file)))
+        except (OSError, ValueError, SafetensorError) as error:
             raise UserError(f"cannot read {file}: {error}") from None
     return convert(config, state, allow_neg_eigval=allow_neg_eigval)
 
@@ -140,6 +151,9 @@ def _tensor_files(folder: Path) -> list[Path]:
         names = shards.get("weight_map") if isinstance(shards, dict) else None
         if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
             raise UserError(f"{index} must say under weight_map which tensor is in which file")
+        for name in names.values():
+            if Path(name).name != name or name == "..":
+                raise UserError(f"{index} must name files in its own folder; got {name!r}")
         return [folder / name for name in sorted(set(names.values()))]
     whole = folder / "model.safetensors"
     if not whole.is_file():

@@ -30,8 +30,8 @@ def delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str
     options.expect("use_beta", True)
     options.ignore("use_output_norm")  # fla normalises in any case
     mixer = DeltaNetConfig(
-        expand_k=options.get("expand_k", 1.0),
-        expand_v=options.get("expand_v", 1.0),
+        expand_k=options.size("expand_k", 1.0),
+        expand_v=options.size("expand_v", 1.0),
         output_gate=options.get("use_gate", False),
         **_common(options, num_heads=16),
     )
@@ -42,7 +42,7 @@ def gated_delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, di
     """`GatedDeltaNetForCausalLM`."""
     options.expect("output_gate_activation", "swish", "silu")
     mixer = GatedDeltaNetConfig(
-        num_v_heads=options.get("num_v_heads", None),
+        num_v_heads=options.size("num_v_heads", None),
         output_gate=options.get("use_gate", True),
         **_common(options, num_heads=6),
         **_sizes(options),
@@ -56,7 +56,7 @@ def gated_delta_product(
     """`GatedDeltaProductForCausalLM`; without `use_forget_gate` it is our DeltaProduct."""
     gated = options.get("use_forget_gate", False)
     mixer = (GatedDeltaProductConfig if gated else DeltaProductConfig)(
-        num_householder=options.get("num_householder", 1),
+        num_householder=options.size("num_householder", 1),
         output_gate=options.get("use_output_gate", True),
         **_common(options, num_heads=6),
         **_sizes(options),
@@ -73,8 +73,8 @@ def gla(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tens
     options.expect("elementwise_affine", True)
     options.ignore("use_gk", "use_gv")  # nothing reads them there
     mixer = GLAConfig(
-        expand_k=options.get("expand_k", 0.5),
-        expand_v=options.get("expand_v", 1.0),
+        expand_k=options.size("expand_k", 0.5),
+        expand_v=options.size("expand_v", 1.0),
         gate_low_rank_dim=16,
         gate_logit_normalizer=16.0,
         **_common(options, num_heads=4, use_short_conv=False),
@@ -96,10 +96,10 @@ def gla_mixer(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _common(options: Options, num_heads: int, use_short_conv: bool = True) -> dict[str, Any]:
     """What all these layers have; `num_heads`, `use_short_conv` are what fla takes by default."""
-    conv = options.get("conv_size", 4)
+    conv = options.size("conv_size", None) or 4
     return {
         "allow_neg_eigval": options.get("allow_neg_eigval", False),
-        "num_heads": options.get("num_heads", num_heads),
+        "num_heads": options.size("num_heads", num_heads),
         "conv_size": conv if options.get("use_short_conv", use_short_conv) else 0,
         "output_norm_eps": options.get("norm_eps", 1e-6),
     }
@@ -107,10 +107,10 @@ def _common(options: Options, num_heads: int, use_short_conv: bool = True) -> di
 
 def _sizes(options: Options) -> dict[str, Any]:
     """The sizes of heads, of which ours are shares of the hidden size."""
-    hidden_size, head_dim = options.get("hidden_size", 2048), options.get("head_dim", 256)
-    heads = options.get("num_heads", 6)
-    value_heads = options.get("num_v_heads", None) or heads
-    values = value_heads * int(head_dim * options.get("expand_v", 2.0))
+    hidden_size, head_dim = options.size("hidden_size", 2048), options.size("head_dim", 256)
+    heads = options.size("num_heads", 6)
+    value_heads = options.size("num_v_heads", None) or heads
+    values = value_heads * int(head_dim * options.size("expand_v", 2.0))
     return {"expand_k": heads * head_dim / hidden_size, "expand_v": values / hidden_size}
 
 
@@ -130,16 +130,16 @@ def _model(
     options.expect("attnres_block_size", None)
     options.ignore("attn_mode", "fuse_norm", "fuse_swiglu", "fuse_cross_entropy")
     options.ignore("fuse_linear_cross_entropy", "use_l2warp")
-    hidden_size = options.get("hidden_size", 2048)
-    ratio = options.get("hidden_ratio", 4)
-    size = options.get("intermediate_size", None)
+    hidden_size = options.size("hidden_size", 2048)
+    ratio = options.size("hidden_ratio", None)
+    size = options.size("intermediate_size", None)
     if size is None:
         size = 256 * math.ceil(int(hidden_size * (4 if ratio is None else ratio) * 2 / 3) / 256)
     tied = options.get("tie_word_embeddings", False)
     config = ModelConfig(
-        vocab_size=options.get("vocab_size", 32000),
+        vocab_size=options.size("vocab_size", 32000),
         hidden_size=hidden_size,
-        num_layers=options.get("num_hidden_layers", num_layers),
+        num_layers=options.size("num_hidden_layers", num_layers),
         mixer=mixer,
         norm_eps=options.get("norm_eps", 1e-6),
         mlp_size=size,

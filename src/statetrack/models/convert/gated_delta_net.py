@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from statetrack.models.convert.parts import qkv
+from statetrack.models.convert.parts import depthwise, qkv
 
 State = Mapping[str, Tensor]
 
@@ -37,7 +37,7 @@ def delta_rule_mixer(state: State) -> dict[str, Tensor]:
     """
     out = qkv(state)
     if "conv1d.weight" in state:
-        out["conv.weight"] = state["conv1d.weight"][:, 0]
+        out["conv.weight"] = depthwise(state["conv1d.weight"])
     return out | {ours: state[theirs] for ours, theirs in RENAMED.items() if theirs in state}
 
 

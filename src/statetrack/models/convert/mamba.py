@@ -29,15 +29,15 @@ def mamba(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Te
     options.ignore("pad_vocab_size_multiple")
     rank = options.get("time_step_rank", "auto")
     mixer = MambaConfig(
-        d_state=options.get("state_size", 16),
-        expand=options.get("expand", 2),
-        conv_size=options.get("conv_kernel", 4),
+        d_state=options.size("state_size", 16),
+        expand=options.size("expand", 2),
+        conv_size=options.size("conv_kernel", 4),
         dt_rank=None if rank == "auto" else rank,
     )
     config = ModelConfig(
-        vocab_size=options.get("vocab_size", 50280),
-        hidden_size=options.get("hidden_size", 768),
-        num_layers=options.get("num_hidden_layers", 32),
+        vocab_size=options.size("vocab_size", 50280),
+        hidden_size=options.size("hidden_size", 768),
+        num_layers=options.size("num_hidden_layers", 32),
         mixer=mixer,
         norm_eps=options.get("layer_norm_epsilon", 1e-5),
         mlp="none",

@@ -23,8 +23,8 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, T
     options.expect("use_conv_bias", True)
     options.ignore("chunk_size", "residual_in_fp32", "rescale_prenorm_residual")
     options.ignore("time_step_rank", "time_step_min", "time_step_max", "time_step_floor")
-    hidden_size, expand = options.get("hidden_size", 4096), options.get("expand", 2)
-    heads, head_dim = options.get("num_heads", 128), options.get("head_dim", 64)
+    hidden_size, expand = options.size("hidden_size", 4096), options.size("expand", 2)
+    heads, head_dim = options.size("num_heads", 128), options.size("head_dim", 64)
     if heads * head_dim != expand * hidden_size:
         raise UserError(
             f"num_heads * head_dim must be expand * hidden_size; got {heads} * {head_dim} and "
@@ -33,19 +33,19 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, T
     low, high = _limits(options.get("time_step_limit", (0.0, math.inf)))
     eps = options.get("layer_norm_epsilon", 1e-5)
     mixer = Mamba2Config(
-        d_state=options.get("state_size", 128),
+        d_state=options.size("state_size", 128),
         expand=expand,
         head_dim=head_dim,
-        n_groups=options.get("n_groups", 8),
-        conv_size=options.get("conv_kernel", 4),
+        n_groups=options.size("n_groups", 8),
+        conv_size=options.size("conv_kernel", 4),
         dt_limit_min=low,
         dt_limit_max=high,
         output_norm_eps=eps,
     )
     config = ModelConfig(
-        vocab_size=options.get("vocab_size", 32768),
+        vocab_size=options.size("vocab_size", 32768),
         hidden_size=hidden_size,
-        num_layers=options.get("num_hidden_layers", 64),
+        num_layers=options.size("num_hidden_layers", 64),
         mixer=mixer,
         norm_eps=eps,
         mlp="none",

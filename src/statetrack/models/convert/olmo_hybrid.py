@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from statetrack.config import one_of
+from statetrack.errors import UserError
 from statetrack.layers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
@@ -29,20 +30,22 @@ def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[s
     options.expect("attention_dropout", 0.0, None)
     options.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max")
     options.ignore("linear_dt_init_floor")
-    num_layers = options.get("num_hidden_layers", 32)
+    num_layers = options.size("num_hidden_layers", 32)
     kinds = options.get("layer_types", None) or _default_kinds(num_layers)
+    if not isinstance(kinds, list):
+        raise UserError(f"the checkpoint's layer_types must be a list; got {kinds!r}")
     mixers = {"linear_attention": _gated_delta_net(options), "full_attention": _attention(options)}
     for kind in kinds:
         one_of("the checkpoint's layer_types", kind, mixers)
     tied = options.get("tie_word_embeddings", False)
     config = ModelConfig(
-        vocab_size=options.get("vocab_size", 100352),
-        hidden_size=options.get("hidden_size", 3840),
+        vocab_size=options.size("vocab_size", 100352),
+        hidden_size=options.size("hidden_size", 3840),
         num_layers=num_layers,
         mixer=tuple(mixers[kind] for kind in kinds),
         norm_after=("attention",) if "full_attention" in kinds else (),
         norm_eps=options.get("rms_norm_eps", 1e-6),
-        mlp_size=options.get("intermediate_size", 11008),
+        mlp_size=options.size("intermediate_size", 11008),
         tie_embeddings=tied,
     )
     weights = ends(tensors, "model.embed_tokens.weight", "model.norm.weight", tied)
@@ -69,33 +72,35 @@ def attention_mixer(tensors: Tensors) -> dict[str, Tensor]:
 
 
 def _gated_delta_net(options: Options) -> MixerConfig:
-    hidden_size, heads = options.get("hidden_size", 3840), options.get("num_attention_heads", 30)
-    key_heads = options.get("linear_num_key_heads", None) or heads
-    value_heads = options.get("linear_num_value_heads", None) or heads
-    key_size = options.get("linear_key_head_dim", None) or int(0.75 * hidden_size / key_heads)
-    value_size = options.get("linear_value_head_dim", None) or 2 * key_size
+    hidden_size, heads = options.size("hidden_size", 3840), options.size("num_attention_heads", 30)
+    key_heads = options.size("linear_num_key_heads", None) or heads
+    value_heads = options.size("linear_num_value_heads", None) or heads
+    key_size = options.size("linear_key_head_dim", None) or int(0.75 * hidden_size / key_heads)
+    value_size = options.size("linear_value_head_dim", None) or 2 * key_size
     return GatedDeltaNetConfig(
         allow_neg_eigval=options.get("linear_allow_neg_eigval", True),
         num_heads=key_heads,
         num_v_heads=value_heads,
         expand_k=key_heads * key_size / hidden_size,
         expand_v=value_heads * value_size / hidden_size,
-        conv_size=options.get("linear_conv_kernel_dim", 4),
+        conv_size=options.size("linear_conv_kernel_dim", 4),
         output_norm_eps=OUTPUT_NORM_EPS,
     )
 
 
 def _attention(options: Options) -> MixerConfig:
     return AttentionConfig(
-        num_heads=options.get("num_attention_heads", 30),
-        num_kv_heads=options.get("num_key_value_heads", None),
+        num_heads=options.size("num_attention_heads", 30),
+        num_kv_heads=options.size("num_key_value_heads", None),
         rope_base=_rope_base(options.get("rope_parameters", None) or {}),
         qk_norm_eps=options.get("rms_norm_eps", 1e-6),
     )
 
 
-def _rope_base(rope: dict[str, Any]) -> float | None:
+def _rope_base(rope: Any) -> float | None:
     """A theta of None, as in the released checkpoints, is no positions at all."""
+    if not isinstance(rope, dict):
+        raise UserError(f"the checkpoint's rope_parameters must be an object; got {rope!r}")
     one_of("the checkpoint's rope_type", rope.get("rope_type", "default"), ["default"])
     return rope.get("rope_theta", 10_000.0)
 
@@ -103,5 +108,5 @@ def _rope_base(rope: dict[str, Any]) -> float | None:
 def _default_kinds(num_layers: int) -> list[str]:
     """Attention in every fourth layer, or at least in the last."""
     kinds = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
-    kinds = (kinds * num_layers)[:num_layers]
+    kinds = (kinds * (num_layers // 4 + 1))[:num_layers]
     return kinds if "full_attention" in kinds else [*kinds[:-1], "full_attention"]

@@ -21,17 +21,36 @@ def ends(tensors: Tensors, embedding: str, norm: str, tied: bool) -> dict[str, T
     return {"embedding.weight": weight, "norm.weight": tensors[norm], "head.weight": head}
 
 
+def stacked(*parts: Tensor) -> Tensor:
+    """Matrices on top of each other."""
+    sizes = [list(part.shape) for part in parts]
+    if any(size[1:] != sizes[0][1:] for size in sizes):
+        raise UserError(f"the checkpoint has tensors that belong together of the sizes {sizes}")
+    return torch.cat(parts)
+
+
+def depthwise(weight: Tensor) -> Tensor:
+    """A convolution's weight [D, W], which is [D, 1, W] there."""
+    if weight.dim() != 3 or weight.shape[1] != 1:
+        size = list(weight.shape)
+        raise UserError(
+            f"the checkpoint has a convolution of size {size}, not [channels, 1, width]"
+        )
+    return weight[:, 0]
+
+
 def qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """q, k and v, one matrix here, and so their convolutions, [D, 1, W] there, if there are any."""
-    out = {"qkv_proj.weight": torch.cat([tensors[f"{part}_proj.weight"] for part in "qkv"])}
+    """q, k and v, one matrix here, and so their convolutions, if there are any."""
+    out = {"qkv_proj.weight": stacked(*(tensors[f"{part}_proj.weight"] for part in "qkv"))}
     if "q_conv1d.weight" in tensors:
-        out["conv.weight"] = torch.cat([tensors[f"{part}_conv1d.weight"] for part in "qkv"])[:, 0]
+        weight = stacked(*(tensors[f"{part}_conv1d.weight"] for part in "qkv"))
+        out["conv.weight"] = depthwise(weight)
     return out
 
 
 def gated_mlp(tensors: Tensors) -> dict[str, Tensor]:
     """down(silu(gate(x)) * up(x)), gate and up in one matrix here."""
-    gate_up = torch.cat([tensors["gate_proj.weight"], tensors["up_proj.weight"]])
+    gate_up = stacked(tensors["gate_proj.weight"], tensors["up_proj.weight"])
     return {"gate_up.weight": gate_up, "down.weight": tensors["down_proj.weight"]}
 
 
@@ -54,5 +73,5 @@ def backbone(
 
 
 def conv(tensors: Tensors) -> dict[str, Tensor]:
-    """A depthwise convolution, [D, 1, W] there."""
-    return {"conv.weight": tensors["conv1d.weight"][:, 0], "conv.bias": tensors["conv1d.bias"]}
+    """A depthwise convolution and its bias."""
+    return {"conv.weight": depthwise(tensors["conv1d.weight"]), "conv.bias": tensors["conv1d.bias"]}

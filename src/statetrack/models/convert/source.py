@@ -11,6 +11,7 @@ from torch import Tensor
 from statetrack.errors import UserError
 
 SHOWN = 6  # names in a message
+LARGEST = 2**24  # of a size: two of them multiplied are still a 64-bit number
 
 # What configurations of transformers say of everything but the computation of logits.
 BOOKKEEPING = {
@@ -33,6 +34,17 @@ class Options:
         """The value of an option, or what it is where a configuration does not mention it."""
         self._left.discard(name)
         return self._config.get(name, default)
+
+    def size(self, name: str, default: float | None) -> Any:
+        """An option that says how large something is, or None where that is the default."""
+        value = self.get(name, default)
+        if value is None and default is None:
+            return None
+        whole = type(default) is int
+        if type(value) not in (int, int if whole else float) or not 0 < value <= LARGEST:
+            right = f"a {'whole ' * whole}number above 0 and at most {LARGEST:,}"
+            raise UserError(f"the checkpoint's {name} must be {right}; got {value!r}")
+        return value
 
     def expect(self, name: str, *allowed: Any, default: Any = ...) -> None:
         """An option that we have these values of only; not mentioned, it is the first of them."""
@@ -68,6 +80,10 @@ class Tensors(Mapping[str, Tensor]):
         if name not in self._state:
             raise UserError(f"the checkpoint has no tensor {name}")
         self._taken[name] += 1
+        if not self._state[name].dim():
+            raise UserError(
+                f"the checkpoint's tensor {name} is a single number, not a list of them"
+            )
         return self._state[name]
 
     def __iter__(self) -> Iterator[str]:

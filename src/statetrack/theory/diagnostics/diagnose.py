@@ -14,13 +14,12 @@ from torch import Tensor, nn
 from statetrack.config import at_least, within
 from statetrack.errors import UserError
 from statetrack.layers import Transition
-from statetrack.models import SequenceModel
+from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import generator
 from statetrack.theory.diagnostics.period import Recurrence, find_periods
 from statetrack.theory.diagnostics.report import Diagnosis, Layer
 from statetrack.theory.diagnostics.spectrum import Spectrum
 from statetrack.theory.diagnostics.verdicts import architectural, probed
-from statetrack.theory.finite import check_finite
 from statetrack.theory.folders import holds_tables, is_compiled, is_hardened, load
 from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN

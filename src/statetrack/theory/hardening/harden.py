@@ -24,10 +24,9 @@ from statetrack.layers import (
     MambaConfig,
     MixerConfig,
 )
-from statetrack.models import SequenceModel
+from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import Batch
 from statetrack.theory.diagnostics.spectrum import horizon, turning
-from statetrack.theory.finite import check_finite
 from statetrack.theory.hardening import delta_net, diagonal
 from statetrack.theory.hardening.judge import Judge
 from statetrack.theory.hardening.reflections import SLOW

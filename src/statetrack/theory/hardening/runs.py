@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from statetrack.errors import UserError
-from statetrack.files import write_json
+from statetrack.files import whole_folder, write_json
 from statetrack.models import SequenceModel
 from statetrack.tasks import Batch, Stream
 from statetrack.theory.folders import HARDENED
@@ -112,10 +112,11 @@ def write_run(
     Beside it is what was done, in `hardened.json`, and its automaton, if there is one, in
     `automaton.json`, a file as `dfa:FILE` takes.
     """
-    made = Run.create(folder, replace(config, model=hardened.model.config))
-    write_json(folder / HARDENED, hardened.to_dict())
-    # without the optimiser's moments: such a run can be evaluated, not trained further
-    made.save(step, hardened.model, make_optimizer(hardened.model, config.training))
-    if automata.reading:
-        write_json(folder / "automaton.json", automata.reading.dfa.to_json())
+    with whole_folder(folder):
+        made = Run.create(folder, replace(config, model=hardened.model.config))
+        write_json(folder / HARDENED, hardened.to_dict())
+        # without the optimiser's moments: such a run can be evaluated, not trained further
+        made.save(step, hardened.model, make_optimizer(hardened.model, config.training))
+        if automata.reading:
+            write_json(folder / "automaton.json", automata.reading.dfa.to_json())
     return made

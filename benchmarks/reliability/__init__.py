@@ -1,0 +1,1 @@
+"""What runs, files and inputs survive: each module is a command that prints a table."""
