@@ -55,11 +55,13 @@ struct BackwardHead {
   int64_t most_small = 0;                             // of a segment's gates
   int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
   int64_t tokens = gated ? padded(length) : 0, gates = tokens * channels;
-  int64_t direct_gates = gated ? most_small + divide_up(length, MILESTONE) * channels : 0;
+  // With one key channel a state is short, and beta 1 erases it: then gradients are exactly 0.
+  int64_t milestone = K == 1 ? 1 : MILESTONE;
+  int64_t direct_gates = gated ? most_small + divide_up(length, milestone) * channels : 0;
   int64_t indices = direct_gates ? length + 1 + direct_gates + 1 : 0;
   int64_t buf_size = (3 + LANES) * padded(K) + 2 * padded(V);
   Scratch scratch{state + 2 * gradient + buf_size + segments * state + direct_gates * per_gate +
-                  gates + 6 * tokens + 2 * (indices + (gated ? channels : 0))};
+                  gates + 6 * tokens + padded(channels) + 2 * indices};
   float* S = scratch.get();  // blocks along K
   float* G = S + state;      // blocks along V
   float* G_end = G + gradient;
@@ -69,8 +71,8 @@ struct BackwardHead {
   float* terms = dX + direct_gates * per_gate;
   float* noise = terms + gates;
   float* own = noise + tokens;
-  double* totals = reinterpret_cast<double*>(own + tokens);
-  Sum* from_end = reinterpret_cast<Sum*>(totals + (gated ? channels : 0));
+  float* totals = own + tokens;
+  Sum* from_end = reinterpret_cast<Sum*>(totals + padded(channels));
   int64_t* direct = reinterpret_cast<int64_t*>(from_end + tokens);
   int64_t* channel = direct + length + 1;
   Segment segment{row, 0, 0, terms, noise, own, direct_gates ? direct : nullptr, channel, dX};
@@ -95,7 +97,7 @@ struct BackwardHead {
         for (int64_t j = 0; j < channels; ++j) channel[used] = j, used += is_direct(t, j);
       direct[t - segment.start + 1] = used;
     }
-    for (float* p = terms; p < own + tokens; ++p) *p = 0;
+    for (float* p = CHANNEL ? own : terms; p < own + tokens; ++p) *p = 0;
     if (!CHANNEL) std::memcpy(G_end, G, gradient * 4);
   }
   void after_sweeps() {
@@ -107,7 +109,7 @@ struct BackwardHead {
   bool is_direct(int64_t t, int64_t j) const {
     return (is_milestone(t) || is_small(row.gate(t)[j])) && !begins_empty(t);
   }
-  static bool is_milestone(int64_t t) { return t % MILESTONE == 0; }
+  bool is_milestone(int64_t t) const { return (t & (milestone - 1)) == 0; }  // a power of 2
   bool begins_empty(int64_t t) const { return t == 0 && !x.initial; }  // no state to be gated
 
   // In tokens: so long that what is kept for small gates, at most `most_small`, is not too much.
@@ -184,28 +186,26 @@ struct BackwardHead {
     return total;
   }
 
-  // The running sums of a gate for each channel, from the segment's start.
+  // The running sums of a gate for each channel, from the segment's start, of which all are known.
   void write_dgates() {
+    const vf zero{};
     for (int64_t t = segment.start; t < segment.end; ++t) {
       const float* a = row.gate(t);
-      const float* term = terms + (t - segment.start) * channels;
-      float* out = x.dgate + row.token(t) * channels;
+      const float* term = terms + (t - segment.start) * K;
+      float* out = x.dgate + row.token(t) * K;
       if (begins_empty(t))
-        for (int64_t g = 0; g < channels; ++g) out[g] = 0;
-      if (begins_empty(t) || segment.has_direct(t)) {
-        for (int64_t g = 0; g < channels; ++g) {
-          const bool direct = begins_empty(t) || is_direct(t, g);
-          if (direct) totals[g] = double(a[g]) * out[g];
-          if (x.log_gate || !direct) out[g] = gradient_of_gate(totals[g], a[g]);
-          totals[g] -= term[g];
-        }
-      } else {
-        for (int64_t g = 0; g < channels; ++g) {
-          const double total = a[g] == 0 ? 0 : totals[g];
-          out[g] = gradient_of_gate(total, a[g]);
-          totals[g] = total - term[g];
-        }
+        for (int64_t j = 0; j < K; ++j) totals[j] = 0;
+      segment.each_direct(t, [&](int64_t j, float* dX) { totals[j] = a[j] * out[j], *dX = out[j]; });
+      for (int64_t j = 0; j < K; j += LANES) {
+        const vf gate = load_filled(a + j, K - j, 1.0f), total = load(totals + j);
+        const vf along = gate == zero ? zero : total;
+        store(totals + j, along - load_first(term + j, K - j));
+        store_first(out + j, x.log_gate ? along : along / gate, K - j);
       }
+      if (x.log_gate) continue;
+      if (begins_empty(t))
+        for (int64_t j = 0; j < K; ++j) out[j] = 0;
+      segment.each_direct(t, [&](int64_t j, const float* dX) { out[j] = *dX; });
     }
   }
 
@@ -217,7 +217,7 @@ struct BackwardHead {
     Sum sum{product_at_end(), 0};
     for (int64_t i = tokens - 1; i >= 0; --i) {
       const float a = *row.gate(segment.start + i);
-      const bool direct = is_direct(segment.start + i, 0);
+      const bool direct = segment.has_direct(segment.start + i);
       if (direct || a == 0 || begins_empty(segment.start + i))
         sum = {direct ? double(a) * out[i * x.H] : 0.0, 0};
       else
@@ -226,7 +226,7 @@ struct BackwardHead {
     }
     for (int64_t i = 0; i < tokens; ++i) {  // the first one is known
       if (i == 0 || from_end[i].noise <= sum.noise) sum = from_end[i];
-      if (x.log_gate || !is_direct(segment.start + i, 0))
+      if (x.log_gate || !segment.has_direct(segment.start + i))
         out[i * x.H] = gradient_of_gate(sum.value, *row.gate(segment.start + i));
       sum = {sum.value - terms[i], sum.noise + double(noise[i]) * noise[i]};
     }

@@ -36,7 +36,7 @@ struct StepA {
   vf dv_next[MOST], d_o[MOST], u[MOST], du[MOST];
 };
 
-// With a gate, G is read before the token's output adds q do^T to it: see recurrence_backward.h.
+// With a gate, r is read before the token's output adds q do^T to G: see recurrence_backward.h.
 template <bool DELTA, bool OUT, bool GATED>
 struct PassA {
   float* G;
@@ -61,11 +61,11 @@ struct PassA {
       for (int i = 0; i < NV; ++i) {
         vf g = load(G_j + i * LANES);
         if (DELTA) g -= nj * dv_next[i];
-        if (OUT && !GATED) g = fma(qj, d_o[i], g);
-        du[i] = fma(kj, g, du[i]);
-        rj = fma(g, u[i], rj);
-        if (OUT && GATED) g = fma(qj, d_o[i], g);
+        if (GATED) rj = fma(g, u[i], rj);
+        if (OUT) g = fma(qj, d_o[i], g);
         if (DELTA || OUT) store(G_j + i * LANES, g);
+        du[i] = fma(kj, g, du[i]);
+        if (!GATED) rj = fma(g, u[i], rj);
       }
       r[j] = rj;
     }
@@ -128,25 +128,17 @@ struct SweepA {
     prefetch_step(s);
     step.k = row.k(s);
     if (CHANNEL) times(k_buf, step.k, c, K), step.k = k_buf;
-    vf e[MOST];
+    vf e[MOST];  // the error, without beta the value
+    block.load_row(e, (DELTA ? x.error + row.step(s) * V : row.v(s)) + block.start);
     const float beta = DELTA ? row.beta(s) : 1.0f;
-    if (DELTA) {
-      block.load_row(e, x.error + row.step(s) * V + block.start);
-      for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
-    } else {
-      block.load_row(step.u, row.v(s) + block.start);
-    }
+    for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
     step.out = out;
     pass();
 
-    float own = 0.0f;  // over the product of gates
-    if (gated) {
-      if (!CHANNEL) add_term(step.u, step.du);
-      if (out) own = add_output();
-    }
-    vf along_e{};
+    vf along_e{}, along_u{};
     const float inverse = gated ? 1.0f / product : 1.0f;
     for (int i = 0; i < nv; ++i) {
+      if (gated && out) along_u = fma(step.d_o[i], step.u[i], along_u);
       const vf du = product * step.du[i];
       if (DELTA) along_e = fma(du, e[i], along_e);
       step.du[i] = beta * du;  // dv
@@ -157,18 +149,29 @@ struct SweepA {
       float* dbeta = x.dbeta + row.step(s);
       *dbeta = (first_block ? 0.0f : *dbeta) + sum(along_e);
     }
+    const float own = gated && out ? sum(along_u) : 0.0f;
+    if (gated && out) segment.own[t - segment.start] += product * own;
     float* dk = x.dk + row.step(s) * K;
+    vf along_k{};
     for (int64_t j = 0; j < K; j += LANES) {
-      const vf gates = CHANNEL ? load(c + j) : splat(product);
       vf d = sums(r + j);
       if (CHANNEL) {
-        float* terms = segment.terms + (t - segment.start) * K + j;
-        store_first(terms, load_first(terms, K - j) - load(k_buf + j) * d, K - j);
+        float* to = segment.terms + (t - segment.start) * K + j;
+        vf term = -load(k_buf + j) * d;
+        if (!first_block) term += load_first(to, K - j);
+        store_first(to, term, K - j);
+      } else if (gated) {
+        along_k = fma(load_first(step.k + j, K - j), d, along_k);
       }
       if (gated && out) d = fma(load_first(step.q + j, K - j), splat(own), d);
-      d *= gates;
+      d *= CHANNEL ? load(c + j) : splat(product);
       if (!first_block) d += load_first(dk + j, K - j);
       store_first(dk + j, d, K - j);
+    }
+    if (gated && !CHANNEL) {  // <k u^T, a_{t+1} dX_{t+1}>
+      const float term = product * sum(along_k);
+      segment.terms[t - segment.start] -= term;
+      segment.noise[t - segment.start] += term < 0 ? -term : term;
     }
     step.k_next = row.k(s);
   }
@@ -183,28 +186,6 @@ struct SweepA {
       else
         with_width(block.width(i), PassA<DELTA, true, false>{part, K, step, r, i});
     }
-  }
-
-  // What the gate's running sum gets from behind: <k u^T, a_{t+1} dX_{t+1}>.
-  INLINE inline void add_term(const vf* u, const vf* du) {
-    vf along{};
-    for (int i = 0; i < block.vectors(); ++i) along = fma(u[i], du[i], along);
-    const float term = product * sum(along);
-    segment.terms[t - segment.start] -= term;
-    segment.noise[t - segment.start] += term < 0 ? -term : term;
-  }
-
-  // The output's own part of du, which the pass has left out; gives <do, u>.
-  INLINE inline float add_output() {
-    const vf between = splat(dot(step.q, step.k, K));
-    vf along{};
-    for (int i = 0; i < block.vectors(); ++i) {
-      along = fma(step.d_o[i], step.u[i], along);
-      step.du[i] = fma(between, step.d_o[i], step.du[i]);
-    }
-    const float own = sum(along);
-    segment.own[t - segment.start] += product * own;
-    return own;
   }
 
   // The gate of token u, between its first step and the last of the token before it.

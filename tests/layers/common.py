@@ -25,7 +25,8 @@ from statetrack.layers import (
     SLSTMConfig,
     SLSTMState,
 )
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 
 HIDDEN = 12
 

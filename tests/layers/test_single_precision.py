@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from statetrack.testing.inputs import draw
 from tests.layers.common import LAYERS, inputs, make_layer, make_state
-from tests.ops.common import assert_close, draw
+from tests.ops.common import assert_close
 
 
 @pytest.mark.parametrize("lengths", [None, (40, 1, 17)], ids=["whole", "masked"])

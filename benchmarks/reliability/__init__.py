@@ -1,0 +1,1 @@
+"""How the package behaves at the ends of what it accepts."""

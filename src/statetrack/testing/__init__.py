@@ -1,0 +1,1 @@
+"""Checks for ops and layers, ours and yours."""
