@@ -6,11 +6,14 @@
 // along K, so little is summed across lanes, and each sweep holds one state in the cache.
 //
 // The gradient of log a_t is a running sum, for X_t = a_t S_{t-1} and dX_t = dL/dX_t:
-//     <dX_t, X_t> = <dX_{t+1}, X_{t+1}> + <do_t, o_t> - sum over the token's steps of <dv, v>
-// (channel by channel: + q dq - k dk). Dividing by a_t would lose everything for small a_t, and long
-// sums lose digits: so <dX_t, S_{t-1}>, the gradient of a_t, is formed directly for small gates and
-// for all of some tokens, from which the sums start anew. For that A keeps dX until B has S. Long
-// sequences are cut into segments, from whose first states (kept in one extra pass) S is regenerated.
+//     <dX_t, X_t> = <dX_{t+1}, X_{t+1}> + <q_t do_t^T - k_t dv_t^T, X_t> - <k_t u_t^T, a_{t+1} dX_{t+1}>
+// (channel by channel if there is a gate for each). What a token reads of its own writing is in neither
+// term, so both are as small as the gates they pass through, and so are their rounding errors. Only
+// within a token of several steps such parts remain, and cancel.
+// For small gates the sum still loses digits: after division by a_t, and in tokens of several steps.
+// There <dX_t, S_{t-1}>, the gradient of a_t, is formed directly, from dX that A keeps until B has S;
+// and for all gates of every 256th token, so that errors do not stay in the sums. Long sequences are
+// cut into segments, from whose first states (kept in one extra pass) S is regenerated.
 #pragma once
 
 #include "pointwise.h"
@@ -22,15 +25,19 @@ constexpr int64_t SEGMENT = 4096, SHORTEST_SEGMENT = 256;  // tokens
 constexpr int64_t MILESTONE = 256;                         // tokens from one new start to the next
 constexpr int64_t MOST_KEPT = int64_t(1) << 20;  // floats of dX for small gates, if it can be
 
-// Gates whose gradients are lost in the errors of a running sum. That of log a is a times that of a:
-// it suffers less, and of a gate next to nothing it is nothing to whatever it is added to.
-struct SmallGates {
-  float size, least;
+struct Sum {
+  double value, noise;  // squared
+};
 
-  explicit SmallGates(bool log_gate)
-      : size(log_gate ? 0x1p-9f : 0x1p-6f), least(log_gate ? 0x1p-16f : -1.0f) {}
-  bool operator()(float a) const { return -size < a && a < size && a > least; }
-  vi operator()(vf a) const { return (a > splat(-size)) & (a < splat(size)) & (a > splat(least)); }
+// Gates whose gradients are lost in the errors of a running sum. The gradient of log a needs no
+// division by a, and is 0 where a is.
+struct SmallGates {
+  bool log_gate;
+  float size;
+
+  explicit SmallGates(const Recurrence& x)
+      : log_gate(x.log_gate), size(x.factors > 1 ? 0x1p-4f : log_gate ? 0.0f : 0x1p-6f) {}
+  bool operator()(float a) const { return -size < a && a < size && !(log_gate && a == 0); }
 };
 
 // One sequence and head: its scratch memory and what happens between the sweeps.
@@ -42,17 +49,19 @@ struct BackwardHead {
   Blocks<STEP_PART> v_blocks{K, V};
   Blocks<PAIR_PART> k_blocks{V, K};
   bool gated = x.gate.data;
-  SmallGates is_small{x.log_gate != 0};
+  SmallGates is_small{x};
   int64_t state = V * padded(K), gradient = K * padded(V);
   int64_t per_gate = CHANNEL ? padded(V) : gradient;  // floats of dX that a gate stands for
   int64_t most_small = 0;                             // of a segment's gates
   int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
-  int64_t gates = gated ? length * channels : 0;
-  int64_t direct_gates = gated ? most_small + divide_up(length, MILESTONE) * channels : 0;
+  int64_t tokens = gated ? padded(length) : 0, gates = tokens * channels;
+  // With one key channel a state is short, and beta 1 erases it: then gradients are exactly 0.
+  int64_t milestone = K == 1 ? 1 : MILESTONE;
+  int64_t direct_gates = gated ? most_small + divide_up(length, milestone) * channels : 0;
   int64_t indices = direct_gates ? length + 1 + direct_gates + 1 : 0;
   int64_t buf_size = (3 + LANES) * padded(K) + 2 * padded(V);
   Scratch scratch{state + 2 * gradient + buf_size + segments * state + direct_gates * per_gate +
-                  padded(gates) + 2 * (indices + (gated ? channels : 0))};
+                  gates + 6 * tokens + padded(channels) + 2 * indices};
   float* S = scratch.get();  // blocks along K
   float* G = S + state;      // blocks along V
   float* G_end = G + gradient;
@@ -60,10 +69,13 @@ struct BackwardHead {
   float* checkpoints = buf + buf_size;  // S where segments start
   float* dX = checkpoints + segments * state;
   float* terms = dX + direct_gates * per_gate;
-  double* totals = reinterpret_cast<double*>(terms + padded(gates));
-  int64_t* direct = reinterpret_cast<int64_t*>(totals + channels);
+  float* noise = terms + gates;
+  float* own = noise + tokens;
+  float* totals = own + tokens;
+  Sum* from_end = reinterpret_cast<Sum*>(totals + padded(channels));
+  int64_t* direct = reinterpret_cast<int64_t*>(from_end + tokens);
   int64_t* channel = direct + length + 1;
-  Segment segment{row, 0, 0, terms, direct_gates ? direct : nullptr, channel, dX};
+  Segment segment{row, 0, 0, terms, noise, own, direct_gates ? direct : nullptr, channel, dX};
 
   BackwardHead(const Recurrence& x, int64_t sequence, int64_t head) : row(x, sequence, head) {
     load_state(checkpoints);
@@ -85,18 +97,20 @@ struct BackwardHead {
         for (int64_t j = 0; j < channels; ++j) channel[used] = j, used += is_direct(t, j);
       direct[t - segment.start + 1] = used;
     }
-    for (int64_t j = 0; j < gates; ++j) terms[j] = 0;
-    std::memcpy(G_end, G, gradient * 4);
+    for (float* p = CHANNEL ? own : terms; p < own + tokens; ++p) *p = 0;
+    if (!CHANNEL) std::memcpy(G_end, G, gradient * 4);
   }
   void after_sweeps() {
-    if (gated) write_dgate();
+    if (!gated) return;
+    CHANNEL ? write_dgates() : write_dgate();
   }
 
   // Whether a gate's gradient is formed directly.
   bool is_direct(int64_t t, int64_t j) const {
-    return is_milestone(t) || is_small(row.gate(t)[j]);
+    return (is_milestone(t) || is_small(row.gate(t)[j])) && !begins_empty(t);
   }
-  static bool is_milestone(int64_t t) { return t % MILESTONE == MILESTONE - 1; }
+  bool is_milestone(int64_t t) const { return (t & (milestone - 1)) == 0; }  // a power of 2
+  bool begins_empty(int64_t t) const { return t == 0 && !x.initial; }  // no state to be gated
 
   // In tokens: so long that what is kept for small gates, at most `most_small`, is not too much.
   int64_t segment_length() {
@@ -107,16 +121,11 @@ struct BackwardHead {
   }
   int64_t count_small(int64_t tokens) {
     most_small = 0;
+    if (is_small.size == 0) return 0;
     for (int64_t start = 0; start < row.tokens; start += tokens) {
       int64_t count = 0;
-      vi counts{};  // lane by lane: a comparison that holds is -1
-      for (int64_t t = start; t < row.tokens && t < start + tokens; ++t) {
-        const float* a = row.gate(t);
-        int64_t j = 0;
-        for (; j + LANES <= channels; j += LANES) counts -= is_small(load(a + j));
-        for (; j < channels; ++j) count += is_small(a[j]);
-      }
-      for (int i = 0; i < LANES; ++i) count += counts[i];
+      for (int64_t t = start; t < row.tokens && t < start + tokens; ++t)
+        for (int64_t j = 0; j < channels; ++j) count += is_small(row.gate(t)[j]);
       if (count > most_small) most_small = count;
     }
     return most_small;
@@ -162,36 +171,68 @@ struct BackwardHead {
     });
   }
 
-  // totals += <G, S> at the segment's end, for all channels together or one by one.
-  void add_product() {
+  // <G, S> at the segment's end.
+  double product_at_end() const {
+    double total = 0;
+    if (segment.end == row.tokens && !x.d_final) return total;
     each(v_blocks, [&](const auto& v) {
       each(k_blocks, [&](const auto& k) {
         for (int64_t j = 0; j < k.count(); ++j)
           for (int64_t m = 0; m < v.count(); ++m)
-            totals[CHANNEL ? k.start + j : 0] +=
-                double(G_end[v.start * K + v.element(k.start + j, m)]) *
-                S[k.start * V + k.element(v.start + m, j)];
+            total += double(G_end[v.start * K + v.element(k.start + j, m)]) *
+                     S[k.start * V + k.element(v.start + m, j)];
       });
     });
+    return total;
   }
 
-  // The running sums over a segment, from <a dX, S> at its end.
-  void write_dgate() {
-    for (int64_t g = 0; g < channels; ++g) totals[g] = 0;
-    if (segment.end < row.tokens || x.d_final) add_product();
-    for (int64_t t = segment.end - 1; t >= segment.start; --t) {
+  // The running sums of a gate for each channel, from the segment's start, of which all are known.
+  void write_dgates() {
+    const vf zero{};
+    for (int64_t t = segment.start; t < segment.end; ++t) {
       const float* a = row.gate(t);
-      const float* term = terms + (t - segment.start) * channels;
-      float* out = x.dgate + row.token(t) * channels;
-      for (int64_t g = 0; g < channels; ++g) {
-        const bool direct = is_direct(t, g);
-        totals[g] = direct ? double(a[g]) * out[g] : totals[g] + term[g];
-        if (x.log_gate)
-          out[g] = static_cast<float>(totals[g]);
-        else if (!direct)
-          out[g] = static_cast<float>(totals[g] / a[g]);
+      const float* term = terms + (t - segment.start) * K;
+      float* out = x.dgate + row.token(t) * K;
+      if (begins_empty(t))
+        for (int64_t j = 0; j < K; ++j) totals[j] = 0;
+      segment.each_direct(t, [&](int64_t j, float* dX) { totals[j] = a[j] * out[j], *dX = out[j]; });
+      for (int64_t j = 0; j < K; j += LANES) {
+        const vf gate = load_filled(a + j, K - j, 1.0f), total = load(totals + j);
+        const vf along = gate == zero ? zero : total;
+        store(totals + j, along - load_first(term + j, K - j));
+        store_first(out + j, x.log_gate ? along : along / gate, K - j);
       }
+      if (x.log_gate) continue;
+      if (begins_empty(t))
+        for (int64_t j = 0; j < K; ++j) out[j] = 0;
+      segment.each_direct(t, [&](int64_t j, const float* dX) { out[j] = *dX; });
     }
+  }
+
+  // Those of one gate for all channels: a sum from the segment's end and one from its start, each
+  // anew where <a dX, S> is known, of which every token takes the one with less noise.
+  void write_dgate() {
+    const int64_t tokens = segment.end - segment.start;
+    float* out = x.dgate + row.token(segment.start);
+    Sum sum{product_at_end(), 0};
+    for (int64_t i = tokens - 1; i >= 0; --i) {
+      const float a = *row.gate(segment.start + i);
+      const bool direct = segment.has_direct(segment.start + i);
+      if (direct || a == 0 || begins_empty(segment.start + i))
+        sum = {direct ? double(a) * out[i * x.H] : 0.0, 0};
+      else
+        sum = {sum.value + terms[i], sum.noise + double(noise[i]) * noise[i]};
+      from_end[i] = sum;
+    }
+    for (int64_t i = 0; i < tokens; ++i) {  // the first one is known
+      if (i == 0 || from_end[i].noise <= sum.noise) sum = from_end[i];
+      if (x.log_gate || !segment.has_direct(segment.start + i))
+        out[i * x.H] = gradient_of_gate(sum.value, *row.gate(segment.start + i));
+      sum = {sum.value - terms[i], sum.noise + double(noise[i]) * noise[i]};
+    }
+  }
+  float gradient_of_gate(double along, float a) const {
+    return static_cast<float>(x.log_gate || along == 0 ? along : along / a);
   }
 };
 

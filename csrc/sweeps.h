@@ -9,7 +9,9 @@ namespace {
 struct Segment {
   const Row& row;
   int64_t start, end;   // tokens
-  float* terms;         // [tokens][gate_channels]: what each token adds to the gates' running sums
+  float* terms;   // [tokens][gate_channels]: what each token adds to the gates' running sums
+  float* noise;   // [tokens]: how large the parts of that are; for one gate a token
+  float* own;     // [tokens]: scale <do, u>, by which a token's output reads what it has written
   const int64_t* direct;   // [tokens + 1]: where a token's gates whose gradients are formed directly
                            // begin in what follows; null if there are no gates
   const int64_t* channel;  // of each such gate
@@ -34,7 +36,8 @@ struct StepA {
   vf dv_next[MOST], d_o[MOST], u[MOST], du[MOST];
 };
 
-template <bool DELTA, bool OUT>
+// With a gate, r is read before the token's output adds q do^T to G: see recurrence_backward.h.
+template <bool DELTA, bool OUT, bool GATED>
 struct PassA {
   float* G;
   int64_t K;
@@ -58,10 +61,11 @@ struct PassA {
       for (int i = 0; i < NV; ++i) {
         vf g = load(G_j + i * LANES);
         if (DELTA) g -= nj * dv_next[i];
+        if (GATED) rj = fma(g, u[i], rj);
         if (OUT) g = fma(qj, d_o[i], g);
         if (DELTA || OUT) store(G_j + i * LANES, g);
         du[i] = fma(kj, g, du[i]);
-        rj = fma(g, u[i], rj);
+        if (!GATED) rj = fma(g, u[i], rj);
       }
       r[j] = rj;
     }
@@ -124,25 +128,20 @@ struct SweepA {
     prefetch_step(s);
     step.k = row.k(s);
     if (CHANNEL) times(k_buf, step.k, c, K), step.k = k_buf;
-    vf e[MOST], v[MOST];
+    vf e[MOST];  // the error, without beta the value
+    block.load_row(e, (DELTA ? x.error + row.step(s) * V : row.v(s)) + block.start);
     const float beta = DELTA ? row.beta(s) : 1.0f;
-    if (DELTA) {
-      block.load_row(e, x.error + row.step(s) * V + block.start);
-      for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
-    }
-    if (!DELTA || gated) block.load_row(v, row.v(s) + block.start);
-    if (!DELTA)
-      for (int i = 0; i < nv; ++i) step.u[i] = v[i];
+    for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
     step.out = out;
     pass();
 
-    vf along_v{}, along_e{};
+    vf along_e{}, along_u{};
     const float inverse = gated ? 1.0f / product : 1.0f;
     for (int i = 0; i < nv; ++i) {
+      if (gated && out) along_u = fma(step.d_o[i], step.u[i], along_u);
       const vf du = product * step.du[i];
       if (DELTA) along_e = fma(du, e[i], along_e);
       step.du[i] = beta * du;  // dv
-      if (gated && !CHANNEL) along_v = fma(step.du[i], v[i], along_v);
       step.dv_next[i] = inverse * step.du[i];
     }
     block.store_row(x.dv + row.step(s) * V + block.start, step.du);
@@ -150,12 +149,29 @@ struct SweepA {
       float* dbeta = x.dbeta + row.step(s);
       *dbeta = (first_block ? 0.0f : *dbeta) + sum(along_e);
     }
-    if (gated && !CHANNEL) segment.terms[t - segment.start] -= sum(along_v);
+    const float own = gated && out ? sum(along_u) : 0.0f;
+    if (gated && out) segment.own[t - segment.start] += product * own;
     float* dk = x.dk + row.step(s) * K;
+    vf along_k{};
     for (int64_t j = 0; j < K; j += LANES) {
-      vf d = sums(r + j) * (CHANNEL ? load(c + j) : splat(product));
+      vf d = sums(r + j);
+      if (CHANNEL) {
+        float* to = segment.terms + (t - segment.start) * K + j;
+        vf term = -load(k_buf + j) * d;
+        if (!first_block) term += load_first(to, K - j);
+        store_first(to, term, K - j);
+      } else if (gated) {
+        along_k = fma(load_first(step.k + j, K - j), d, along_k);
+      }
+      if (gated && out) d = fma(load_first(step.q + j, K - j), splat(own), d);
+      d *= CHANNEL ? load(c + j) : splat(product);
       if (!first_block) d += load_first(dk + j, K - j);
       store_first(dk + j, d, K - j);
+    }
+    if (gated && !CHANNEL) {  // <k u^T, a_{t+1} dX_{t+1}>
+      const float term = product * sum(along_k);
+      segment.terms[t - segment.start] -= term;
+      segment.noise[t - segment.start] += term < 0 ? -term : term;
     }
     step.k_next = row.k(s);
   }
@@ -163,10 +179,12 @@ struct SweepA {
   INLINE inline void pass() {
     for (int i = 0; i < block.vectors(); i += block.part) {
       float* part = G + block.at(0, i);
-      if (step.out)
-        with_width(block.width(i), PassA<DELTA, true>{part, K, step, r, i});
+      if (!step.out)
+        with_width(block.width(i), PassA<DELTA, false, false>{part, K, step, r, i});
+      else if (gated)
+        with_width(block.width(i), PassA<DELTA, true, true>{part, K, step, r, i});
       else
-        with_width(block.width(i), PassA<DELTA, false>{part, K, step, r, i});
+        with_width(block.width(i), PassA<DELTA, true, false>{part, K, step, r, i});
     }
   }
 
@@ -211,7 +229,7 @@ struct SweepA {
     const int64_t ahead = s - AHEAD;
     prefetch(row.k(ahead), K);
     if (DELTA) prefetch(x.error + row.step(ahead) * V + block.start, block.count());
-    if (!DELTA || gated) prefetch(row.v(ahead) + block.start, block.count());
+    if (!DELTA) prefetch(row.v(ahead) + block.start, block.count());
     prefetch_write(x.dk + row.step(ahead) * K, K);
     prefetch_write(x.dv + row.step(ahead) * V + block.start, block.count());
     if (n > 1 && ahead % n) return;
@@ -228,7 +246,8 @@ struct PairB {
   vf k[2][MOST], dk[2][MOST], dq[2][MOST];
 };
 
-template <bool DELTA, bool OUT1, bool OUT2>
+// With a gate, dq is what the output reads of the state before its own token's last step.
+template <bool DELTA, bool OUT1, bool OUT2, bool GATED>
 struct PassB {
   float* S;
   int64_t V;
@@ -249,9 +268,13 @@ struct PassB {
         const vf d = splat(dv1[m]);
         for (int i = 0; i < NV; ++i) dk1[i] = fma(d, s[i], dk1[i]);
       }
+      if (OUT1 && GATED) {
+        const vf d = splat(do1[m]);
+        for (int i = 0; i < NV; ++i) dq1[i] = fma(d, s[i], dq1[i]);
+      }
       const vf u1m = splat(u1[m]);
       for (int i = 0; i < NV; ++i) s[i] = fma(u1m, k1[i], s[i]);
-      if (OUT1) {
+      if (OUT1 && !GATED) {
         const vf d = splat(do1[m]);
         for (int i = 0; i < NV; ++i) dq1[i] = fma(d, s[i], dq1[i]);
       }
@@ -259,12 +282,16 @@ struct PassB {
         const vf d = splat(dv2[m]);
         for (int i = 0; i < NV; ++i) dk2[i] = fma(d, s[i], dk2[i]);
       }
+      if (OUT2 && GATED) {
+        const vf d = splat(do2[m]);
+        for (int i = 0; i < NV; ++i) dq2[i] = fma(d, s[i], dq2[i]);
+      }
       const vf u2m = splat(u2[m]);
       for (int i = 0; i < NV; ++i) {
         s[i] = fma(u2m, k2[i], s[i]);
         store(S_m + i * LANES, s[i]);
       }
-      if (OUT2) {
+      if (OUT2 && !GATED) {
         const vf d = splat(do2[m]);
         for (int i = 0; i < NV; ++i) dq2[i] = fma(d, s[i], dq2[i]);
       }
@@ -363,50 +390,68 @@ struct SweepB {
     return to;
   }
 
-  INLINE inline void pass() {
+  INLINE inline void pass() { gated ? pass_with<true>() : pass_with<false>(); }
+
+  template <bool GATED>
+  INLINE inline void pass_with() {
     for (int i = 0; i < block.vectors(); i += block.part) {
       float* part = S + block.at(0, i);
       const int width = block.width(i);
       constexpr bool reads = DELTA && GRAD;
       if (pair.out[0] && pair.out[1])
-        with_width(width, PassB<reads, true, true>{part, V, pair, i});
+        with_width(width, PassB<reads, true, true, GATED>{part, V, pair, i});
       else if (pair.out[0])
-        with_width(width, PassB<reads, true, false>{part, V, pair, i});
+        with_width(width, PassB<reads, true, false, GATED>{part, V, pair, i});
       else if (pair.out[1])
-        with_width(width, PassB<reads, false, true>{part, V, pair, i});
+        with_width(width, PassB<reads, false, true, GATED>{part, V, pair, i});
       else
-        with_width(width, PassB<reads, false, false>{part, V, pair, i});
+        with_width(width, PassB<reads, false, false, false>{part, V, pair, i});
     }
   }
 
   INLINE inline void gradients(int64_t s, int64_t t, int m, const vf* product) {
     const int nv = block.vectors();
+    const bool out = pair.out[m];
+    const int64_t place = t - segment.start;
+    vf along{};  // what the gate's running sum gets: <X, q do^T - k dv^T>
     if (DELTA) {
-      float* out = x.dk + row.step(s) * K + block.start;
+      float* to = x.dk + row.step(s) * K + block.start;
       vf dk[MOST];
-      block.load_row(dk, out);
-      for (int i = 0; i < nv; ++i) dk[i] -= product ? product[i] * pair.dk[m][i] : pair.dk[m][i];
-      block.store_row(out, dk);
+      block.load_row(dk, to);
+      for (int i = 0; i < nv; ++i) {
+        const vf read = product ? product[i] * pair.dk[m][i] : pair.dk[m][i];
+        if (gated) along -= pair.k[m][i] * read;
+        dk[i] -= read;
+      }
+      block.store_row(to, dk);
     }
-    if (!pair.out[m]) return;
-    vf* dq = pair.dq[m];
-    const float scale = static_cast<float>(x.scale);
-    for (int i = 0; i < nv; ++i) dq[i] *= product ? scale * product[i] : splat(scale);
-    block.store_row(x.dq + row.token(t) * K + block.start, dq);
-    if (!x.gate.data) return;
-    vf q[MOST];
-    block.load_row(q, row.q(t) + block.start);
-    if (!CHANNEL) {
-      vf along{};
-      for (int i = 0; i < nv; ++i) along = fma(q[i], dq[i], along);
-      segment.terms[t - segment.start] += sum(along);
-      return;
+    if (out) {
+      vf* dq = pair.dq[m];
+      const float scale = static_cast<float>(x.scale);
+      for (int i = 0; i < nv; ++i) dq[i] *= product ? scale * product[i] : splat(scale);
+      if (gated) {
+        vf q[MOST];
+        block.load_row(q, row.q(t) + block.start);
+        const vf own = splat(segment.own[place]);
+        for (int i = 0; i < nv; ++i) {
+          q[i] *= dq[i];
+          if (!CHANNEL) along += q[i];
+          dq[i] = fma(own, CHANNEL ? product[i] * pair.k[m][i] : pair.k[m][i], dq[i]);
+        }
+        if (CHANNEL) {
+          float* terms = segment.terms + place * K + block.start;
+          vf before[MOST];
+          block.load_row(before, terms);
+          for (int i = 0; i < nv; ++i) q[i] += before[i];
+          block.store_row(terms, q);
+        }
+      }
+      block.store_row(x.dq + row.token(t) * K + block.start, dq);
     }
-    vf k[MOST], dk[MOST];
-    block.load_row(k, row.k(s) + block.start);
-    block.load_row(dk, x.dk + row.step(s) * K + block.start);
-    for (int i = 0; i < nv; ++i) q[i] = q[i] * dq[i] - k[i] * dk[i];
-    block.store_row(segment.terms + (t - segment.start) * K + block.start, q);
+    if (!gated || CHANNEL || !(DELTA || out)) return;
+    const float term = sum(along);
+    segment.terms[place] += term;
+    segment.noise[place] += term < 0 ? -term : term;
   }
 
   // The gate of token t into the products; whether one of them is out of range now.

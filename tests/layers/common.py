@@ -8,7 +8,8 @@ from torch import Tensor
 
 from statetrack.layers import MIXERS, AttentionState, Mixer, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE as HIDDEN
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 
 LAYERS = [
     pytest.param(variant, id=variant.description)

@@ -12,6 +12,7 @@ from torch import Tensor
 from statetrack.errors import UserError
 from statetrack.layers import Attention, AttentionConfig, AttentionState
 from statetrack.layers.attention import rotate
+from statetrack.testing.inputs import draw
 from tests.layers.common import (
     HIDDEN,
     assert_same_state,
@@ -20,7 +21,7 @@ from tests.layers.common import (
     row,
     step_through,
 )
-from tests.ops.common import assert_close, draw
+from tests.ops.common import assert_close
 
 
 def turned(x: Tensor, t: int, base: float | None) -> Tensor:

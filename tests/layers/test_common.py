@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from statetrack.errors import UserError
 from statetrack.layers.common import HeadNorm, HeadwiseLinear, small_init_
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 
 
 @pytest.mark.parametrize(("features", "blocks"), [(12, 3), (12, 12), (12, 1), (8, 2)])

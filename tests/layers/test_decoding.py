@@ -21,8 +21,9 @@ from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, GatedDeltaNetCon
 from statetrack.layers.base import register
 from statetrack.ops import native
 from statetrack.ops.program import Program
+from statetrack.testing.inputs import draw
 from tests.layers.common import HIDDEN, LAYERS, make_layer, make_state
-from tests.ops.common import assert_close, draw
+from tests.ops.common import assert_close
 from tests.ops.pointwise import needs_native
 
 pytestmark = [needs_native, pytest.mark.native]

@@ -14,9 +14,10 @@ from statetrack.layers import (
     DeltaProductConfig,
     HouseholderProduct,
 )
+from statetrack.testing.inputs import draw, spread, unit, with_exact
 from tests.layers import references
 from tests.layers.common import assert_same_state, inputs, make_layer
-from tests.ops.common import assert_close, draw, spread, unit, with_exact
+from tests.ops.common import assert_close
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import torch
 from statetrack.errors import UserError
 from statetrack.layers import FullMatrix, FullMatrixConfig, FullMatrixState
 from statetrack.layers.full_matrix import products_blocked, products_naive
+from statetrack.testing.inputs import draw
 from tests.layers.common import HIDDEN, inputs, make_layer
-from tests.ops.common import assert_close, draw
+from tests.ops.common import assert_close
 
 ONE_HOT = torch.eye(HIDDEN).double()
 

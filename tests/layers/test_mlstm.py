@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from statetrack.errors import UserError
 from statetrack.layers import MLSTM, MLSTMConfig, MLSTMState
 from statetrack.models import ModelConfig, SequenceModel
+from statetrack.testing.inputs import draw
 from tests.layers.common import (
     HIDDEN,
     inputs,
@@ -20,7 +21,7 @@ from tests.layers.common import (
     step_through,
 )
 from tests.layers.references import causal_conv
-from tests.ops.common import assert_close, draw
+from tests.ops.common import assert_close
 
 SWITCH = pytest.mark.parametrize("switch", [False, True], ids=["[0,1]", "[-1,1]"])
 

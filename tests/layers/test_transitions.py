@@ -14,9 +14,10 @@ from statetrack.layers import (
     MambaConfig,
     Transition,
 )
+from statetrack.testing.inputs import draw, spread, unit
 from tests.layers.common import LINEAR, inputs, linear_state, make_layer, make_state
 from tests.layers.references import delta_net_parts, mamba_parts
-from tests.ops.common import assert_close, draw, spread, unit
+from tests.ops.common import assert_close
 
 T = 6
 

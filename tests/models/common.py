@@ -14,8 +14,9 @@ from statetrack.layers import (
     MambaConfig,
 )
 from statetrack.models import ModelConfig, SequenceModel
+from statetrack.testing.inputs import draw
 from tests.layers.common import tidy
-from tests.ops.common import assert_close, draw
+from tests.ops.common import assert_close
 
 VOCAB = 5
 DELTA = DeltaNetConfig(allow_neg_eigval=True, num_heads=2)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from statetrack.ops import native
-from tests.ops.common import Tensors, assert_all_close, draw
+from statetrack.testing.inputs import Tensors, draw
+from tests.ops.common import assert_all_close
 
 needs_native = pytest.mark.skipif(
     native.WHY_MISSING is not None, reason=f"no native library: {native.WHY_MISSING}"

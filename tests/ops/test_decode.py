@@ -15,12 +15,12 @@ from statetrack.ops import (
     gated_linear_attention_step,
     native,
 )
-from tests.ops.common import (
-    assert_close,
+from statetrack.testing.inputs import (
     delta_product_inputs,
     delta_rule_inputs,
     linear_attention_inputs,
 )
+from tests.ops.common import assert_close
 
 pytestmark = pytest.mark.native
 

@@ -7,14 +7,8 @@ import torch
 
 from statetrack.ops import delta_rule
 from statetrack.ops.delta_rule import chunk
-from tests.ops.common import (
-    assert_all_close,
-    assert_close,
-    delta_rule_inputs,
-    draw,
-    run,
-    unit,
-)
+from statetrack.testing.inputs import delta_rule_inputs, draw, unit
+from tests.ops.common import assert_all_close, assert_close, run
 
 SHAPES = [
     pytest.param((B, T, H, K, V), id=f"B{B}-T{T}-H{H}-K{K}-V{V}")

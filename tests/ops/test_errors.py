@@ -7,7 +7,7 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.ops import delta_rule, selective_scan
-from tests.ops.common import delta_rule_inputs, selective_scan_inputs
+from statetrack.testing.inputs import delta_rule_inputs, selective_scan_inputs
 
 B, T, H, K, V = 2, 5, 3, 4, 7
 D, N = 3, 4

@@ -7,7 +7,8 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.ops.linear_scan import linear_scan
-from tests.ops.common import assert_close, draw, spread, with_exact
+from statetrack.testing.inputs import draw, spread, with_exact
+from tests.ops.common import assert_close
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 15, 16, 17, 100])

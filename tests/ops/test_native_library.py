@@ -12,7 +12,8 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.ops import delta_rule, native
-from tests.ops.common import delta_rule_inputs, run
+from statetrack.testing.inputs import delta_rule_inputs
+from tests.ops.common import run
 
 pytestmark = [
     pytest.mark.native,

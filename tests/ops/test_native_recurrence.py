@@ -11,17 +11,15 @@ from hypothesis import given, settings
 
 from statetrack.errors import UserError
 from statetrack.ops import delta_product, delta_rule, gated_linear_attention, native
-from tests.ops.common import (
+from statetrack.testing.inputs import (
     Tensors,
-    assert_all_close,
-    assert_close,
     delta_product_inputs,
     delta_rule_inputs,
     draw,
     linear_attention_inputs,
-    run,
     unit,
 )
+from tests.ops.common import assert_all_close, assert_close, run
 from tests.ops.pointwise import poisoned
 
 pytestmark = [

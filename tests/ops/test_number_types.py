@@ -6,14 +6,8 @@ import pytest
 import torch
 
 from statetrack.ops import delta_rule, selective_scan
-from tests.ops.common import (
-    Tensors,
-    assert_all_close,
-    assert_close,
-    delta_rule_inputs,
-    run,
-    selective_scan_inputs,
-)
+from statetrack.testing.inputs import Tensors, delta_rule_inputs, selective_scan_inputs
+from tests.ops.common import assert_all_close, assert_close, run
 
 CASES = [
     pytest.param(delta_rule, delta_rule_inputs(2, 100, 2, 5, 3), {}, id="delta_rule"),

@@ -8,14 +8,8 @@ import pytest
 import torch
 
 from statetrack.ops import delta_rule, selective_scan
-from tests.ops.common import (
-    Tensors,
-    assert_all_close,
-    delta_rule_inputs,
-    draw,
-    run,
-    selective_scan_inputs,
-)
+from statetrack.testing.inputs import Tensors, delta_rule_inputs, draw, selective_scan_inputs
+from tests.ops.common import assert_all_close, run
 
 BOUNDS = [
     pytest.param([0, 9], id="one"),

@@ -7,13 +7,8 @@ import torch
 
 from statetrack.ops import selective_scan
 from statetrack.ops.selective_scan import blocked, transition
-from tests.ops.common import (
-    Tensors,
-    assert_all_close,
-    assert_close,
-    run,
-    selective_scan_inputs,
-)
+from statetrack.testing.inputs import Tensors, selective_scan_inputs
+from tests.ops.common import assert_all_close, assert_close, run
 
 SHAPES = [
     pytest.param((B, T, D, N), id=f"B{B}-T{T}-D{D}-N{N}")

@@ -11,15 +11,8 @@ from statetrack.errors import UserError
 from statetrack.ops import native, selective_scan, selective_scan_step
 from statetrack.ops.selective_scan import native as native_scan
 from statetrack.ops.selective_scan import transition
-from tests.ops.common import (
-    Tensors,
-    assert_all_close,
-    assert_close,
-    draw,
-    run,
-    selective_scan_inputs,
-    spread,
-)
+from statetrack.testing.inputs import Tensors, draw, selective_scan_inputs, spread
+from tests.ops.common import assert_all_close, assert_close, run
 from tests.ops.pointwise import poisoned
 
 pytestmark = [

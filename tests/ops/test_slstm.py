@@ -13,7 +13,8 @@ from torch import Tensor
 from statetrack.errors import UserError
 from statetrack.ops import SLSTMMemory, native, slstm
 from statetrack.ops.slstm import native as native_slstm
-from tests.ops.common import Tensors, assert_all_close, assert_close, draw
+from statetrack.testing.inputs import Tensors, draw
+from tests.ops.common import assert_all_close, assert_close
 from tests.ops.pointwise import (
     assert_compiles,
     assert_native_is_right,

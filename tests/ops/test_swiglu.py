@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from statetrack.errors import UserError
 from statetrack.ops import native, swiglu
-from tests.ops.common import Tensors, assert_close, draw
+from statetrack.testing.inputs import Tensors, draw
+from tests.ops.common import assert_close
 from tests.ops.pointwise import (
     assert_compiles,
     assert_native_is_right,

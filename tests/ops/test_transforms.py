@@ -23,7 +23,7 @@ from statetrack.ops import (
     swiglu,
 )
 from statetrack.ops.linear_scan import linear_scan
-from tests.ops.common import (
+from statetrack.testing.inputs import (
     delta_product_inputs,
     delta_rule_inputs,
     draw,

@@ -16,10 +16,10 @@ from statetrack.layers import (
     MambaConfig,
 )
 from statetrack.models import ModelConfig, SequenceModel
+from statetrack.testing.inputs import draw, unit
 from statetrack.theory import diagnose
 from statetrack.theory.diagnostics import Kind
 from statetrack.theory.diagnostics.spectrum import Extremes, horizon, overflow
-from tests.ops.common import draw, unit
 from tests.theory.constructed import Constructed, rotation, scalar
 
 BITS = ("0", "1")

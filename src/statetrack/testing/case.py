@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from statetrack.testing.inputs import draw
+
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 """Relative errors that pass, by the number type of the calculation."""
 
@@ -75,16 +77,6 @@ class Case:
                 return distance
         x = self.x(len(theirs[0]), 6, next(layer.parameters()).dtype, seed=13)
         return error(layer(x, actual)[0], layer(x, expected)[0])
-
-
-def draw(seed: int) -> Callable[..., Tensor]:
-    """A function that draws normal tensors: float64, with values that float32 holds too."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).double()
-
-    return normal
 
 
 def error(actual: Tensor, expected: Tensor) -> float:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from statetrack.layers import DeltaProduct, GatedDeltaNet
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer, qwen3_next_mixer
-from tests.ops.common import draw
+from statetrack.testing.inputs import draw
 
 WIDTH, K, V = 10, 3, 4
 

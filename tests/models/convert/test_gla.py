@@ -8,7 +8,7 @@ from torch import Tensor
 
 from statetrack import UserError
 from statetrack.models.convert import convert
-from tests.ops.common import draw
+from statetrack.testing.inputs import draw
 
 VOCABULARY, WIDTH, MLP = 7, 12, 20
 CONFIG = {

@@ -12,7 +12,8 @@ from fla.ops.delta_rule.naive import delta_rule_chunkwise, delta_rule_recurrence
 from torch import Tensor
 
 from statetrack.ops import delta_rule
-from tests.ops.common import Tensors, assert_all_close, delta_rule_inputs, run
+from statetrack.testing.inputs import Tensors, delta_rule_inputs
+from tests.ops.common import assert_all_close, run
 
 Op = Callable[..., tuple[Tensor, Tensor | None]]
 

@@ -12,13 +12,8 @@ from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from torch import Tensor
 
 from statetrack.ops import delta_product, delta_rule
-from tests.ops.common import (
-    Tensors,
-    assert_all_close,
-    delta_product_inputs,
-    delta_rule_inputs,
-    run,
-)
+from statetrack.testing.inputs import Tensors, delta_product_inputs, delta_rule_inputs
+from tests.ops.common import assert_all_close, run
 
 BACKENDS = ["naive", "torch", "native"]
 SHAPES = [(2, 1, 3, 5, 7), (2, 33, 2, 8, 4), (1, 100, 2, 16, 16)]

@@ -13,7 +13,8 @@ from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDel
 
 from statetrack.layers import GatedDeltaNet
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer, qwen3_next_mixer
-from tests.ops.common import Tensors, assert_all_close, assert_close, draw
+from statetrack.testing.inputs import Tensors, draw
+from tests.ops.common import assert_all_close, assert_close
 from tests.peers.common import SINGLE, assert_same_gradients
 
 transformers.logging.set_verbosity_error()  # that there are no GPU kernels

@@ -10,7 +10,8 @@ from statetrack.experiments import presets
 from statetrack.layers import SLSTM
 from statetrack.models import SequenceModel
 from statetrack.models.convert.slstm import xlstm_slstm
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 from tests.peers.hf.xlstm_layers import assert_same_layer
 
 

@@ -12,7 +12,8 @@ from statetrack.models import ModelConfig, SequenceModel
 from statetrack.models.convert.mlstm import xlstm_mlstm
 from statetrack.models.convert.parts import prefixed
 from statetrack.models.convert.slstm import xlstm_slstm
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 
 VOCABULARY, WIDTH, T = 7, 32, 20
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.layers import Mixer
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 
 
 def assert_same_layer(

@@ -1,0 +1,213 @@
+"""Random numerical cases: the native kernels in float32 against the definitions in float64.
+
+    python -m benchmarks.reliability.numerics --cases 2000 --out results/numerics.md
+
+Compares the outputs and the gradients of all inputs, each row relative to its own norm (a row is
+what belongs to one sequence and head, or to one channel: see `cases.py`), and beside it the naive
+loop in float32. A row counts as wrong if its error is above 1e-3 and that of the naive loop is not:
+where both are, float32 cannot represent what the row depends on. Exits with 1 if a row is wrong.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.progress import track
+from torch import Tensor
+
+from benchmarks.processes import machine
+from benchmarks.reliability.cases import Case, draw_case
+from statetrack.files import write_atomic
+from statetrack.ops import native
+from statetrack.terminal import Json, check_json, make_console, write_result
+from statetrack.testing.inputs import Tensors, draw
+
+LIMIT = 1e-3
+SMALLEST = 1e-30  # norms below are left out: float32 has few digits there
+
+
+@dataclass
+class Worst:
+    """The row of one tensor with the largest error in native kernels."""
+
+    op: str
+    tensor: str
+    native: float
+    naive: float  # the error of the naive loop in float32, in the same row
+    rows: int  # compared
+    wrong: int  # rows above the limit that are right in the naive loop
+    seed: int
+    case: str
+
+
+def main(
+    cases: int = 2000,
+    seed: int = 0,
+    out: Path | None = None,
+    json: Json = None,
+) -> None:
+    """Draw, compute, compare.
+
+    Args:
+        cases: how many to draw.
+        seed: of the first case; the others follow.
+        out: a file for the table.
+        json: what --json asks for.
+    """
+    check_json(json)
+    torch.set_num_threads(1)
+    console = make_console(json)
+    worst = search(track(range(seed, seed + cases), "cases", console=console))
+    text = report(worst, cases)
+    console.print(text, markup=False, soft_wrap=True)
+    if out is not None:
+        write_atomic(out, text.encode())
+    write_result(json, {"cases": cases, "seed": seed, "worst": [asdict(w) for w in worst]})
+    if any(w.wrong for w in worst):
+        raise SystemExit(1)
+
+
+def search(seeds: Sequence[int] | Any) -> list[Worst]:
+    """The worst row of every op and tensor over the cases of these seeds."""
+    found: dict[tuple[str, str], Worst] = {}
+    for seed in seeds:
+        for new in compare(draw_case(seed), seed):
+            old = found.setdefault((new.op, new.tensor), new)
+            if old is not new:
+                first = new if _rank(new) > _rank(old) else old
+                first.rows, first.wrong = old.rows + new.rows, old.wrong + new.wrong
+                found[new.op, new.tensor] = first
+    return sorted(found.values(), key=lambda w: (w.op, w.tensor))
+
+
+def _rank(w: Worst) -> tuple[bool, float]:
+    """Wrong rows come before those that the naive loop has wrong too."""
+    return w.native > LIMIT >= w.naive, w.native
+
+
+def compare(case: Case, seed: int) -> Iterator[Worst]:
+    """The worst row of every output and gradient of one case."""
+    levels = native.LEVELS
+    expected = run(case, torch.float64, "naive", seed)
+    naive = run(case, torch.float32, "naive", seed)
+    with native.forced(levels[seed % len(levels)]):
+        actual = run(case, torch.float32, "native", seed)
+    for name in expected:
+        keep = case.rows[name.removeprefix("d")]
+        bounds = case.bounds if 2 in keep else None  # not of a state or a weight
+        parts = zip(*(_sequences(x[name], bounds) for x in (actual, naive, expected)), strict=True)
+        errors = [torch.stack([_errors(x, want, keep) for x in (a, n)]) for a, n, want in parts]
+        by_row = torch.cat(errors, 1)
+        wrong = (by_row[0] > LIMIT) & (by_row[1] <= LIMIT)
+        rows = (
+            Worst(case.name, name, at, beside, by_row.shape[1], int(wrong.sum()), seed, str(case))
+            for at, beside in by_row.T.tolist()
+        )
+        yield max(rows, key=_rank)
+
+
+def _sequences(x: Tensor, bounds: list[int] | None) -> list[Tensor]:
+    """A tensor, or its part for each of some packed sequences of (T n) tokens."""
+    if bounds is None:
+        return [x]
+    n = x.shape[1] // bounds[-1]
+    return [x[:, n * start : n * end] for start, end in pairwise(bounds)]
+
+
+def _errors(actual: Tensor, expected: Tensor, keep: tuple[int, ...]) -> Tensor:
+    """The distance of every row in the 2-norm, relative to the expected row."""
+    rest = [i for i in range(expected.dim()) if i not in keep]
+    distance, size = (
+        x.permute([*keep, *rest]).flatten(len(keep) if rest else -1).norm(dim=-1).flatten()
+        for x in (actual.double() - expected, expected)
+    )
+    distance = distance.nan_to_num(torch.inf)
+    return torch.where(distance <= SMALLEST, 0.0, distance / size.clamp(min=SMALLEST))
+
+
+def run(case: Case, dtype: torch.dtype, backend: str, seed: int) -> Tensors:
+    """The outputs of a case and the gradients of all inputs, for a loss of fixed weights."""
+    leaves = {name: x.to(dtype, copy=True) for name, x in case.inputs.items()}
+    if not case.differentiable:
+        outputs = _flat(case.op(**_views(leaves, seed), backend=backend))
+        return {f"output {i}": y for i, y in enumerate(outputs)}
+    for x in leaves.values():
+        x.requires_grad_()
+    outputs = _flat(case.op(**_views(leaves, seed), backend=backend))
+    loss = sum(
+        (w * y.double()).sum() for w, y in zip(_weights(outputs, seed), outputs, strict=True)
+    )
+    gradients = torch.autograd.grad(loss, list(leaves.values()))  # type: ignore[arg-type]
+    return {
+        **{f"output {i}": y.detach() for i, y in enumerate(outputs)},
+        **{f"d{name}": g for name, g in zip(leaves, gradients, strict=True)},
+    }
+
+
+def _weights(outputs: list[Tensor], seed: int) -> Iterator[Tensor]:
+    """Of the loss: of all outputs, without what comes after the first, or of a few tokens."""
+    normal = draw(seed + 1)
+    kind = seed // 7 % 4
+    for i, y in enumerate(outputs):
+        w = normal(1, *y.shape)[0]
+        if kind == 1 and i > 0:
+            w = 0 * w
+        if kind == 2 and i == 0 and y.dim() > 2:
+            w = w * (normal(1, y.shape[1])[0] > 0.5).double().view(-1, *[1] * (y.dim() - 2))
+        yield w
+
+
+def _views(leaves: Tensors, seed: int) -> Tensors:
+    """The same numbers, in two of three cases not contiguous."""
+    return {name: (lambda x: x, _sliced, _transposed)[seed % 3](x) for name, x in leaves.items()}
+
+
+def _sliced(x: Tensor) -> Tensor:
+    """A slice of something wider in the last dimension."""
+    wide = torch.cat([torch.full_like(x[..., :1], torch.nan), x, torch.ones_like(x)], -1)
+    return wide[..., 1 : 1 + x.shape[-1]]
+
+
+def _transposed(x: Tensor) -> Tensor:
+    """The first two dimensions lie the other way round in memory."""
+    return x.transpose(0, 1).contiguous().transpose(0, 1) if x.dim() > 1 else x
+
+
+def _flat(outputs: Any) -> list[Tensor]:
+    if isinstance(outputs, Tensor):
+        return [outputs]
+    return [y for part in outputs for y in _flat(part)]
+
+
+def report(worst: Sequence[Worst], cases: int) -> str:
+    """A table of the worst errors, and every one that is wrong with its case."""
+    about = machine()
+    lines = [
+        "# Numerical cases\n",
+        f"`python -m benchmarks.reliability.numerics {shlex.join(sys.argv[1:])}`\n",
+        f"{cases:,} random cases, native float32 kernels ({', '.join(native.LEVELS)}) against the "
+        f"definitions in float64; {about['processor']}, torch {torch.__version__}. Errors are "
+        "relative to the own row; naive: the same row in the naive loop in float32. Wrong: rows "
+        f"above {LIMIT:g} that are below in the naive loop.\n",
+        "| op | tensor | native | naive | rows | wrong |",
+        "|---|---|---|---|---|---|",
+        *(
+            f"| {w.op} | {w.tensor} | {w.native:.1e} | {w.naive:.1e} | {w.rows:,} | {w.wrong} |"
+            for w in worst
+        ),
+        "",
+        *(f"- seed {w.seed}, {w.tensor} of {w.case}" for w in worst if w.wrong),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    tyro.cli(main)
