@@ -13,6 +13,7 @@ import tyro
 from statetrack.allocator import tune_allocator
 from statetrack.diagnose_command import diagnose
 from statetrack.errors import UserError
+from statetrack.flags import check_flags, options_of
 from statetrack.harden_command import harden
 from statetrack.terminal import (
     Json,
@@ -49,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "harden", "bench"):
             tune_allocator()
         if args[:1] == ["bench"] and args[1:2] and args[1] in BENCHMARKS:
+            check_flags(args[2:], options_of(BENCHMARKS[args[1]]))
             tyro.cli(BENCHMARKS[args[1]], prog=f"statetrack bench {args[1]}", args=args[2:])
             return 0
         if args[:1] == ["tasks"]:
@@ -61,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             train_command.main(args[1:])
             return 0
+        if args[:1] and args[0] in commands:
+            check_flags(args[1:], options_of(commands[args[0]]))
         tyro.extras.subcommand_cli_from_dict(
             commands,
             prog="statetrack",
@@ -76,6 +80,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         told = str(error) or "choose a smaller batch, length or model"
         return _fail(f"not enough memory: {told}")
+    except RuntimeError as error:  # torch's own for the same
+        if "can't allocate memory" not in str(error):
+            raise
+        return _fail(f"not enough memory: {str(error).partition('DefaultCPUAllocator: ')[2]}")
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""
         return _fail(f"cannot read or write{named}: {error.strerror or error}")
@@ -126,11 +134,11 @@ def demo(
             said = (
                 f"Cut short: {len(this.results)} of {len(this.jobs)} runs are done; see {folder}."
             )
-            console.print(said, markup=False)
+            console.print(said)
         write_result(json, summary)
-    console.print(NOTE, style="dim", markup=False)
+    console.print(NOTE, style="dim")
     page = folder / "index.html"
-    console.print(f"{this.seconds:.0f} s. Open {page} for the figure.", markup=False)
+    console.print(f"{this.seconds:.0f} s. Open {page} for the figure.")
 
 
 def train() -> None:
@@ -206,7 +214,7 @@ def evaluate(
     if traced is not None:
         result_["curve"] = traced.to_json()
         reached = f"to length {traced.horizon}" if traced.horizon else "at no length"
-        console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).", markup=False)
+        console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).")
     if figure is not None:
         write_figure(figure, title, rows, traced, top)
     write_result(json, result_)

@@ -75,18 +75,18 @@ def harden(
             write_run(folder, config, step, result, automata)
             told["out"] = str(folder)
     for sentence in result.sentences():
-        console.print(sentence, markup=False)
+        console.print(sentence)
     if not result.changed:
         console.print("Nothing is written.")
         write_result(json, {**told, **result.to_dict(), "accuracy": [], "automaton": None})
         return
-    console.print(f"The new run: {folder}", markup=False, soft_wrap=True)
+    console.print(f"The new run: {folder}", soft_wrap=True)
     with console.status("evaluating"):
         rows = compare(config, trained, result.model, lengths, samples)
     columns = ["length", "accuracy before", "after"]
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
-    console.print(str(automata), markup=False)
+    console.print(str(automata))
     accuracy = [asdict(row) for row in rows]
     told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
     write_result(json, told)

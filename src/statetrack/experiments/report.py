@@ -13,12 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
-from rich.console import Console
 
 from statetrack.experiments.demo import PARITY_TEST, SWAP_LENGTHS
 from statetrack.experiments.figures import smooth
 from statetrack.files import write_atomic, write_json
-from statetrack.terminal import print_table
+from statetrack.terminal import PlainConsole, print_table
 
 # colours that the colour-blind tell apart; widths that show both lines where they coincide
 STYLES = {"Mamba": ("#d55e00", 3.5), "DeltaNet": ("#0072b2", 1.4)}
@@ -49,7 +48,7 @@ def write_report(summary: dict[str, Any], folder: Path) -> None:
     write_atomic(folder / "index.html", page(summary, svg.getvalue().decode()))
 
 
-def print_tables(summary: dict[str, Any], console: Console) -> None:
+def print_tables(summary: dict[str, Any], console: PlainConsole) -> None:
     """The results beside the paper's."""
     for title, head, rows in tables(summary):
         if rows:

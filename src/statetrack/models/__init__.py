@@ -1,6 +1,19 @@
 """Whole models: embedding, blocks of any mixers, head."""
 
 from statetrack.models.config import ModelConfig
-from statetrack.models.sequence_model import SequenceModel, State, count_parameters
+from statetrack.models.sequence_model import (
+    MODULE_BYTES,
+    SequenceModel,
+    State,
+    count_parameters,
+    model_size,
+)
 
-__all__ = ["ModelConfig", "SequenceModel", "State", "count_parameters"]
+__all__ = [
+    "MODULE_BYTES",
+    "ModelConfig",
+    "SequenceModel",
+    "State",
+    "count_parameters",
+    "model_size",
+]

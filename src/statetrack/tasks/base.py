@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from statetrack.automata import DFA
 from statetrack.config import Named, at_least, check_types, one_of, option, unknown
 from statetrack.errors import UserError
+from statetrack.memory import check_memory
 from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers
 
 Ints = NDArray[np.int64]
@@ -26,6 +27,7 @@ Floats = NDArray[np.float64]
 IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
+TOKEN_BYTES = 64  # that one token takes: its id, target, prediction and what is counted of them
 MAX_KIND = 10_000  # tokens of one kind: digits, keys, ...; solvers have a cell for each, per row
 MAJORITY_TOKENS = 1 << 18  # drawn to measure the majority at one length or range
 MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
@@ -131,7 +133,8 @@ class Task(Named):
         """Sequences of the given lengths."""
         lengths = np.asarray(lengths, dtype=np.int64)
         self.check_lengths(int(lengths.min()), int(lengths.max()))
-        sizes = np.array([self.input_size(n) for n in range(int(lengths.max()) + 1)])[lengths]
+        unique, place = np.unique(lengths, return_inverse=True)
+        sizes = np.array([self.input_size(int(n)) for n in unique])[place]
         size = int(sizes.max())
         tokens = self.sample_tokens(rng, lengths, size)
         tokens = np.where(np.arange(size) < sizes[:, None], tokens, self.pad)
@@ -142,6 +145,8 @@ class Task(Named):
         at_least(f"the length of {self.name}", low, self.min_length)
         if high < low:
             raise UserError(f"the greatest length {high} is below the least, {low}")
+        needed = TOKEN_BYTES * self.input_size(high)
+        check_memory(needed, f"a sequence of {self.name} of length {high:,}")
 
 
 @dataclass(frozen=True)

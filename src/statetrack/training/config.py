@@ -92,7 +92,7 @@ class RunConfig:
                 f"vocab_size is {self.model.vocab_size}"
             )
         t = self.training
-        if t.saturation and not any(mixer.has_beta for mixer in self.model.mixers):
+        if t.saturation and not any(mixer.has_beta for mixer in self.model.pattern):
             raise UserError(f"saturation acts on betas, and {self.model.title} has none")
         self.task.check_lengths(t.min_length, t.max_length)
         if t.eval_every:

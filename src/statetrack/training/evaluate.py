@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from statetrack.config import at_least
+from statetrack.memory import check_memory
 from statetrack.models import SequenceModel
 from statetrack.tasks import FiniteDataset, HeldOut, Task, generator
 from statetrack.tasks.base import Ints
 from statetrack.training.intervals import bootstrap, wilson
 
 TOKENS_AT_ONCE = 1 << 16  # bounds what the model works on at once, at any length
+SAMPLE_BYTES = 64  # that are held of every sequence to the end: what is counted of it
 TOKENS_HELD = 1 << 21  # bounds what is drawn and predicted before it is counted
 
 
@@ -64,6 +66,7 @@ def evaluate(
     low, high = (lengths, lengths) if isinstance(lengths, int) else lengths
     task.check_lengths(low, high)
     at_least("samples", samples, 1)
+    check_memory(SAMPLE_BYTES * samples, f"an evaluation on {samples:,} sequences")
     held_out = None if exclude is None else HeldOut(exclude, split)
     # keyed by the range as well: the set for one range does not move when another is added
     rng = generator(data_seed, split, low * 1_000_003 + high)
