@@ -64,7 +64,7 @@ def test_every_part_has_a_rule() -> None:
     parts = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or path.is_dir()}
     names = ("diagnose", "harden", "train")
     commands = {f"{name}_command" for name in names} | {"task_commands", "theory_commands"}
-    top = {"__init__", "__pycache__", "cli"} | commands
+    top = {"__init__", "__main__", "__pycache__", "cli"} | commands
     assert parts - top == set(ALLOWED)
 
 

@@ -138,7 +138,7 @@ def test_train_options_of_other_mixers(
         (["info", "--nope"], ["unknown option '--nope'; known: --help, --json"]),
         (["demo", "--seed=-1"], ["seed must lie in 0..2^30-1; got -1"]),
         (["demo", f"--seed={2**30}"], ["seed must lie in 0..2^30-1"]),
-        (["demo", "--quick", "--workers=0"], ["workers must be at least 1; got 0"]),
+        (["demo", "--smoke", "--workers=0"], ["workers must be at least 1; got 0"]),
     ),
 )
 def test_options_of_other_commands(args: list[str], says: list[str], refused: Refused) -> None:
@@ -276,7 +276,7 @@ def test_a_configuration_that_is_not_there(refused: Refused, tmp_path: Path) -> 
 # -- folders and files to write -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["train", *FLAGS], ["demo", "--quick"]], ids=["train", "demo"])
+@pytest.mark.parametrize("command", [["train", *FLAGS], ["demo", "--smoke"]], ids=["train", "demo"])
 def test_out_that_cannot_be(command: list[str], refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("years of work")
@@ -290,7 +290,7 @@ def test_out_that_cannot_be(command: list[str], refused: Refused, tmp_path: Path
     [
         ["train", *FLAGS, "--out=new"],
         ["eval", "run", "--lengths=5", "--samples=4"],
-        ["demo", "--quick", "--out=new"],
+        ["demo", "--smoke", "--out=new"],
         ["tasks"],
         ["tasks", "parity"],
         ["models"],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
 from statetrack.config import hints, unknown
 
-POSITIONAL = tyro.conf.Positional[int].__metadata__[0]  # how tyro marks arguments without a flag
+POSITIONAL = get_args(tyro.conf.Positional[int])[1]  # how tyro marks arguments without a flag
 
 
 class Flag(NamedTuple):

@@ -116,12 +116,12 @@ def run_words(
             of standard input is a word.
         json: see above.
     """
-    from statetrack.theory.folders import load
+    from statetrack.theory.folders import load_compiled
     from statetrack.theory.words import read_words
 
     check_json(json)
     console = make_console(json)
-    net = load(folder)
+    net = load_compiled(folder)
     try:
         if not words and sys.stdin.isatty():
             console.print("Words from standard input, one a line, Ctrl-D in the end:")

@@ -134,7 +134,7 @@ def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
 
 
 def test_quick_mode_is_told(tmp_path: Path) -> None:
-    summary = {**demo(tmp_path).summary(), "quick": True}
+    summary = {**demo(tmp_path).summary(), "smoke": True}
     assert "Quick mode" in page(summary, "<svg></svg>")
 
 

@@ -123,6 +123,10 @@ class Mixer(nn.Module, ABC):
         Returns:
             y [B, T, hidden_size] and the state after each sequence's last token.
         """
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            found = x.dtype if isinstance(x, Tensor) else type(x).__name__
+            expected = "a floating-point tensor"
+            raise UserError(f"{type(self).__name__}: x must be {expected}; got {found}")
         if x.dim() != 3 or x.shape[-1] != self.hidden_size or 0 in x.shape:
             expected = f"[B, T, {self.hidden_size}], none of them 0"
             raise UserError(f"{type(self).__name__}: x must be {expected}; got {list(x.shape)}")

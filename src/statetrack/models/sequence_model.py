@@ -123,6 +123,10 @@ class SequenceModel(nn.Module):
             yield block
 
     def _embed(self, tokens: Tensor) -> Tensor:
+        if not isinstance(tokens, Tensor):
+            raise UserError(f"tokens must be a tensor; got {type(tokens).__name__}")
+        if tokens.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
+            tokens = tokens.long()
         # what torch finds out costs no second look at the tokens
         if self.config.embedding == "learned":
             try:
@@ -137,11 +141,15 @@ class SequenceModel(nn.Module):
         return F.pad(unit, (0, self.config.hidden_size - self.config.vocab_size))
 
     def _no_tokens(self) -> UserError:
-        return UserError(f"tokens must be int64 in 0..{self.config.vocab_size - 1}")
+        return UserError(f"tokens must be whole numbers in 0..{self.config.vocab_size - 1}")
 
     def _states(self, state: State | None) -> State:
         if state is None:
             return (None,) * len(self.blocks)
+        if not isinstance(state, tuple | list):
+            raise UserError(
+                f"the state must be one that a call returned; got {type(state).__name__}"
+            )
         if len(state) != len(self.blocks):
             raise UserError(f"the state has {len(state)} layers, the model {len(self.blocks)}")
         return state

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from statetrack.config import at_least
+from statetrack.errors import UserError
 from statetrack.memory import check_memory
 from statetrack.models import SequenceModel
-from statetrack.tasks import FiniteDataset, HeldOut, Task, generator
+from statetrack.tasks import FiniteDataset, HeldOut, Task, generator, make_task
 from statetrack.tasks.base import Ints
 from statetrack.training.intervals import bootstrap, wilson
 
@@ -49,7 +51,7 @@ class Evaluation:
 
 def evaluate(
     model: SequenceModel,
-    task: Task,
+    task: Task | str,
     lengths: int | tuple[int, int],
     *,
     samples: int = 1024,
@@ -59,11 +61,14 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate on fresh sequences of one length, or of lengths uniform on a range.
 
+    `task` may be a name, which stands for the task with its default options.
+
     The interval is Wilson's where a sequence is right or wrong. Token accuracy has a bootstrap
     interval over whole sequences, since the positions of one sequence are not independent.
     `exclude` is the finite set that was trained on, if there is one: nothing of it is asked.
     """
-    low, high = (lengths, lengths) if isinstance(lengths, int) else lengths
+    task = checked(model, task)
+    low, high = _range(lengths)
     task.check_lengths(low, high)
     at_least("samples", samples, 1)
     check_memory(SAMPLE_BYTES * samples, f"an evaluation on {samples:,} sequences")
@@ -116,6 +121,28 @@ def evaluate(
         position_low=tuple(by_position[1].tolist()),
         position_high=tuple(by_position[2].tolist()),
     )
+
+
+def checked(model: object, task: Task | str) -> Task:
+    """The task, which may be a name; raise a UserError for what is no model or no task."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model must be a SequenceModel; got {type(model).__name__}")
+    if isinstance(task, str):
+        task = make_task(task)
+    if not isinstance(task, Task):
+        raise UserError(f"task must be a Task or the name of one; got {type(task).__name__}")
+    return task
+
+
+def _range(lengths: int | tuple[int, int]) -> tuple[int, int]:
+    ends = (lengths, lengths) if isinstance(lengths, int) else lengths
+    if not isinstance(ends, tuple | list) or len(ends) != 2 or not all(map(_is_whole, ends)):
+        raise UserError(f"lengths must be a whole number or a pair of them; got {lengths!r}")
+    return ends[0], ends[1]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def scaled(accuracy: Any, chance: float) -> Any:
