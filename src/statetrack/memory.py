@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
-from functools import cache
 from pathlib import Path
 
 from statetrack.errors import UserError
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
-@cache
 def machine_memory() -> int | None:
     """The bytes that this process may use at most; None where the system does not tell."""
     known = []
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if resource is not None and (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) >= 0:
+        known.append(limit)
     for file in map(Path, CGROUPS):  # of a container
-        if file.is_file() and (limit := file.read_text().strip()).isdecimal():
-            known.append(int(limit))
+        if file.is_file() and (text := file.read_text().strip()).isdecimal():
+            known.append(int(text))
     return min(known, default=None)
 
 

@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.backends import (
+    check_shape,
+    check_tensors,
+    choose,
+    compute_dtype,
+    full_precision,
+)
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
 from statetrack.ops.selective_scan.blocked import selective_scan_blocked
 from statetrack.ops.selective_scan.naive import selective_scan_naive, transition
@@ -60,6 +66,7 @@ def selective_scan(
         or None.
     """
     op = "selective_scan"
+    check_tensors(op, u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, initial_state=initial_state)
     if u.dim() != 3 or 0 in u.shape:
         raise UserError(f"{op}: u must be [B, T, D], none of them 0; got {list(u.shape)}")
     batch, length, channels = u.shape

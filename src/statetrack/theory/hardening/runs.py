@@ -64,7 +64,8 @@ def learned(model: SequenceModel, task: Task, validation: Batch) -> Learned:
     tokens, targets = validation.tokens[:CHECKED], validation.targets[:CHECKED]
     scored = task.scored(targets)
     right = (predict(model, tokens) == targets)[scored]
-    return Learned(float(right.mean()), np.bincount(targets[scored]).max() / scored.sum())
+    most = np.bincount(targets[scored]).max()
+    return Learned(float(right.mean()), float(most / scored.sum()))
 
 
 def compare(

@@ -1,0 +1,1 @@
+"""Attacks on the package: what they find is a defect."""
