@@ -73,7 +73,7 @@ OPTIONS = {
     "tasks": "json supervision nope",
     "export": "out n format split min-length max-length data-seed json nope",
     "import": "task json",
-    "bench": "out json nope",
+    "demo": "out json nope",
 }
 
 
@@ -131,8 +131,9 @@ lines = st.one_of(
         _options("export"),
     ),
     _line("tasks", st.just("import"), files, st.one_of(st.just(["--task=S3"]), _options("import"))),
-    _line("demo", st.sampled_from(["--seed", "--workers", "--nope"]), st.just("-1")),
-    _line("bench", st.just("--rounds=0"), _options("bench")),
+    _line(
+        "demo", st.sampled_from(["--seed=-1", "--workers=0", "--nope", "x"]), _options("demo", 1)
+    ),
     st.lists(values, max_size=3),
 )
 
@@ -218,8 +219,8 @@ class Case:
         return f"statetrack {' '.join(map(repr, self.args))}{where}"
 
 
-cases = st.one_of(
-    lines.map(lambda line: Case("command", tuple(line))),
-    damaged.map(lambda d: Case("file", tuple(d[2]), d[0], tuple(d[1]))),
-    calls.map(lambda c: Case("call", call=c[0], wrong=tuple(sorted(c[1].items())))),
-)
+KINDS: dict[str, tuple[float, st.SearchStrategy[Case]]] = {  # with their shares
+    "command": (0.45, lines.map(lambda line: Case("command", tuple(line)))),
+    "file": (0.3, damaged.map(lambda d: Case("file", tuple(d[2]), d[0], tuple(d[1])))),
+    "call": (0.25, calls.map(lambda c: Case("call", call=c[0], wrong=tuple(sorted(c[1].items()))))),
+}

@@ -250,9 +250,9 @@ def _compile() -> Any:
     return theory.compile, {"language": "(ab)*"}
 
 
-@_call("theory.explain", "language")
+@_call("theory.explain", "given")
 def _explain() -> Any:
-    return theory.explain, {"language": "(ab)*"}
+    return theory.explain, {"given": "(ab)*"}
 
 
 @_call("theory.decompose", "language method")

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import pkgutil
+import random
 import resource
 import shutil
 import signal
@@ -29,9 +30,10 @@ from typing import Any, NamedTuple
 import hypothesis
 import torch
 import tyro
+from hypothesis.strategies import SearchStrategy
 
 import statetrack
-from benchmarks.reliability.bad_inputs import ODD_JSON, Case, cases
+from benchmarks.reliability.bad_inputs import KINDS, ODD_JSON, Case
 from benchmarks.reliability.calls import CALLS, ODD
 from statetrack import cli
 from statetrack.errors import UserError
@@ -220,7 +222,17 @@ def preload() -> None:
 
 
 def generate(count: int, seed: int) -> list[Case]:
-    """So many cases, always the same for a seed."""
+    """So many different cases of every kind, always the same for a seed."""
+    found: dict[Case, None] = {}
+    for share, strategy in KINDS.values():
+        some = list(dict.fromkeys(_examples(strategy, round(1.2 * share * count), seed)))
+        found |= dict.fromkeys(some[: round(share * count)])
+    chosen = list(found)
+    random.Random(seed).shuffle(chosen)  # so that slow ones do not come together
+    return chosen
+
+
+def _examples(strategy: SearchStrategy[Case], count: int, seed: int) -> list[Case]:
     found: list[Case] = []
 
     @hypothesis.seed(seed)
@@ -231,12 +243,12 @@ def generate(count: int, seed: int) -> list[Case]:
         phases=[hypothesis.Phase.generate],
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    @hypothesis.given(cases)
+    @hypothesis.given(strategy)
     def collect(case: Case) -> None:
         found.append(case)
 
     collect()
-    return found[:count]
+    return found
 
 
 def run(chosen: dict[int, Case], workers: int, scratch: Path) -> Iterator[tuple[int, Verdict]]:

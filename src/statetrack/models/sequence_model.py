@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.layers import Transition
 from statetrack.layers.common import RMSNorm, wang_init_
 from statetrack.memory import check_memory
@@ -28,6 +28,7 @@ class SequenceModel(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        check_type("config", config, ModelConfig, "a ModelConfig")
         self.config = config
         if torch.get_default_device().type == "cpu":
             size = model_size(config)
@@ -123,8 +124,7 @@ class SequenceModel(nn.Module):
             yield block
 
     def _embed(self, tokens: Tensor) -> Tensor:
-        if not isinstance(tokens, Tensor):
-            raise UserError(f"tokens must be a tensor; got {type(tokens).__name__}")
+        check_type("tokens", tokens, Tensor, "a tensor")
         if tokens.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
             tokens = tokens.long()
         # what torch finds out costs no second look at the tokens
@@ -146,10 +146,7 @@ class SequenceModel(nn.Module):
     def _states(self, state: State | None) -> State:
         if state is None:
             return (None,) * len(self.blocks)
-        if not isinstance(state, tuple | list):
-            raise UserError(
-                f"the state must be one that a call returned; got {type(state).__name__}"
-            )
+        check_type("the state", state, (tuple, list), "what an earlier call returned")
         if len(state) != len(self.blocks):
             raise UserError(f"the state has {len(state)} layers, the model {len(self.blocks)}")
         return state

@@ -5,7 +5,7 @@ import pkgutil
 from typing import Any
 
 from statetrack.config import from_dict
-from statetrack.errors import UserError
+from statetrack.errors import check_type
 from statetrack.tasks.base import (
     FAMILIES,
     IGNORE,
@@ -22,8 +22,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 def make_task(name: str, **options: Any) -> Task:
     """The task called `name`, e.g. make_task("S5_only_swaps", supervision="last")."""
-    if not isinstance(name, str):
-        raise UserError(f"the name of a task must be a text; got {type(name).__name__}")
+    check_type("the name of a task", name, str, "a text")
     return from_dict(Task.class_for(name), {"name": name, **options}, "task")
 
 

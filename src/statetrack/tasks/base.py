@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from statetrack.automata import DFA
 from statetrack.config import Named, at_least, check_types, one_of, option, unknown
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.memory import check_memory
 from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers
 
@@ -122,7 +122,7 @@ class Task(Named):
 
     def solve(self, tokens: Ints) -> Ints:
         """The targets of any input [B, T]: IGNORE on padding and wherever nothing is asked."""
-        tokens = np.asarray(tokens, dtype=np.int64)
+        tokens = whole_numbers(tokens, "tokens")
         if tokens.ndim != 2:
             raise UserError(f"solve takes tokens [B, T]; got shape {list(tokens.shape)}")
         if tokens.size and not (tokens.min() >= 0 and tokens.max() < len(self.vocab)):
@@ -131,7 +131,10 @@ class Task(Named):
 
     def sample(self, rng: np.random.Generator, lengths: Ints) -> Batch:
         """Sequences of the given lengths."""
-        lengths = np.asarray(lengths, dtype=np.int64)
+        check_type("rng", rng, np.random.Generator, "a generator of numpy")
+        lengths = whole_numbers(lengths, "lengths")
+        if lengths.ndim != 1 or not lengths.size:
+            raise UserError(f"lengths must be [B], at least one; got shape {list(lengths.shape)}")
         self.check_lengths(int(lengths.min()), int(lengths.max()))
         unique, place = np.unique(lengths, return_inverse=True)
         sizes = np.array([self.input_size(int(n)) for n in unique])[place]
@@ -142,6 +145,8 @@ class Task(Named):
 
     def check_lengths(self, low: int, high: int) -> None:
         """Raise a UserError unless low <= high are lengths of this task."""
+        for length in (low, high):
+            check_type(f"the length of {self.name}", length, int, "a whole number")
         at_least(f"the length of {self.name}", low, self.min_length)
         if high < low:
             raise UserError(f"the greatest length {high} is below the least, {low}")
@@ -179,6 +184,17 @@ class PrefixTask(Task):
         dense = replace(self, supervision="dense")
         tokens = 32 * MAJORITY_TOKENS  # one sample for every length at once
         return constant_right(_answers(dense, max_length, max_length, tokens)).mean(0)
+
+
+def whole_numbers(values: object, what: str) -> Ints:
+    """An array of whole numbers; raise a UserError for what is none."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, RuntimeError):  # ragged lists; tensors with gradients
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biu":
+        raise UserError(f"{what} must be an array of whole numbers; got {type(values).__name__}")
+    return array.astype(np.int64)
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from statetrack.automata import DFA, group
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.files import new_folder, read_json, write_atomic, write_json
 from statetrack.models import SequenceModel
 from statetrack.tasks.automaton import Automaton
@@ -129,10 +129,10 @@ def load(folder: Path | str) -> SequenceModel | CompiledRNN | CompiledModel:
     Raises:
         UserError: if the folder holds neither, or a file in it is damaged.
     """
-    if not isinstance(folder, str | Path):
-        raise UserError(f"load takes the path of a folder; got {type(folder).__name__}")
+    check_type("folder", folder, (str, Path), "the path of a folder")
     folder = Path(folder)
-    return load_compiled(folder) if is_compiled(folder) else Run.open(folder).model()
+    compiled = is_compiled(folder) or holds_tables(folder)
+    return load_compiled(folder) if compiled else Run.open(folder).model()
 
 
 def load_compiled(folder: Path) -> CompiledRNN | CompiledModel:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.automata import DFA
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.layers import Transition
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.induction import MAX_STATES, Proof
@@ -177,8 +177,7 @@ class CompiledRNN(nn.Module):
 
 def as_tokens(tokens: Tensor, symbols: int) -> Tensor:
     """A batch of symbols, by number, as int64; raise a UserError for anything else."""
-    if not isinstance(tokens, Tensor):
-        raise UserError(f"tokens must be a tensor [B, T]; got {type(tokens).__name__}")
+    check_type("tokens", tokens, Tensor, "a tensor [B, T]")
     fraction = tokens.is_floating_point() or tokens.is_complex()
     if tokens.dim() != 2 or 0 in tokens.shape or fraction:
         raise UserError(

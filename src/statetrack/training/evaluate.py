@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from statetrack.config import at_least
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.memory import check_memory
 from statetrack.models import SequenceModel
 from statetrack.tasks import FiniteDataset, HeldOut, Task, generator, make_task
@@ -70,8 +70,7 @@ def evaluate(
     task = checked(model, task)
     low, high = _range(lengths)
     task.check_lengths(low, high)
-    at_least("samples", samples, 1)
-    check_memory(SAMPLE_BYTES * samples, f"an evaluation on {samples:,} sequences")
+    check_samples(samples)
     held_out = None if exclude is None else HeldOut(exclude, split)
     # keyed by the range as well: the set for one range does not move when another is added
     rng = generator(data_seed, split, low * 1_000_003 + high)
@@ -125,13 +124,16 @@ def evaluate(
 
 def checked(model: object, task: Task | str) -> Task:
     """The task, which may be a name; raise a UserError for what is no model or no task."""
-    if not isinstance(model, nn.Module):
-        raise UserError(f"model must be a SequenceModel; got {type(model).__name__}")
-    if isinstance(task, str):
-        task = make_task(task)
-    if not isinstance(task, Task):
-        raise UserError(f"task must be a Task or the name of one; got {type(task).__name__}")
-    return task
+    check_type("model", model, nn.Module, "a SequenceModel")
+    check_type("task", task, (Task, str), "a Task or the name of one")
+    return make_task(task) if isinstance(task, str) else task
+
+
+def check_samples(samples: int) -> None:
+    """Raise a UserError unless so many sequences can be evaluated."""
+    check_type("samples", samples, int, "a whole number")
+    at_least("samples", samples, 1)
+    check_memory(SAMPLE_BYTES * samples, f"an evaluation on {samples:,} sequences")
 
 
 def _range(lengths: int | tuple[int, int]) -> tuple[int, int]:

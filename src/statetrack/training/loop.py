@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from statetrack.config import to_dict
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.memory import check_memory
 from statetrack.models import MODULE_BYTES, SequenceModel, model_size
 from statetrack.ops import cross_entropy
@@ -58,6 +58,8 @@ def train(
     The same configuration gives the same weights, bit for bit, whether the run was interrupted
     (at any moment, by any signal) and resumed or not, on the same machine and thread count.
     """
+    check_type("config", config, RunConfig, "a RunConfig")
+    check_type("folder", folder, (str, Path), "the path of a folder")
     _check_memory(config)
     torch.manual_seed(config.training.seed)
     model = SequenceModel(config.model)

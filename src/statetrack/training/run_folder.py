@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.files import leftovers, new_folder, parse_json, read_json, write_atomic, write_json
 from statetrack.models import SequenceModel
 from statetrack.training.config import SCHEMA, RunConfig, read_config
@@ -42,6 +42,7 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         """An existing run."""
+        check_type("folder", folder, (str, Path), "the path of a run")
         folder = Path(folder)
         if not (folder / "config.json").is_file():
             raise UserError(f"{folder} is not a run folder: it has no config.json")
@@ -118,6 +119,7 @@ class Run:
 
     def load(self, step: int | None = None) -> tuple[int, dict[str, Tensor]]:
         """The tensors of a checkpoint, the last one by default."""
+        check_type("step", step, (int, type(None)), "the step of a checkpoint")
         steps = self.checkpoint_steps()
         if not steps:
             raise UserError(f"{self.folder} has no checkpoint yet")

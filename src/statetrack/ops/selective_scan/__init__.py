@@ -66,7 +66,8 @@ def selective_scan(
         or None.
     """
     op = "selective_scan"
-    check_tensors(op, u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, initial_state=initial_state)
+    needed = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
+    check_tensors(op, list(needed.values()), **needed, D=D, z=z, initial_state=initial_state)
     if u.dim() != 3 or 0 in u.shape:
         raise UserError(f"{op}: u must be [B, T, D], none of them 0; got {list(u.shape)}")
     batch, length, channels = u.shape
