@@ -15,7 +15,12 @@ from statetrack.errors import UserError
 from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, GLAConfig, MambaConfig, MixerConfig
 from statetrack.theory import diagnose, harden
-from statetrack.theory.hardening.runs import compare_automata, training_lengths, write_run
+from statetrack.theory.hardening.runs import (
+    Learned,
+    compare_automata,
+    training_lengths,
+    write_run,
+)
 from statetrack.training import Run, evaluate, train
 from statetrack.training.optim import make_optimizer
 from tests.conftest import Command
@@ -114,12 +119,34 @@ def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:
     assert command("harden", trained.folder).code == 2
 
 
-def test_a_run_that_cannot_be_hardened_leaves_nothing(command: Command, tmp_path: Path) -> None:
+@pytest.fixture
+def untrained(tmp_path: Path) -> Run:
+    """A run of four steps."""
     config = small_config(allow_neg_eigval=True)
     mixer = replace(config.model.mixers[0], conv_size=0)  # type: ignore[call-arg]
-    run = train(replace(config, model=replace(config.model, mixer=mixer)), tmp_path / "run")
+    return train(replace(config, model=replace(config.model, mixer=mixer)), tmp_path / "run")
+
+
+def test_a_run_that_has_not_learned_its_task(
+    command: Command, untrained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("statetrack.theory.hardening.harden.Search")  # before any analysis
+    code, out, err = command("harden", untrained.folder, "--json", tmp_path / "told.json")
+    assert (code, err) == (1, "")
+    assert "Train it first: the model has not learned parity: it has " in out
+    assert "Nothing is written." in out
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["changed"], told["out"]) == (False, None)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "told.json"]
+
+
+def test_a_run_that_cannot_be_hardened_leaves_nothing(
+    command: Command, untrained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, learned = untrained, Learned(accuracy=1.0, constant=0.5)
+    monkeypatch.setattr("statetrack.theory.hardening.runs.learned", lambda *_: learned)
     code, out, err = command("harden", run.folder, "--json", run.folder / "told.json")
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, "")
     told = json.loads((run.folder / "told.json").read_text())
     assert (told["changed"], told["accuracy"], told["automaton"]) == (False, [], None)
     assert "Kept as it was: no part of it comes near enough to an exact one." in out

@@ -9,11 +9,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from statetrack.config import at_least
 from statetrack.layers import Guarantee
-from statetrack.terminal import print_table
+from statetrack.terminal import PlainConsole, print_table
 from statetrack.theory.diagnostics.period import LayerPeriod
 from statetrack.theory.diagnostics.spectrum import (
     MAX_PAIRS,
@@ -117,16 +115,16 @@ class Diagnosis:
         for warning in self.warnings():
             yield f"warning: {warning}"
 
-    def print(self, console: Console) -> None:
+    def print(self, console: PlainConsole) -> None:
         """The table, the verdicts, the warnings."""
         print_table(console, *self.table())
         for sentence in self.sentences():
-            console.print(sentence, markup=False)
-        console.print(NOTE, style="dim", markup=False)
+            console.print(sentence)
+        console.print(NOTE, style="dim")
 
     def __str__(self) -> str:
         text = StringIO()
-        self.print(Console(file=text, width=120, highlight=False))
+        self.print(PlainConsole(file=text, width=120))
         return text.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
