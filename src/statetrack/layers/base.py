@@ -87,6 +87,8 @@ class Mixer(nn.Module, ABC):
     config_class: ClassVar[type[MixerConfig]]
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
     """The names of parameters that weight decay must leave alone."""
+    affine_state: ClassVar[bool] = True
+    """Whether the state's first part S goes through S_t = A(x_t) S_{t-1} + B(x_t) as it is."""
 
     def __init__(self, hidden_size: int, config: MixerConfig | None = None, **options: Any) -> None:
         super().__init__()
