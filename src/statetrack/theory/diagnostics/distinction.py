@@ -58,9 +58,7 @@ class Means:
     def kept(self, segments: Segments, rng: np.random.Generator) -> list[Floats]:
         """By layer [heads]: the share of the distinction that is kept over some segments."""
         pairs = self._pairs(segments.start, segments.end, segments.action, rng)
-        sums = [
-            self._sums(layer, P, *pairs) for layer, (P, _) in enumerate(segments.maps)
-        ]
+        sums = [self._sums(layer, P, *pairs) for layer, (P, _) in enumerate(segments.maps)]
         return [_ratio(kept.sum(0), whole.sum(0)) for kept, whole in sums]
 
     def lost_by_token(self, probe: Probe, rng: np.random.Generator) -> list[Floats]:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from statetrack.models import SequenceModel
 from statetrack.theory.diagnostics.distinction import Floats, Means
@@ -22,6 +21,11 @@ LISTED = 8  # heads in the table
 TRIED = 16  # heads of which it is tried whether they limit the horizon
 
 
+def percent(share: float) -> str:
+    """0.37 %."""
+    return f"{100 * share:.3g} %"
+
+
 @dataclass(frozen=True)
 class Head:
     """What one head, or channel, does with what distinguishes the automaton's states."""
@@ -32,6 +36,11 @@ class Head:
     lost: float  # of the distinction, per token
     token: str | None  # that loses most of it, and how much at each reading
     token_lost: float | None
+
+    @property
+    def worst(self) -> str:
+        """What the worst token loses."""
+        return "-" if self.token_lost is None else percent(self.token_lost)
 
 
 @dataclass(frozen=True)
@@ -91,33 +100,43 @@ class Horizon:
             yield f"Measured horizon: {reached} (of {measured.max_length:,}, as `eval` does)."
         if found is not None and found.limiting is not None:
             head = found.limiting
-            text = f"Layer {head.layer}, head {head.head} limits it: a token loses {head.lost:.2g}"
-            worst = ""
-            if head.token is not None and head.token_lost is not None:
-                worst = f", {head.token} the most ({head.token_lost:.2g})"
-            yield f"{text} of what distinguishes the states there{worst}."
+            worst = "" if head.token is None else f", token {head.token} the most ({head.worst})"
+            yield (
+                f"Layer {head.layer}, head {head.head} limits it: a token loses {percent(head.lost)} "
+                f"of what distinguishes the states there{worst}."
+            )
+
+    def chosen(self) -> list[Head]:
+        """The heads that tell states apart best, and the limiting one."""
+        if self.prediction is None:
+            return []
+        best = sorted(self.prediction.heads, key=lambda head: -head.share)[:LISTED]
+        if self.prediction.limiting not in [None, *best]:
+            best[-1:] = [self.prediction.limiting]  # type: ignore[list-item]
+        return sorted(best, key=lambda head: (head.layer, head.head))
 
     def table(self) -> tuple[str, list[str], list[list[str]]] | None:
-        """Title, columns and rows: the heads that tell states apart best, and the limiting one."""
+        """Title, columns and rows: a row a head."""
         if self.prediction is None or not self.prediction.heads:
             return None
-        best = sorted(self.prediction.heads, key=lambda head: -head.share)[:LISTED]
-        chosen = {(h.layer, h.head): h for h in [*best, self.prediction.limiting] if h is not None}
-        columns = ["layer", "head", "state in memory", "lost per token", "worst token", "lost by it"]
+        columns = [
+            "layer",
+            "head",
+            "state in memory",
+            "lost per token",
+            "worst token",
+            "lost by it",
+        ]
         rows = [
             [
-                str(layer),
-                str(head),
-                f"{h.share:.3f}",
-                f"{h.lost:.2g}",
-                h.token or "-",
-                "-" if h.token_lost is None else f"{h.token_lost:.2g}",
+                str(head.layer), str(head.head), percent(head.share), percent(head.lost),
+                head.token or "-", head.worst,
             ]
-            for (layer, head), h in sorted(chosen.items())
-        ]
+            for head in self.chosen()
+        ]  # fmt: skip
         count = len(self.prediction.heads)
         some = f", {len(rows)} of {count:,} heads" if len(rows) < count else ""
-        return f"What distinguishes states, by head{some}", columns, rows
+        return f"What distinguishes the states{some}", columns, rows
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -145,7 +164,6 @@ def measure_horizon(
     return Measurement(found.horizon, max_length, samples)
 
 
-@torch.no_grad()
 def predict_horizon(model: SequenceModel, config: RunConfig) -> Prediction:
     """Predict the horizon from the transitions at the training lengths.
 
@@ -209,9 +227,7 @@ def _inside(probe: Probe) -> int | None:
     return last_solved(at + 1 - probe.lead, accuracy) or 0
 
 
-def _heads(
-    probe: Probe, means: Means, first: Point, rng: np.random.Generator
-) -> tuple[Head, ...]:
+def _heads(probe: Probe, means: Means, first: Point, rng: np.random.Generator) -> tuple[Head, ...]:
     found = []
     by_token = means.lost_by_token(probe, rng)
     for layer, shares in enumerate(means.shares(probe)):

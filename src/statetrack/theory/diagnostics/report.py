@@ -88,12 +88,11 @@ class Diagnosis:
         left = [m for m in LISTED if self.verdict(m).kind is Kind.NOT_EXCLUDED]
         moduli = f"from {LISTED[0]} to {LISTED[-1]}"
         if not left:
-            text = f"every modulus {moduli} is ruled out for {family}"
+            text = f"every modulus {moduli} is ruled out"
         elif left == list(LISTED):
-            text = f"no modulus {moduli} is ruled out for {family}"
+            text = f"no modulus {moduli} is ruled out"
         else:
-            text = f"of the moduli {moduli}, {family} is not ruled out for "
-            text += f"m = {', '.join(map(str, left))}"
+            text = f"every modulus {moduli} is ruled out except {', '.join(map(str, left))}"
         return [*said, Verdict(Kind.NOT_EXCLUDED, family, text)]
 
     def warnings(self) -> list[str]:
@@ -120,8 +119,10 @@ class Diagnosis:
     def sentences(self) -> Iterator[str]:
         """The horizon, verdicts and warnings, for people."""
         yield from self.horizon.sentences()
-        for verdict in self.verdicts():
+        *excluded, left = self.verdicts()
+        for verdict in excluded:
             yield f"{verdict.kind}: {verdict.text}"
+        yield f"{left.text[0].upper()}{left.text[1:]}."
         for warning in self.warnings():
             yield f"warning: {warning}"
 

@@ -29,8 +29,11 @@ from statetrack.tasks import PrefixTask, Task, generator
 from statetrack.tasks.base import Ints
 from statetrack.training import RunConfig
 
-ROWS = 512  # sequences
-FEWEST = 128  # with fewer, an accuracy of 0.99 cannot be told from 1
+ROWS = 512  # sequences: with fewer, an accuracy of 0.99 is not told from 1 with confidence
+PER_STATE = (
+    16  # sequences for each state of the automaton: with 4, the same few segments follow each
+)
+# other over and over, and their errors add up where those of real sequences cancel
 NUMBERS = 1 << 25  # of all matrices P together: 0.25 GB
 STREAM = 0x686F72697A  # keeps these sequences apart from those of the validation
 
@@ -97,6 +100,7 @@ class Probe:
     segments: Segments
 
     @classmethod
+    @torch.no_grad()
     def of(cls, model: SequenceModel, config: RunConfig) -> Probe:
         """Run a model on sequences of its run's greatest training length."""
         task, dfa = asked_everywhere(config.task), config.task.automaton()
@@ -107,7 +111,7 @@ class Probe:
         if size < 3:
             raise NotMeasurableError(f"the training lengths end at {length}: nothing to cut")
         rng = generator(config.training.data_seed, "validation", STREAM)
-        rows = _rows(model)
+        rows = _rows(model, dfa.states)
         batch = task.sample(rng, np.full(rows, length))
         tokens = torch.from_numpy(batch.tokens)
         cuts = size // 3, 2 * size // 3
@@ -125,9 +129,7 @@ class Probe:
             tuple(s[0].double().reshape(*P.shape, -1) for s, P in zip(at, products, strict=True))
             for at in (state, carried)
         )
-        maps = tuple(
-            (P, S - P.apply(R)) for P, R, S in zip(products, before, behind, strict=True)
-        )
+        maps = tuple((P, S - P.apply(R)) for P, R, S in zip(products, before, behind, strict=True))
         action = np.tile(np.arange(dfa.states), (rows, 1))
         for t in range(one, two):
             action = step(dfa, action, symbols[:, t : t + 1])
@@ -145,6 +147,7 @@ class Probe:
         """Tokens of a sequence."""
         return self.tokens.shape[1]
 
+    @torch.no_grad()
     def accuracy(
         self,
         segments: Segments,
@@ -203,8 +206,8 @@ def step(dfa: DFA, states: Ints, symbols: Ints) -> Ints:
     return np.where(symbols < len(dfa.alphabet), dfa.delta[states, known], states)
 
 
-def _rows(model: SequenceModel) -> int:
-    """How many sequences can be followed, or why none can."""
+def _rows(model: SequenceModel, states: int) -> int:
+    """How many sequences to follow, or why none can be."""
     each = 0
     found = model.transitions(torch.zeros(1, 1, dtype=torch.int64))
     for layer, (config, transition) in enumerate(zip(model.config.mixers, found, strict=True)):
@@ -214,7 +217,10 @@ def _rows(model: SequenceModel) -> int:
             raise NotMeasurableError(f"layer {layer} ({config.label}) keeps its memory scaled")
         P = transition.product()
         each += P.values.numel() if isinstance(P, Diagonal) else P.dense().numel()
-    rows = min(ROWS, NUMBERS // each)
-    if rows < FEWEST:
-        raise NotMeasurableError(f"a product of its transitions has {each:,} numbers, too many")
+    rows = max(ROWS, PER_STATE * states)
+    if rows * each > NUMBERS:
+        raise NotMeasurableError(
+            f"products of its transitions along {rows:,} sequences, {PER_STATE} for each of "
+            f"{states:,} states, have {rows * each:,} numbers, and the limit is {NUMBERS:,}"
+        )
     return rows
