@@ -45,7 +45,6 @@ def harden(
     from statetrack.errors import UserError
     from statetrack.files import check_new
     from statetrack.theory import harden as harden_model
-    from statetrack.theory.finite import check_finite
     from statetrack.theory.folders import is_compiled
     from statetrack.theory.hardening.harden import families_of
     from statetrack.theory.hardening.runs import (
@@ -73,7 +72,6 @@ def harden(
     with console.status("hardening"):
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
-        check_finite(trained)
         families_of(trained)  # a model that no training helps is refused first
         validation = training_lengths(config)
         skill = learned(trained, config.task, validation)

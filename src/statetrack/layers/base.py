@@ -114,6 +114,8 @@ class Mixer(nn.Module, ABC):
     """The names of parameters that weight decay must leave alone."""
     unsupported: ClassVar[Mapping[str, str]] = {}
     """The names of checks of `statetrack.testing` that do not hold for the layer, and why."""
+    affine_state: ClassVar[bool] = True
+    """Whether the state's first part S goes through S_t = A(x_t) S_{t-1} + B(x_t) as it is."""
 
     def __init__(self, hidden_size: int, config: MixerConfig | None = None, **options: Any) -> None:
         super().__init__()

@@ -97,6 +97,7 @@ class MLSTM(Mixer):
 
     config_class = MLSTMConfig
     config: MLSTMConfig
+    affine_state = False  # S is stored without its scale exp(m)
 
     def __init__(self, hidden_size: int, config: MLSTMConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
