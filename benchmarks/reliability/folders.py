@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,19 +104,15 @@ class Attacks:
         """Two processes start or resume one run: one goes on, the other is told of it."""
         for number in range(self.tries):
             folder = self.new(f"two-writers-{number}", unfinished=number % 2 == 0)
-            resume = folder.exists()
-            codes, told = self._at_once(
-                lambda folder=folder, resume=resume: train(
-                    CONFIG, folder, resume=resume, on_progress=pause
-                )
-            )
+            work = partial(train, CONFIG, folder, resume=folder.exists(), on_progress=pause)
+            codes, told = self._at_once(work)
             outcome = compared(folder, self.undisturbed)
             if sorted(codes.values()) != [0, 2]:
-                outcome = Outcome(wrong=f"exit codes {list(codes.values())}, not 0 and 2")
+                outcome = outcome._replace(wrong=f"exit codes {list(codes.values())}, not 0 and 2")
             else:
                 (first,) = (pid for pid, code in codes.items() if code == 0)
                 if f"process {first} on " not in told and "is not empty" not in told:
-                    outcome = Outcome(wrong=f"process {first} is not named: {told}")
+                    outcome = outcome._replace(wrong=f"process {first} is not named: {told}")
             yield outcome
 
     def two_compilers(self) -> Iterator[Outcome]:
@@ -124,7 +121,7 @@ class Attacks:
         net = compile(language.value)
         for number in range(self.tries):
             folder = self.folder / f"two-compilers-{number}"
-            write = lambda folder=folder: save(folder, net, language, "auto", "auto", "shift")  # noqa: E731
+            write = partial(save, folder, net, language, "auto", "auto", "shift")
             codes, _ = self._at_once(write)
             load(folder)
             right = sorted(codes.values()) == [0, 2]
@@ -149,15 +146,9 @@ class Attacks:
         """The disk is full after so many files: exit code 2, and the run can be resumed."""
         for files in range(FILES):
             folder = self.new(f"full-disk-{files}", unfinished=False)
-
-            def fill(folder: Path = folder, files: int = files) -> None:
-                os.fsync = full_disk_after(files)
-                _be_quiet()
-                go_on(folder)
-
-            if (code := end(start(fill))) != 2:
+            if (code := end(start(partial(_on_a_full_disk, files, folder)))) != 2:
                 yield Outcome(wrong=f"exit code {code} on a full disk")
-            end(start(lambda folder=folder: go_on(folder)))
+            end(start(partial(go_on, folder)))
             yield compared(folder, self.undisturbed)
 
     def read_only(self) -> Iterator[Outcome]:
@@ -169,8 +160,8 @@ class Attacks:
             before = snapshot(folder)
             for path in (folder, *folder.rglob("*")):
                 path.chmod(0o555 if path.is_dir() else 0o444)
-            work = [Run.open(folder).model, lambda: go_on(folder)]
-            codes = [end(start(lambda act=act: _without_permissions(act))) for act in work]
+            work = [Run.open(folder).model, partial(go_on, folder)]
+            codes = [end(start(partial(_without_permissions, act))) for act in work]
             yield Outcome(wrong=None if codes == [0, 2] else f"exit codes {codes}, not 0 and 2")
             yield Outcome(lost=None if snapshot(folder) == before else "a file has changed")
             for path in (folder, *folder.rglob("*")):
@@ -217,6 +208,13 @@ class Attacks:
             for folder in folders:
                 go_on(folder)
                 yield compared(folder, self.undisturbed)
+
+
+def _on_a_full_disk(files: int, folder: Path) -> None:
+    """Start a run on a disk that is full after so many files."""
+    os.fsync = full_disk_after(files)
+    _be_quiet()
+    go_on(folder)
 
 
 def _without_permissions(work: Callable[[], Any]) -> None:
