@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from statetrack.config import unknown
-from statetrack.testing.case import TOLERANCES, draw, error, gradients, tensors
+from statetrack.testing.case import TOLERANCES, error, gradients, tensors
 from statetrack.testing.check import Check, Measured, check
+from statetrack.testing.inputs import draw
 from statetrack.testing.report import Report
 
 

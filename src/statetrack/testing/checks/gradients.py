@@ -12,7 +12,6 @@ from statetrack.testing.case import (
     TOLERANCES,
     Case,
     as_leaves,
-    draw,
     error,
     gradients,
     map_state,
@@ -21,6 +20,7 @@ from statetrack.testing.case import (
     worst,
 )
 from statetrack.testing.check import Measured, check
+from statetrack.testing.inputs import draw
 
 FINITE_DIFFERENCE = {torch.float64: (1e-5, 1e-5), torch.float32: (1e-2, 2e-2)}
 """Distance of the two points of a finite difference from the middle, and the error that passes."""

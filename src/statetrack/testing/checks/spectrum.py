@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from statetrack.testing.case import Case, draw
+from statetrack.testing.case import Case
 from statetrack.testing.check import Measured, check
+from statetrack.testing.inputs import draw
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 

@@ -14,9 +14,10 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint as run_checkpointed
 
-from statetrack.testing.case import TOLERANCES, Case, draw, error, gradients, tensors, worst
+from statetrack.testing.case import TOLERANCES, Case, error, gradients, tensors, worst
 from statetrack.testing.check import Measured, check, slow_check
 from statetrack.testing.checks.gradients import FINITE_DIFFERENCE
+from statetrack.testing.inputs import draw
 
 SINGLE = torch.float32
 TOLERANCE = TOLERANCES[SINGLE]
