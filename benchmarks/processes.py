@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 import statetrack
 from statetrack.errors import UserError
+from statetrack.terminal import PlainConsole
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENTS = {"fla": ROOT / ".venv-peers-fla", "hf": ROOT / ".venv-peers-hf"}
@@ -30,19 +29,19 @@ def missing_peers() -> list[str]:
     return [name for name, path in ENVIRONMENTS.items() if not (path / "installed").exists()]
 
 
-def say_missing(missing: Sequence[str], console: Console) -> None:
+def say_missing(missing: Sequence[str], console: PlainConsole) -> None:
     """Say what is left out without these environments."""
     if missing:
         names = " and ".join(PEERS[name] for name in missing)
         said = f"Without {names}: run `make peers` to install them in environments of their own."
-        console.print(said, markup=False)
+        console.print(said)
 
 
 def measured(
     module: str,
     jobs: Sequence[dict[str, Any]],
     label: Callable[[dict[str, Any]], str],
-    console: Console,
+    console: PlainConsole,
 ) -> list[dict[str, Any]]:
     """The results of all jobs, one process each, one after the other."""
     results = []
@@ -50,7 +49,7 @@ def measured(
         for number, job in enumerate(jobs, 1):
             line = f"{number}/{len(jobs)} {label(job)}"
             if not console.is_terminal:
-                console.print(line, markup=False)
+                console.print(line)
             for message in child(module, job, label(job)):
                 if "say" in message:
                     status.update(f"{line}: {message['say']}")

@@ -130,9 +130,16 @@ def test_train_options_of_other_mixers(
         (["tasks", "S3", "--tokens-per-element=0"], ["tokens_per_element", "got 0"]),
         (["tasks", "Z1"], ["group Z1", "at least 2; got 1"]),
         (["models", "nope"], [UNKNOWN_MIXER]),
+        (["train", "--nope", "3"], ["unknown option '--nope'", "nearest of "]),
+        (["train", "--hiden-size=3"], ["unknown option '--hiden-size'", ": --hidden-size,"]),
+        (["train", "--learning_rate=3"], ["unknown option '--learning_rate'", "nearest of "]),
+        (["train", "--mixer=mamba", "--num-heads=3"], ["unknown option '--num-heads'"]),
+        (["tasks", "parity", "--nope"], ["'--nope'; known: --help, --json, --supervision"]),
+        (["bench", "ops", "--nope"], ["unknown option '--nope'; known: --help, --json"]),
+        (["info", "--nope"], ["unknown option '--nope'; known: --help, --json"]),
         (["demo", "--seed=-1"], ["seed must lie in 0..2^30-1; got -1"]),
         (["demo", f"--seed={2**30}"], ["seed must lie in 0..2^30-1"]),
-        (["demo", "--quick", "--workers=0"], ["workers must be at least 1; got 0"]),
+        (["demo", "--smoke", "--workers=0"], ["workers must be at least 1; got 0"]),
     ),
 )
 def test_options_of_other_commands(args: list[str], says: list[str], refused: Refused) -> None:
@@ -143,8 +150,6 @@ def test_options_of_other_commands(args: list[str], says: list[str], refused: Re
     ("args", "says"),
     named(
         (["nope"], ["nope", "demo", "train", "eval"]),
-        (["train", "--nope", "3"], ["--nope"]),
-        (["train", "--mixer=mamba", "--num-heads=3"], ["--num-heads"]),
         (["train", "--steps=many"], ["--steps", "many"]),
         (["train", "--steps=1.5"], ["--steps", "1.5"]),
         (["train", "--schedule=linear"], ["--schedule", "cosine", "constant"]),
@@ -152,7 +157,6 @@ def test_options_of_other_commands(args: list[str], says: list[str], refused: Re
         (["train", "--config"], ["--config"]),
         (["eval"], ["run folder"]),
         (["eval", "x", "--samples=many"], ["--samples", "many"]),
-        (["info", "--nope"], ["--nope"]),
         (["demo", "extra"], ["extra"]),
     ),
 )
@@ -273,7 +277,7 @@ def test_a_configuration_that_is_not_there(refused: Refused, tmp_path: Path) -> 
 # -- folders and files to write -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", [["train", *FLAGS], ["demo", "--quick"]], ids=["train", "demo"])
+@pytest.mark.parametrize("command", [["train", *FLAGS], ["demo", "--smoke"]], ids=["train", "demo"])
 def test_out_that_cannot_be(command: list[str], refused: Refused, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("years of work")
@@ -287,7 +291,7 @@ def test_out_that_cannot_be(command: list[str], refused: Refused, tmp_path: Path
     [
         ["train", *FLAGS, "--out=new"],
         ["eval", "run", "--lengths=5", "--samples=4"],
-        ["demo", "--quick", "--out=new"],
+        ["demo", "--smoke", "--out=new"],
         ["tasks"],
         ["tasks", "parity"],
         ["models"],

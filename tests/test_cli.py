@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 
 import statetrack
 from statetrack import train_command
 from statetrack.layers import MIXERS, MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import make_task
-from statetrack.terminal import print_progress
+from statetrack.terminal import PlainConsole, print_progress
 from statetrack.training import Progress, Run, TrainingConfig, evaluate
 from tests.conftest import Command
 from tests.training.small import FLAGS
@@ -372,7 +371,7 @@ def test_info_is_true(command: Command) -> None:
 
 def shown(steps: int, *, terminal: bool) -> str:
     out = StringIO()
-    console = Console(file=out, force_terminal=terminal, width=100, highlight=False)
+    console = PlainConsole(file=out, force_terminal=terminal, width=100, highlight=False)
     show = print_progress(console, "DeltaNet [0,1]")
     for step in range(1, steps + 1):
         show(Progress(step, steps, 0.5, 0.75, float(step), float(steps - step)))

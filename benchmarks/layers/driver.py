@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.layers import report
 from benchmarks.layers.peers import PEERS as PEER_LAYERS
 from benchmarks.processes import (
@@ -21,9 +19,12 @@ from benchmarks.processes import (
 from statetrack.config import one_of
 from statetrack.files import check_output
 from statetrack.layers import MIXERS
+from statetrack.terminal import PlainConsole
 
 
-def bench(layers: Sequence[str], rounds: int, out: Path | None, console: Console) -> dict[str, Any]:
+def bench(
+    layers: Sequence[str], rounds: int, out: Path | None, console: PlainConsole
+) -> dict[str, Any]:
     """Measure, print and write; the result as plain values for JSON."""
     for name in layers:
         one_of("a layer", name, list(MIXERS))

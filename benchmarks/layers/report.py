@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from statetrack.files import write_atomic, write_json
 from statetrack.layers import MIXERS
-from statetrack.terminal import print_table
+from statetrack.terminal import PlainConsole, print_table
 
 COLUMNS = [
     "layer", "tokens/s [0,1]", "tokens/s [-1,1]", "switch", "peer", "peer tokens/s",
@@ -100,7 +98,7 @@ def _or_dash(value: float | None, style: str) -> str:
     return "-" if value is None else format(value, style)
 
 
-def print_report(console: Console, summary: dict[str, Any]) -> None:
+def print_report(console: PlainConsole, summary: dict[str, Any]) -> None:
     """The tables, on the terminal."""
     read = weights_read(summary["rows"])
     for title, body in tables(summary["rows"]).items():

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.ops import report
 from benchmarks.ops.extras import EXTRA_ENVIRONMENTS, EXTRAS
 from benchmarks.ops.rows import ROWS
@@ -21,10 +19,11 @@ from benchmarks.processes import (
 )
 from statetrack.config import one_of
 from statetrack.files import check_output
+from statetrack.terminal import PlainConsole
 
 
 def bench(
-    rows: Sequence[str], threads: int, rounds: int, out: Path | None, console: Console
+    rows: Sequence[str], threads: int, rounds: int, out: Path | None, console: PlainConsole
 ) -> dict[str, Any]:
     """Measure, print and write; the result as plain values for JSON."""
     missing = missing_peers()

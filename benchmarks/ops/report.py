@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from benchmarks.ops.candidates import Row
 from statetrack.files import write_atomic, write_json
-from statetrack.terminal import print_table
+from statetrack.terminal import PlainConsole, print_table
 
 COLUMNS = ["row", "allocator", "ours ms", "of sgemm", "peer", "chunk", "ratio"]
 
@@ -132,7 +130,7 @@ def _against(value: float, least: float | None, show: bool, unit: str) -> str:
     return f"{text(value)}{'*' * (value < least)}" + (f" ({text(least)})" if show else "")
 
 
-def print_report(console: Console, summary: dict[str, Any]) -> None:
+def print_report(console: PlainConsole, summary: dict[str, Any]) -> None:
     """The tables, on the terminal."""
     of_row: dict[str, list[dict[str, Any]]] = {}
     for c in summary["comparisons"]:

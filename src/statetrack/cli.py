@@ -14,6 +14,7 @@ from statetrack.allocator import tune_allocator
 from statetrack.check_command import check
 from statetrack.diagnose_command import diagnose
 from statetrack.errors import UserError
+from statetrack.flags import check_flags, options_of
 from statetrack.harden_command import harden
 from statetrack.terminal import (
     Json,
@@ -27,7 +28,10 @@ from statetrack.theory_commands import compile_language, explain, run_words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0, 2 for a mistake in the input, 130 for Ctrl-C."""
+    """Run a command; returns the exit code.
+
+    0; 1 if a command has found nothing to write; 2 for a mistake in the input; 130 for Ctrl-C.
+    """
     args = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[..., Any]] = {
         "demo": demo,
@@ -51,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args[:1] and args[0] in ("demo", "train", "eval", "diagnose", "harden", "bench"):
             tune_allocator()
         if args[:1] == ["bench"] and args[1:2] and args[1] in BENCHMARKS:
+            check_flags(args[2:], options_of(BENCHMARKS[args[1]]))
             tyro.cli(BENCHMARKS[args[1]], prog=f"statetrack bench {args[1]}", args=args[2:])
             return 0
         if args[:1] == ["tasks"]:
@@ -63,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             train_command.main(args[1:])
             return 0
-        tyro.extras.subcommand_cli_from_dict(
+        if args[:1] and args[0] in commands:
+            check_flags(args[1:], options_of(commands[args[0]]))
+        code: int | None = tyro.extras.subcommand_cli_from_dict(
             commands,
             prog="statetrack",
             description="Linear RNNs that can track state.",
@@ -78,19 +85,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         told = str(error) or "choose a smaller batch, length or model"
         return _fail(f"not enough memory: {told}")
+    except RuntimeError as error:  # torch's own for the same
+        if "can't allocate memory" not in str(error):
+            raise
+        return _fail(f"not enough memory: {str(error).partition('DefaultCPUAllocator: ')[2]}")
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""
         return _fail(f"cannot read or write{named}: {error.strerror or error}")
     except KeyboardInterrupt:
         return 130
-    return 0
+    return code or 0
 
 
 def demo(
     seed: int = 0,
     out: Path | None = None,
     json: Json = None,
-    quick: bool = False,
+    smoke: bool = False,
     workers: int | None = None,
 ) -> None:
     """Train and compare, live: what eigenvalues in [-1,1] can track and [0,1] cannot.
@@ -99,7 +110,8 @@ def demo(
         seed: n stands for the training seeds 3n, 3n + 1, 3n + 2 on parity and 3n on swaps.
         out: folder for the figure, page, metrics and checkpoints; runs/demo-1, -2, ... if absent.
         json: see above.
-        quick: everything, but too short to learn: a test of the machinery in seconds.
+        smoke: everything, but too short to learn: a test of the machinery in seconds, whose
+            numbers mean nothing.
         workers: processes that train side by side; one per core if absent.
     """
     if not 0 <= seed < 2**30:
@@ -108,13 +120,13 @@ def demo(
         raise UserError(f"workers must be at least 1; got {workers}")
     from statetrack.experiments.demo import Demo
     from statetrack.experiments.display import Display
-    from statetrack.experiments.report import NOTE, print_tables, write_report
+    from statetrack.experiments.report import NOTE, SMOKE, print_tables, write_report
     from statetrack.files import free_folder, new_folder
 
     check_json(json)
     console = make_console(json)
     folder = new_folder(out or free_folder(Path("runs"), "demo"))
-    this = Demo.start(seed, folder, quick=quick)
+    this = Demo.start(seed, folder, smoke=smoke)
     titles = [f"{job.experiment} {job.title} s{job.config.training.seed}" for job in this.jobs]
     try:
         with Display(titles, console) as display:
@@ -128,11 +140,11 @@ def demo(
             said = (
                 f"Cut short: {len(this.results)} of {len(this.jobs)} runs are done; see {folder}."
             )
-            console.print(said, markup=False)
+            console.print(said)
         write_result(json, summary)
-    console.print(NOTE, style="dim", markup=False)
+    console.print(SMOKE if smoke else NOTE, style="dim")
     page = folder / "index.html"
-    console.print(f"{this.seconds:.0f} s. Open {page} for the figure.", markup=False)
+    console.print(f"{this.seconds:.0f} s. Open {page} for the figure.")
 
 
 def train() -> None:
@@ -167,6 +179,7 @@ def evaluate(
     from statetrack.experiments.figures import write_figure
     from statetrack.experiments.tables import evaluation_tables, lengths_text
     from statetrack.files import check_figure
+    from statetrack.theory.folders import is_compiled
     from statetrack.training import Run, finite_training_set
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model
@@ -200,17 +213,18 @@ def evaluate(
         for low, high in wanted:
             status.update(f"evaluating {task.name} at {low}-{high}")
             rows.append(evaluate_model(model, task, (low, high), **options))
-    on = lengths_text(trained.min_length, top)
-    title = f"{opened.config.model.title} on {task.name}, trained on {on}"
+    compiled = is_compiled(run)
+    origin = "compiled" if compiled else f"trained on {lengths_text(trained.min_length, top)}"
+    title = f"{opened.config.model.title} on {task.name}, {origin}"
     for heading, columns, body in evaluation_tables(title, rows):
         print_table(console, heading, columns, body)
     result_: dict[str, Any] = {"run": str(run), "results": [r.to_json() for r in rows]}
     if traced is not None:
         result_["curve"] = traced.to_json()
         reached = f"to length {traced.horizon}" if traced.horizon else "at no length"
-        console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).", markup=False)
+        console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).")
     if figure is not None:
-        write_figure(figure, title, rows, traced, top)
+        write_figure(figure, title, rows, traced, None if compiled else top)
     write_result(json, result_)
 
 
@@ -330,11 +344,12 @@ def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) 
     """List the architectures, or the options of one of them.
 
     Args:
-        name: an architecture to show in full.
+        name: an architecture, or a language model, to show in full.
         json: see above.
     """
     import dataclasses
 
+    from statetrack.config import to_dict, unknown
     from statetrack.experiments.language_models import LANGUAGE_MODELS
     from statetrack.layers import MIXERS, MixerConfig
     from statetrack.models import count_parameters
@@ -355,7 +370,20 @@ def models(name: tyro.conf.Positional[str | None] = None, /, json: Json = None) 
         ]
         print_table(console, "The paper's language models (docs/presets.md)", sizes, large)
         more = {"language models": [dict(zip(sizes, row, strict=True)) for row in large]}
+    elif name in LANGUAGE_MODELS:
+        model = LANGUAGE_MODELS[name]
+        columns = ["option", "value", "what it is"]
+        texts = {f.name: f.metadata["help"] for f in dataclasses.fields(model)}
+        values = {**to_dict(model), "mixer": ", ".join(m.label for m in model.pattern)}
+        body = [[key, str(value), texts[key]] for key, value in values.items()]
+        for mixer in model.pattern:
+            known = {f.name: f.metadata["help"] for f in dataclasses.fields(mixer)}
+            body += [[f"mixer.{k}", str(getattr(mixer, k)), text] for k, text in known.items()]
+        heading = f"{name}: {count_parameters(model):,} parameters (docs/presets.md)"
+        print_table(console, heading, columns, body)
     else:
+        if name not in MIXERS:
+            raise unknown("model", name, [*MIXERS, *LANGUAGE_MODELS])
         chosen = MixerConfig.class_for(name)
         columns = ["option", "default", "what it is"]
         refused = {"allow_neg_eigval"} if chosen.no_switch else set()

@@ -29,6 +29,7 @@ from statetrack.errors import UserError
 
 T = TypeVar("T")
 
+MAX_WHOLE = 2**53  # what every reader of JSON can represent
 LONG_LIST = 12  # names; a longer one does not fit into a message
 
 
@@ -175,6 +176,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise UserError(f"{where} must be {_article(kind.__name__)}; got {value!r}")
+    if kind is int and abs(value) > MAX_WHOLE:
+        raise UserError(f"{where} must be a whole number of at most 2^53 in size")
     return value
 
 

@@ -6,3 +6,9 @@ class UserError(ValueError):
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+def check_type(what: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+    """Raise a UserError that names `what` unless `value` is one of `kinds`; a bool is no int."""
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is int):
+        raise UserError(f"{what} must be {allowed}; got {type(value).__name__}")

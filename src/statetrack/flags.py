@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple, get_args
 
 import tyro
 
-from statetrack.config import hints
+from statetrack.config import hints, unknown
+
+POSITIONAL = get_args(tyro.conf.Positional[int])[1]  # how tyro marks arguments without a flag
 
 
 class Flag(NamedTuple):
@@ -41,6 +44,29 @@ def config_flags(config: Any) -> Iterator[Flag]:
 
 def parse(command: str, about: str, flags: Iterable[Flag], args: Sequence[str]) -> Any:
     """The values of the flags, as attributes."""
+    flags = list(flags)
+    named = [
+        flag.name for flag in flags if POSITIONAL not in getattr(flag.type, "__metadata__", ())
+    ]
+    check_flags(args, named)
     fields = [(name, kind, dataclasses.field(default=default)) for name, kind, default in flags]
     given = dataclasses.make_dataclass("Given", fields, kw_only=True)
     return tyro.cli(given, prog=f"statetrack {command}", description=about, args=list(args))
+
+
+def check_flags(args: Sequence[str], names: Iterable[str]) -> None:
+    """Refuse a flag that no option has; the parser itself names the nearest only sometimes."""
+    known = [f"--{name.replace('_', '-')}" for name in ("help", *names)]
+    for arg in args:
+        flag = arg.partition("=")[0].replace("_", "-")
+        if flag == "--":  # what follows are words
+            return
+        allowed = {flag, flag.replace("--no-", "--", 1)} & set(known)
+        if flag.startswith("--") and not flag.startswith("--tyro-") and not allowed:
+            raise unknown("option", arg.partition("=")[0], known)
+
+
+def options_of(command: Callable[..., Any]) -> list[str]:
+    """The names of a function's options, without its positional arguments."""
+    parameters = inspect.signature(command).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]

@@ -20,7 +20,7 @@ def harden(
     orders: tuple[int, ...] = (1, 2, 3),
     checkpoint: int | None = None,
     json: Json = None,
-) -> None:
+) -> int:
     """Make a run's model exact, so that it goes on at any length as it does at the trained ones.
 
     For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN, in
@@ -29,7 +29,8 @@ def harden(
     memory. Roundings are judged on fresh sequences of the training lengths alone; if none is as
     good as the model, nothing is written. The result is a new run, which every command takes, with
     the automaton that the model is, if one can be read off it, as automaton.json; the old run is
-    left alone.
+    left alone. The exit code is 1 if nothing is written, as for a model that has not learned its
+    task.
 
     Args:
         run: a run folder.
@@ -45,9 +46,11 @@ def harden(
     from statetrack.files import check_new
     from statetrack.theory import harden as harden_model
     from statetrack.theory.folders import is_compiled
+    from statetrack.theory.hardening.harden import families_of
     from statetrack.theory.hardening.runs import (
         compare,
         compare_automata,
+        learned,
         training_lengths,
         write_run,
     )
@@ -69,24 +72,33 @@ def harden(
     with console.status("hardening"):
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
-        result = harden_model(trained, training_lengths(config), orders=orders)
+        families_of(trained)  # a model that no training helps is refused first
+        validation = training_lengths(config)
+        skill = learned(trained, config.task, validation)
+        if not skill:
+            why = f"the model has not learned {config.task.name}: {skill}"
+            console.print(f"Train it first: {why}.\nNothing is written.")
+            write_result(json, {**told, "changed": False, "why": why})
+            return 1
+        result = harden_model(trained, validation, orders=orders)
         if result.changed:
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)
             told["out"] = str(folder)
     for sentence in result.sentences():
-        console.print(sentence, markup=False)
+        console.print(sentence)
     if not result.changed:
         console.print("Nothing is written.")
         write_result(json, {**told, **result.to_dict(), "accuracy": [], "automaton": None})
-        return
-    console.print(f"The new run: {folder}", markup=False, soft_wrap=True)
+        return 1
+    console.print(f"The new run: {folder}", soft_wrap=True)
     with console.status("evaluating"):
         rows = compare(config, trained, result.model, lengths, samples)
     columns = ["length", "accuracy before", "after"]
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
-    console.print(str(automata), markup=False)
+    console.print(str(automata))
     accuracy = [asdict(row) for row in rows]
     told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
     write_result(json, told)
+    return 0

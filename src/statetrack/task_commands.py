@@ -57,7 +57,7 @@ def _list(json: str | None) -> None:
     shown = [[row[i] for i in few] for row in body]
     print_table(console, "Tasks", [columns[i] for i in few], shown)
     more = "Also any group (S<n>, A<n>, Z<m>, D<n>, Q8, products, group:FILE) and dfa:FILE."
-    console.print(more, style="dim", markup=False)
+    console.print(more, style="dim")
     write_result(json, {"tasks": [dict(zip(columns, row, strict=True)) for row in body]})
 
 
@@ -69,13 +69,13 @@ def _show_one(task: Task, json: str | None) -> None:
     tokens = [task.vocab[t] for t in batch.tokens[0]]
     targets = ["." if t == IGNORE else task.vocab[t] for t in batch.targets[0]]
     options = ", ".join(f"{k}={v}" for k, v in to_dict(task).items() if k != "name")
-    console.print(f"{task.name} ({task.family}): {task.about}", markup=False)
-    console.print(inspect.cleandoc(type(task).__doc__ or ""), style="dim", markup=False)
-    console.print(f"options: {options}", markup=False)
+    console.print(f"{task.name} ({task.family}): {task.about}")
+    console.print(inspect.cleandoc(type(task).__doc__ or ""), style="dim")
+    console.print(f"options: {options}")
     blind = f"guessing {task.chance:.4g}, always the most frequent {majority:.4g} at {length}"
-    console.print(f"scored on: {task.metric}; {blind}", markup=False)
-    console.print(f"input:   {' '.join(tokens)}", markup=False)
-    console.print(f"target:  {' '.join(targets)}", markup=False)
+    console.print(f"scored on: {task.metric}; {blind}")
+    console.print(f"input:   {' '.join(tokens)}")
+    console.print(f"target:  {' '.join(targets)}")
     write_result(
         json,
         {
@@ -126,9 +126,9 @@ def _export(args: Sequence[str]) -> None:
         split=given.split,
         data_seed=given.data_seed,
     )
-    console.print(f"{given.n} sequences of {task.name} in {out}", markup=False)
+    console.print(f"{given.n} sequences of {task.name} in {out}")
     if written != task:
-        console.print("csv has a target for every token: supervision is dense", markup=False)
+        console.print("csv has a target for every token: supervision is dense")
     told = {"file": str(out), "format": format_of(out), "sequences": given.n}
     write_result(given.json, {**told, "task": to_dict(written)})
 
@@ -149,8 +149,8 @@ def _import(args: Sequence[str]) -> None:
     low, high = int(batch.lengths.min()), int(batch.lengths.max())
     lengths = f"length {low}" if low == high else f"lengths {low}-{high}"
     agree = count - len(wrong)
-    console.print(f"{given.file}: {count} sequences of {lengths}, {tokens} tokens", markup=False)
-    console.print(f"{agree} of {count} have the targets of {task.name}", markup=False)
+    console.print(f"{given.file}: {count} sequences of {lengths}, {tokens} tokens")
+    console.print(f"{agree} of {count} have the targets of {task.name}")
     result = {
         "file": str(given.file),
         "task": to_dict(task),

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
-from rich.console import Console, JustifyMethod
-from rich.markup import escape
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from statetrack.files import check_output, write_json
 
@@ -24,7 +25,7 @@ Json = Annotated[
 ]
 
 
-def print_progress(console: Console, title: str) -> Callable[[Progress], None]:
+def print_progress(console: PlainConsole, title: str) -> Callable[[Progress], None]:
     """A callback that shows one run's progress on one line, or in lines without a terminal."""
     said = -1
     width = 0  # of the longest line so far, which a shorter one must cover
@@ -39,10 +40,10 @@ def print_progress(console: Console, title: str) -> Callable[[Progress], None]:
         if console.is_terminal:
             width = max(width, len(text))
             end = "\n" if p.step == p.steps else "\r"
-            console.print(text.ljust(width), end=end, markup=False, no_wrap=True, overflow="crop")
+            console.print(text.ljust(width), end=end, no_wrap=True, overflow="crop")
         elif tenth > said:
             said = tenth
-            console.print(text, markup=False, soft_wrap=True)
+            console.print(text, soft_wrap=True)
 
     return show
 
@@ -62,11 +63,31 @@ def write_result(target: str | None, value: Any) -> None:
         write_json(Path(target), value)
 
 
-class _Console(Console):
+class PlainConsole(Console):
+    """A console that prints every text as it is: brackets are no markup, :names: no emoji."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def status(self, status: RenderableType, **options: Any) -> Status:
+        """A spinner beside a text."""
+        return _PlainStatus(_plain(status), console=self, **options)
+
     def on_broken_pipe(self) -> None:
         """The reader has seen enough (`| head`): stop quietly, as after a success."""
         quiet_stdout()
         raise SystemExit(0)
+
+
+class _PlainStatus(Status):
+    """rich's own reads texts as markup, whatever the console's settings."""
+
+    def update(self, status: RenderableType | None = None, **options: Any) -> None:
+        super().update(None if status is None else _plain(status), **options)
+
+
+def _plain(text: RenderableType) -> RenderableType:
+    return Text(text) if isinstance(text, str) else text
 
 
 def quiet_stdout() -> None:
@@ -74,18 +95,20 @@ def quiet_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def make_console(target: str | None) -> Console:
+def make_console(target: str | None) -> PlainConsole:
     """Where text for people goes: standard output, unless JSON is going there."""
-    return _Console(stderr=target == "-", highlight=False)
+    return PlainConsole(stderr=target == "-")
 
 
-def print_table(console: Console, title: str, columns: list[str], rows: list[list[str]]) -> None:
+def print_table(
+    console: PlainConsole, title: str, columns: list[str], rows: list[list[str]]
+) -> None:
     """A table of texts; columns of numbers are right-aligned, but for the first."""
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
         numbers = all(row[i][:1] in "-0123456789" for row in rows)
         justify: JustifyMethod = "right" if i and numbers else "left"
-        table.add_column(escape(column), justify=justify, overflow="fold", no_wrap=i == 0)
+        table.add_column(column, justify=justify, overflow="fold", no_wrap=i == 0)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     console.print(table)

@@ -36,7 +36,7 @@ def explain(
     console = make_console(json)
     with console.status("decomposing"):
         explanation = explain_language(language)
-    console.print(str(explanation), markup=False, soft_wrap=True)
+    console.print(str(explanation), soft_wrap=True)
     write_result(json, explanation.to_dict())  # first, for there may be nothing to draw
     if figure is not None:
         with console.status("drawing"):
@@ -84,18 +84,19 @@ def compile_language(
         if not proof.holds:
             raise UserError(f"not written, for the proof fails: {proof}")
     save(out, net, found, target, method, delay)
-    console.print(f"{found.text} ({found.kind})", markup=False, soft_wrap=True)
-    console.print(net.report(), markup=False, soft_wrap=True)
+    console.print(f"{found.text} ({found.kind})", soft_wrap=True)
+    report = net.report()
+    console.print(report, soft_wrap=True)
     if proof is not None:
-        console.print(str(proof), markup=False, soft_wrap=True)
-    console.print(f"Next: statetrack run {out} WORD ...", markup=False, soft_wrap=True)
+        console.print(str(proof), soft_wrap=True)
+    console.print(f"Next: statetrack run {out} WORD ...", soft_wrap=True)
     facts = {
         "language": found.text,
         "kind": found.kind,
         "folder": str(out),
         "target": target,
         "states": net.dfa.states,
-        "report": net.report().splitlines(),
+        "report": report.splitlines(),
         "proof": None if proof is None else {"holds": proof.holds, "text": str(proof)},
     }
     write_result(json, facts)
@@ -115,12 +116,12 @@ def run_words(
             of standard input is a word.
         json: see above.
     """
-    from statetrack.theory.folders import load
+    from statetrack.theory.folders import load_compiled
     from statetrack.theory.words import read_words
 
     check_json(json)
     console = make_console(json)
-    net = load(folder)
+    net = load_compiled(folder)
     try:
         if not words and sys.stdin.isatty():
             console.print("Words from standard input, one a line, Ctrl-D in the end:")

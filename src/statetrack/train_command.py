@@ -181,10 +181,10 @@ def _train(config: RunConfig, out: Path | None, resume: Path | None, json: str |
     try:
         run = train_run(config, folder, resume=resume is not None, on_progress=show)
     except KeyboardInterrupt:
-        console.print(f"\nInterrupted; to go on: statetrack train --resume {folder}", markup=False)
+        console.print(f"\nInterrupted; to go on: statetrack train --resume {folder}")
         raise
     last = next((row for row in reversed(run.metrics()) if row["kind"] == "train"), None)
-    console.print(f"Done: {run.folder}. Next: statetrack eval {run.folder}", markup=False)
+    console.print(f"Done: {run.folder}. Next: statetrack eval {run.folder}")
     write_result(json, {"run": str(run.folder), "config": config.to_json(), "last": last})
 
 

@@ -20,13 +20,13 @@ MODELS = {"Mamba [0,1]", "Mamba [-1,1]", "DeltaNet [0,1]", "DeltaNet [-1,1]"}
 
 def test_quick(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    command = [*DEMO, "--quick", "--seed", "3", "--out", str(out), "--json", "-"]
+    command = [*DEMO, "--smoke", "--seed", "3", "--out", str(out), "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)  # which fails if there is anything else
     assert summary == json.loads((out / "results.json").read_text())
     assert summary["complete"] is True
-    assert summary["quick"] is True
+    assert summary["smoke"] is True
     assert {row["model"] for row in summary["parity"]} == MODELS
     assert all(list(row["scores"]) == ["9"] for row in summary["parity"])
     assert len(summary["swaps"]) == 2

@@ -6,11 +6,11 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from statetrack.experiments.demo import plan
 from statetrack.experiments.display import Display
 from statetrack.experiments.pool import Event
+from statetrack.terminal import PlainConsole
 from statetrack.training import Progress
 
 TITLES = ["parity Mamba [0,1], seed 0", "parity Mamba [-1,1], seed 0"]
@@ -29,7 +29,7 @@ EVENTS = [
 
 def shown(*, terminal: bool) -> str:
     out = StringIO()
-    with Display(TITLES, Console(file=out, width=120, force_terminal=terminal)) as display:
+    with Display(TITLES, PlainConsole(file=out, width=120, force_terminal=terminal)) as display:
         for event in EVENTS:
             display.show(event)
     return out.getvalue()
@@ -58,7 +58,7 @@ def test_a_standard_terminal_holds_it_all() -> None:
         f"{job.experiment} {job.title} s{job.config.training.seed}" for job in plan(9, Path())
     ]
     out = StringIO()
-    console = Console(file=out, width=80, height=24, force_terminal=False)
+    console = PlainConsole(file=out, width=80, height=24, force_terminal=False)
     display = Display(titles, console)
     for job in range(len(titles)):
         display.latest[job] = Progress(100, 400, 0.5, 0.75, 10.0, 100.0)
@@ -75,7 +75,7 @@ def test_the_terminal_is_restored_after_an_error() -> None:
     bad = Event(0, "done", None)  # which has no score
     with (
         pytest.raises(TypeError),
-        Display(TITLES, Console(file=out, width=120, force_terminal=True)) as display,
+        Display(TITLES, PlainConsole(file=out, width=120, force_terminal=True)) as display,
     ):
         display.show(bad)
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1

@@ -63,7 +63,7 @@ def test_both_ranges_get_the_same_options(tmp_path: Path) -> None:
 
 
 def test_quick_has_every_model_once(tmp_path: Path) -> None:
-    jobs = plan(2, tmp_path, quick=True)
+    jobs = plan(2, tmp_path, smoke=True)
     titles = {(job.experiment, job.title) for job in jobs}
     assert titles == {(job.experiment, job.title) for job in plan(2, tmp_path)}
     assert len(jobs) == len(titles) == 6
@@ -84,7 +84,7 @@ def test_summary(tmp_path: Path) -> None:
     this = demo(tmp_path)
     summary = this.summary()
     assert summary["complete"] is True
-    assert (summary["schema"], summary["seed"], summary["quick"]) == (1, 1, False)
+    assert (summary["schema"], summary["seed"], summary["smoke"]) == (1, 1, False)
     assert [row["model"] for row in summary["parity"]] == [
         "Mamba [0,1]",
         "Mamba [-1,1]",

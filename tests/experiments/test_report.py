@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 
 import matplotlib.image
 import pytest
-from rich.console import Console
 
 from statetrack.experiments.report import page, print_tables, tables, write_report
+from statetrack.terminal import PlainConsole
 from tests.experiments.results import demo
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -134,7 +134,7 @@ def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
 
 
 def test_quick_mode_is_told(tmp_path: Path) -> None:
-    summary = {**demo(tmp_path).summary(), "quick": True}
+    summary = {**demo(tmp_path).summary(), "smoke": True}
     assert "Quick mode" in page(summary, "<svg></svg>")
 
 
@@ -170,6 +170,6 @@ def test_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize("done", [0, 1, 14])
 def test_tables_can_be_printed(done: int, tmp_path: Path) -> None:
     out = StringIO()
-    print_tables(demo(tmp_path, done).summary(), Console(file=out, width=120))
+    print_tables(demo(tmp_path, done).summary(), PlainConsole(file=out, width=120))
     assert ("DeltaNet [-1,1]" in out.getvalue()) == (done > 0)
     assert ("Mamba [0,1]" in out.getvalue()) == (done == 14)

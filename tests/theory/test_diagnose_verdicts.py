@@ -143,7 +143,7 @@ def excluded(found, kind: Kind) -> list[int]:
     ],
 )  # fmt: skip
 def test_what_the_architecture_excludes(mixer, layers, factor):
-    found = diagnose(model(mixer, layers))
+    found = diagnose(model(mixer, layers), "1")
     assert found.architectural.factor == factor
     expected = [] if factor is None else [m for m in range(2, 10) if factor % m]
     assert excluded(found, Kind.ARCHITECTURAL) == expected
@@ -164,7 +164,7 @@ def test_the_model_stays_as_it_is():
     mine = model(DeltaNetConfig(num_heads=2), 1).train()
     before = {name: p.clone() for name, p in mine.named_parameters()}
     state = torch.random.get_rng_state()
-    diagnose(mine)
+    diagnose(mine, "1")
     assert mine.training
     assert torch.equal(torch.random.get_rng_state(), state)
     for name, p in mine.named_parameters():
@@ -179,10 +179,10 @@ def test_the_model_stays_as_it_is():
     ("value", "tokens"), [(-0.9, 59), (-0.98, 309), (-0.99, 621), (-0.999, 6235)]
 )
 def test_a_negative_eigenvalue_above_minus_one_fades(value, tokens):
-    found = diagnose(Constructed(scalar(value)), vocab=BITS)
+    found = diagnose(Constructed(scalar(value)), "1", vocab=BITS)
     verdict = found.verdict(2)
     assert verdict.kind is Kind.PROBED  # the architecture could, these weights cannot
-    assert f"lost after about {tokens:,} tokens in bf16" in verdict.text
+    assert f"along the word lasts {tokens:,} tokens in bf16" in verdict.text
     assert found.layers[0].spectrum is not None
     assert round(found.layers[0].spectrum.total.horizon("bf16")) == tokens
 
@@ -201,13 +201,13 @@ def test_complex_eigenvalues_fade_as_well():
     def shrinking(tokens):
         return Dense(0.9 * rotation(2.0)(tokens).dense())
 
-    found = diagnose(Constructed(shrinking), vocab=BITS)
+    found = diagnose(Constructed(shrinking), "1", vocab=BITS)
     assert found.verdict(2).kind is Kind.PROBED
-    assert "lost after about 59 tokens in bf16" in found.verdict(2).text
+    assert "along the word lasts 59 tokens in bf16" in found.verdict(2).text
 
 
 def test_growing_states_are_flagged():
-    found = diagnose(Constructed(scalar(-1.01, (-math.inf, math.inf))), vocab=BITS)
+    found = diagnose(Constructed(scalar(-1.01, (-math.inf, math.inf))), "1", vocab=BITS)
     assert found.verdict(2).kind is Kind.NOT_EXCLUDED
     (warning,) = found.warnings()
     assert "modulus 1.01 > 1" in warning

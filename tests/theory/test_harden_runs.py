@@ -15,7 +15,12 @@ from statetrack.errors import UserError
 from statetrack.experiments import presets
 from statetrack.layers import DeltaNetConfig, GLAConfig, MambaConfig, MixerConfig
 from statetrack.theory import diagnose, harden
-from statetrack.theory.hardening.runs import compare_automata, training_lengths, write_run
+from statetrack.theory.hardening.runs import (
+    Learned,
+    compare_automata,
+    training_lengths,
+    write_run,
+)
 from statetrack.training import Run, evaluate, train
 from statetrack.training.optim import make_optimizer
 from tests.conftest import Command
@@ -72,10 +77,12 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     assert made.checkpoint_steps() == [200]
     assert evaluate(made.model(), made.config.task, 20_000, samples=2).token_accuracy == 1.0
     assert command("eval", out, "--lengths", "500", "--samples", "4").code == 0
-    code, said, _ = command("diagnose", out)
+    code, said, _ = command("diagnose", out, "--max-length", "64", "--samples", "16")
     assert code == 0
-    assert "not excluded" in said
-    assert diagnose(out).layers[0].before is None  # it never was a model at initialisation
+    assert "Every modulus from 2 to 12 is ruled out except 2." in said
+    assert (
+        diagnose(out, max_length=0).layers[0].before is None
+    )  # it never was a model at initialisation
     assert json.loads((out / "hardened.json").read_text())["loss"] == told["loss"]
     # and nothing is ever written over
     kept = content(out)
@@ -114,12 +121,34 @@ def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:
     assert command("harden", trained.folder).code == 2
 
 
-def test_a_run_that_cannot_be_hardened_leaves_nothing(command: Command, tmp_path: Path) -> None:
+@pytest.fixture
+def untrained(tmp_path: Path) -> Run:
+    """A run of four steps."""
     config = small_config(allow_neg_eigval=True)
     mixer = replace(config.model.mixers[0], conv_size=0)  # type: ignore[call-arg]
-    run = train(replace(config, model=replace(config.model, mixer=mixer)), tmp_path / "run")
+    return train(replace(config, model=replace(config.model, mixer=mixer)), tmp_path / "run")
+
+
+def test_a_run_that_has_not_learned_its_task(
+    command: Command, untrained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("statetrack.theory.hardening.harden.Search")  # before any analysis
+    code, out, err = command("harden", untrained.folder, "--json", tmp_path / "told.json")
+    assert (code, err) == (1, "")
+    assert "Train it first: the model has not learned parity: it has " in out
+    assert "Nothing is written." in out
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["changed"], told["out"]) == (False, None)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run", "told.json"]
+
+
+def test_a_run_that_cannot_be_hardened_leaves_nothing(
+    command: Command, untrained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, learned = untrained, Learned(accuracy=1.0, constant=0.5)
+    monkeypatch.setattr("statetrack.theory.hardening.runs.learned", lambda *_: learned)
     code, out, err = command("harden", run.folder, "--json", run.folder / "told.json")
-    assert (code, err) == (0, "")
+    assert (code, err) == (1, "")
     told = json.loads((run.folder / "told.json").read_text())
     assert (told["changed"], told["accuracy"], told["automaton"]) == (False, [], None)
     assert "Kept as it was: no part of it comes near enough to an exact one." in out
@@ -164,7 +193,7 @@ def test_what_is_exact_already(command: Command, tmp_path: Path) -> None:
     code, _, err = command("harden", out)
     assert code == 2
     assert f"{out} was compiled, and is exact as it is" in err
-    told = diagnose(out, "1").to_dict()
+    told = diagnose(out, "1", max_length=0).to_dict()
     assert all(layer["after"]["turning_modulus"] is not None for layer in told["layers"])
     assert all(layer["after"]["horizon"]["fp32"] is None for layer in told["layers"])  # no end
 

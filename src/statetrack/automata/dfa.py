@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 
 Ints = NDArray[np.int64]
@@ -33,11 +33,15 @@ class DFA:
     outputs: tuple[str | None, ...] | None = None  # [states]
 
     def __post_init__(self) -> None:
+        check_type("a DFA's alphabet", self.alphabet, (tuple, list), "a list of symbols")
+        check_type("a DFA's outputs", self.outputs, (tuple, list, type(None)), "a list of texts")
         check_alphabet(self.alphabet, "a DFA")
-        delta = np.array(self.delta, dtype=np.int64)  # copies: nobody else can change them
-        accepting = np.array(self.accepting, dtype=np.bool_)
-        states = len(accepting)
-        if not states or delta.shape != (states, len(self.alphabet)):
+        # copies: nobody else can change them
+        delta = _array("next states", self.delta, np.int64, "iu")
+        accepting = _array("accepting", self.accepting, np.bool_, "biu")
+        check_type("a DFA's start", self.start, (int, np.integer), "a state by number")
+        states = accepting.size
+        if accepting.ndim != 1 or not states or delta.shape != (states, len(self.alphabet)):
             raise UserError(
                 f"a DFA needs a next state for each of its {states} states and "
                 f"{len(self.alphabet)} symbols; got a table of shape {delta.shape}"
@@ -212,6 +216,17 @@ class DFA:
                     )
             outputs = tuple(outputs[state] for state in table)
         return cls(tuple(alphabet), np.array(delta), start, accepting, outputs).minimal()
+
+
+def _array(what: str, values: object, dtype: type, kinds: str) -> NDArray[Any]:
+    """A table of a DFA, as an array of its own."""
+    try:
+        array = np.array(values)
+    except (ValueError, RuntimeError):  # ragged lists; tensors with gradients
+        array = np.empty(0, dtype=object)
+    if array.size and array.dtype.kind not in kinds:
+        raise UserError(f"a DFA's {what} cannot be {type(values).__name__} of {array.dtype}")
+    return array.astype(dtype)
 
 
 def breadth_first(delta: Ints, start: int) -> Ints:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from statetrack.automata.dfa import DFA, check_alphabet
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 
 if TYPE_CHECKING:
     from automata.fa.nfa import NFA
@@ -34,6 +34,8 @@ def from_regex(pattern: str, alphabet: str | Sequence[str] | None = None) -> DFA
     The alphabet, single characters, is that of the pattern's literals in sorted order unless
     given; a dot stands for any of it. & is intersection; mixed with | it needs parentheses.
     """
+    check_type("pattern", pattern, str, "a text")
+    check_type("alphabet", alphabet, (str, tuple, list, type(None)), "a list of characters")
     tokens = _Parser(pattern).tokens
     literals = sorted({symbol for token in tokens if isinstance(token, tuple) for symbol in token})
     alphabet = tuple(literals if alphabet is None else alphabet)

@@ -43,30 +43,30 @@ class Job:
         return self.config.model.title
 
 
-def plan(seed: int, folder: Path, *, quick: bool = False) -> list[Job]:
+def plan(seed: int, folder: Path, *, smoke: bool = False) -> list[Job]:
     """What the demo trains. `seed` = s stands for the training seeds 3s, 3s + 1, 3s + 2.
 
-    With `quick` everything is there but too short to learn: for tests of the machinery.
+    With `smoke` everything is there but too short to learn: for tests of the machinery.
     """
-    seeds = [seed * SEEDS + i for i in range(1 if quick else SEEDS)]
+    seeds = [seed * SEEDS + i for i in range(1 if smoke else SEEDS)]
     jobs = []
     # the slowest first, so that no core is idle at the end
     for allow in (True, False):
         config = presets.demo_swaps(allow_neg_eigval=allow, seed=seeds[0])
-        jobs.append(_job("swaps", config, folder, max(SWAP_LENGTHS), 512, quick))
+        jobs.append(_job("swaps", config, folder, max(SWAP_LENGTHS), 512, smoke))
     for mixer in ("mamba", "delta_net"):
         for allow in (False, True):
             for s in seeds:
                 config = presets.demo_parity(mixer, allow_neg_eigval=allow, seed=s)
-                jobs.append(_job("parity", config, folder, PARITY_LONGEST, 256, quick))
+                jobs.append(_job("parity", config, folder, PARITY_LONGEST, 256, smoke))
     return jobs
 
 
 def _job(
-    experiment: str, config: RunConfig, folder: Path, longest: int, samples: int, quick: bool
+    experiment: str, config: RunConfig, folder: Path, longest: int, samples: int, smoke: bool
 ) -> Job:
     training = replace(config.training, checkpoint_every=config.training.steps)
-    if quick:
+    if smoke:
         training = replace(training, steps=4, batch_size=8, checkpoint_every=4)
         samples = 8
     mixer = config.model.mixers[0]
@@ -127,15 +127,15 @@ class Demo:
 
     seed: int
     folder: Path
-    quick: bool
+    smoke: bool
     jobs: list[Job]
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0
 
     @classmethod
-    def start(cls, seed: int, folder: Path, *, quick: bool = False) -> Demo:
+    def start(cls, seed: int, folder: Path, *, smoke: bool = False) -> Demo:
         """A demo that will run into `folder`."""
-        return cls(seed, folder, quick, plan(seed, folder, quick=quick))
+        return cls(seed, folder, smoke, plan(seed, folder, smoke=smoke))
 
     def run(self, workers: int | None = None) -> Iterator[Event]:
         """Train and measure everything; yields the events for a display."""
@@ -166,7 +166,7 @@ class Demo:
         return {
             "schema": SCHEMA,
             "complete": self.complete,
-            "quick": self.quick,
+            "smoke": self.smoke,
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "versions": {

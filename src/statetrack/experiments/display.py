@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from rich import box
-from rich.console import Console, JustifyMethod
+from rich.console import JustifyMethod
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from statetrack.experiments.pool import Event
+from statetrack.terminal import PlainConsole
 from statetrack.training import Progress
 
 
 class Display:
     """Shows every job's step, loss, accuracy and time left. Use as a context manager."""
 
-    def __init__(self, titles: Sequence[str], console: Console) -> None:
+    def __init__(self, titles: Sequence[str], console: PlainConsole) -> None:
         self.titles = titles
         self.console = console
         self.latest: dict[int, Progress] = {}
@@ -67,12 +67,12 @@ class Display:
         for job, title in enumerate(self.titles):
             p = self.latest.get(job)
             if p is None:
-                table.add_row(escape(title), "", "", "", "", self.status[job])
+                table.add_row(title, "", "", "", "", self.status[job])
                 continue
             left = f"{p.seconds_left:.0f} s" if p.step < p.steps else ""
             step = f"{p.step}/{p.steps}"
             numbers = (step, f"{p.loss:.4f}", f"{p.accuracy:.3f}", left)
-            table.add_row(escape(title), *numbers, self.status[job])
+            table.add_row(title, *numbers, self.status[job])
         return table
 
     def _line(self, event: Event) -> None:
@@ -89,4 +89,4 @@ class Display:
             )
         clock = f"[{time.perf_counter() - self.began:5.0f} s]"
         line = f"{clock} {self.titles[event.job]}: {text}"
-        self.console.print(line, markup=False, soft_wrap=True)
+        self.console.print(line, soft_wrap=True)

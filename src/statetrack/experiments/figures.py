@@ -30,9 +30,9 @@ def write_figure(
     title: str,
     results: Sequence[Evaluation],
     curve: Curve | None,
-    trained: int,
+    trained: int | None,
 ) -> None:
-    """Accuracy against length with 95 % intervals; the greatest training length is marked.
+    """Accuracy against length with 95 % intervals; marked is the greatest training length, if any.
 
     Of a curve, the means over bins of 8 % of the length.
     """
@@ -60,10 +60,12 @@ def write_figure(
         order = np.argsort(middle)
         axes.plot(np.array(middle)[order], np.array([r.majority for r in results])[order],
                   color="0.6", lw=0.8, marker="_", label=MAJORITY)  # fmt: skip
-    axes.axvline(trained, color="0.4", lw=0.8, ls="--")
-    axes.text(trained, 1.03, " trained up to here", fontsize=8, color="0.4")
+    if trained is not None:
+        axes.axvline(trained, color="0.4", lw=0.8, ls="--")
+        axes.text(trained, 1.03, " trained up to here", fontsize=8, color="0.4")
     axes.set(xscale="log", xlabel="sequence length", ylabel="accuracy", ylim=(-0.03, 1.1))
-    shown = [r.min_length for r in results] + [r.max_length for r in results] + [trained]
+    shown = [n for r in results for n in (r.min_length, r.max_length)]
+    shown += [] if trained is None else [trained]
     shown += [] if curve is None else curve.lengths[[0, -1]].tolist()
     powers = np.log2([min(shown), max(shown)]).round().astype(int)
     ticks = 2 ** np.arange(powers[0], powers[1] + 1, 1 + (powers[1] - powers[0]) // 10)

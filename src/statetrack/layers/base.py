@@ -114,6 +114,8 @@ class Mixer(nn.Module, ABC):
     """The names of parameters that weight decay must leave alone."""
     unsupported: ClassVar[Mapping[str, str]] = {}
     """The names of checks of `statetrack.testing` that do not hold for the layer, and why."""
+    affine_state: ClassVar[bool] = True
+    """Whether the state's first part S goes through S_t = A(x_t) S_{t-1} + B(x_t) as it is."""
 
     def __init__(self, hidden_size: int, config: MixerConfig | None = None, **options: Any) -> None:
         super().__init__()
@@ -150,9 +152,7 @@ class Mixer(nn.Module, ABC):
         Returns:
             y [B, T, hidden_size] and the state after each sequence's last token.
         """
-        if x.dim() != 3 or x.shape[-1] != self.hidden_size or 0 in x.shape:
-            expected = f"[B, T, {self.hidden_size}], none of them 0"
-            raise UserError(f"{type(self).__name__}: x must be {expected}; got {list(x.shape)}")
+        self.check_input(x)
         if mask is None and cu_seqlens is None:
             return self.mix(x, self._state(state, x.shape[0]), None)
         if mask is not None and cu_seqlens is not None:
@@ -170,6 +170,13 @@ class Mixer(nn.Module, ABC):
         x = ragged.pad(x)
         y, state = self.mix(x, self._state(state, x.shape[0]), ragged.valid)
         return ragged.unpad(y), state
+
+    def check_input(self, x: Tensor) -> None:
+        """Raise a UserError unless x is [B, T, hidden_size]."""
+        _check_floats(self, "x", x)
+        if x.dim() != 3 or x.shape[-1] != self.hidden_size or 0 in x.shape:
+            expected = f"[B, T, {self.hidden_size}], none of them 0"
+            raise UserError(f"{type(self).__name__}: x must be {expected}; got {list(x.shape)}")
 
     def _state(self, state: Any, batch: int) -> Any:
         if state is None:
@@ -203,6 +210,7 @@ class Mixer(nn.Module, ABC):
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
         """One token x_t [B, hidden_size] and the state before it; returns y_t and the next."""
+        _check_floats(self, "x_t", x_t)
         if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
@@ -238,6 +246,14 @@ class Mixer(nn.Module, ABC):
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
         """Initialise what depends on the place in a stack, `layer` from 0; the model calls it."""
+
+
+def _check_floats(layer: Mixer, name: str, x: object) -> None:
+    if not (isinstance(x, Tensor) and x.is_floating_point() and x.layout is torch.strided):
+        got = f"{x.dtype}, {x.layout}" if isinstance(x, Tensor) else type(x).__name__
+        raise UserError(
+            f"{type(layer).__name__}: {name} must be a dense tensor of floats; got {got}"
+        )
 
 
 def _options(config_class: type[MixerConfig], options: dict[str, Any]) -> MixerConfig:

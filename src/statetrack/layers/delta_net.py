@@ -262,6 +262,7 @@ class DeltaNet(Mixer):
         return None
 
     def transitions(self, x: Tensor) -> HouseholderProduct:
+        self.check_input(x)
         _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)
         n = self.config.factors
         return HouseholderProduct(

@@ -70,4 +70,5 @@ class DiagonalRNN(Mixer):
         return h.to(factor.dtype), DiagonalRNNState(h[:, -1])
 
     def transitions(self, x: Tensor) -> Diagonal:
+        self.check_input(x)
         return Diagonal(self._gate(x)[:, :, None], bounds=self.config.bounds)  # [B, T, 1, D]

@@ -101,6 +101,7 @@ class FullMatrix(Mixer):
         return y, FullMatrixState(E[:, -1])
 
     def transitions(self, x: Tensor) -> Dense:
+        self.check_input(x)
         with full_precision(x):
             D = self._deviations(x)
             return Dense(D + self._identity(D.dtype))

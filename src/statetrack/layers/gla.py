@@ -187,6 +187,7 @@ class GLA(Mixer):
         return p.linear(o, self.o_proj.weight), GLAState(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
+        self.check_input(x)
         values = self._gate(x).values()
         assert values is not None
         return Diagonal(values, bounds=self.config.bounds)

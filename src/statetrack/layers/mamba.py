@@ -161,6 +161,7 @@ class Mamba(Mixer):
         return p.linear(y, self.out_proj.weight), MambaState(h, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
+        self.check_input(x)
         u, _ = self.in_proj(x).chunk(2, -1)
         _, delta, *_ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
         c = self.config

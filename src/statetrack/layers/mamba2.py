@@ -204,6 +204,7 @@ class Mamba2(Mixer):
         return p.linear(y, self.out_proj.weight), Mamba2State(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
+        self.check_input(x)
         _, _, dt = self._project(x)
         values = self._gate(dt).values()
         assert values is not None

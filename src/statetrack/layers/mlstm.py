@@ -97,6 +97,7 @@ class MLSTM(Mixer):
 
     config_class = MLSTMConfig
     config: MLSTMConfig
+    affine_state = False  # S is stored without its scale exp(m)
 
     def __init__(self, hidden_size: int, config: MLSTMConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -224,6 +225,7 @@ class MLSTM(Mixer):
         return p.linear(y, self.down_proj.weight), MLSTMState(S, m, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
+        self.check_input(x)
         u, _ = self.up_proj(x).chunk(2, -1)
         *_, f, _ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
         f = torch.tanh(f / 2) if self.config.allow_neg_eigval else torch.sigmoid(f)

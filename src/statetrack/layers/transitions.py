@@ -30,9 +30,29 @@ class Transition(ABC):
     bounds: tuple[float, float]
     """The interval that the parametrisation guarantees for the real part of every eigenvalue."""
 
+    @property
+    @abstractmethod
+    def shape(self) -> torch.Size:
+        """[..., n]: that of the vectors which A multiplies, one for each batch, token and head."""
+
     @abstractmethod
     def dense(self) -> Tensor:
         """[..., n, n]."""
+
+    def apply(self, x: Tensor) -> Tensor:
+        """A x, for x [..., n, V]."""
+        return self.dense() @ x
+
+    def after(self, first: Transition) -> Transition:
+        """The product A B of this A and B = `first`, which acts first."""
+        return Dense(self.dense() @ first.dense())
+
+    def product(self) -> Transition:
+        """A(x_T) ... A(x_1) over the tokens, dimension 1."""
+        P = self[:, 0].dense()
+        for t in range(1, self.shape[1]):
+            P = self[:, t].dense() @ P
+        return Dense(P)
 
     @abstractmethod
     def eigvals(self) -> Tensor:
@@ -54,8 +74,23 @@ class Diagonal(Transition):
     values: Tensor
     bounds: tuple[float, float]
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.values.shape
+
     def dense(self) -> Tensor:
         return torch.diag_embed(self.values)
+
+    def apply(self, x: Tensor) -> Tensor:
+        return self.values[..., None] * x
+
+    def after(self, first: Transition) -> Transition:
+        if not isinstance(first, Diagonal):
+            return super().after(first)
+        return replace(self, values=self.values * first.values)
+
+    def product(self) -> Transition:
+        return replace(self, values=self.values.prod(1))
 
     def eigvals(self) -> Tensor:
         return _complex(self.values)
@@ -79,6 +114,10 @@ class HouseholderProduct(Transition):
     k: Tensor
     beta: Tensor
     bounds: tuple[float, float]
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.k[..., 0, :].shape
 
     def dense(self) -> Tensor:
         size = self.k.shape[-1]
@@ -129,6 +168,10 @@ class Dense(Transition):
 
     matrices: Tensor
     bounds: tuple[float, float] = (-float("inf"), float("inf"))
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.matrices.shape[:-1]
 
     def dense(self) -> Tensor:
         return self.matrices

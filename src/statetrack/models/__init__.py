@@ -2,10 +2,20 @@
 
 from statetrack.models.config import ModelConfig
 from statetrack.models.sequence_model import (
+    MODULE_BYTES,
     SequenceModel,
     State,
     check_finite,
     count_parameters,
+    model_size,
 )
 
-__all__ = ["ModelConfig", "SequenceModel", "State", "check_finite", "count_parameters"]
+__all__ = [
+    "MODULE_BYTES",
+    "ModelConfig",
+    "SequenceModel",
+    "State",
+    "check_finite",
+    "count_parameters",
+    "model_size",
+]

@@ -45,8 +45,7 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
-        pattern = self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
-        if not all(isinstance(mixer, MixerConfig) for mixer in pattern):
+        if not all(isinstance(mixer, MixerConfig) for mixer in self.pattern):
             raise UserError(f"mixer must be a MixerConfig or a tuple of them; got {self.mixer!r}")
         check_types(self)
         for name in ("vocab_size", "hidden_size", "num_layers"):
@@ -61,7 +60,7 @@ class ModelConfig:
         one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
         for option_name in ("norm_after", "mlp_after"):
             for name in getattr(self, option_name) or ():
-                one_of(option_name, name, dict.fromkeys(mixer.name for mixer in pattern))
+                one_of(option_name, name, dict.fromkeys(mixer.name for mixer in self.pattern))
         if self.mlp_after is not None and (self.mlp == "none" or not self.mlp_after):
             got = f"mlp = {self.mlp} and mlp_after = {list(self.mlp_after)}"
             raise UserError(
@@ -91,17 +90,23 @@ class ModelConfig:
     @property
     def mixers(self) -> tuple[MixerConfig, ...]:
         """The mixer of every layer."""
-        if isinstance(self.mixer, tuple):
-            return self.mixer * (self.num_layers // len(self.mixer))
-        return (self.mixer,) * self.num_layers
+        return self.pattern * (self.num_layers // len(self.pattern))
+
+    @property
+    def pattern(self) -> tuple[MixerConfig, ...]:
+        """The mixers that are repeated until there are `num_layers`."""
+        return self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
+
+    def mixer_of(self, layer: int) -> MixerConfig:
+        """The mixer of one layer."""
+        return self.pattern[layer % len(self.pattern)]
 
     def has_mlp(self, layer: int) -> bool:
         """Whether a block ends in an MLP."""
-        chosen = self.mlp_after is None or self.mixers[layer].name in self.mlp_after
+        chosen = self.mlp_after is None or self.mixer_of(layer).name in self.mlp_after
         return self.mlp != "none" and chosen
 
     @property
     def title(self) -> str:
         """How this model is called in tables."""
-        pattern = self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
-        return " + ".join(dict.fromkeys(m.title for m in pattern))
+        return " + ".join(dict.fromkeys(m.title for m in self.pattern))

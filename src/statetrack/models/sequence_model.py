@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.layers import Transition
 from statetrack.layers.common import RMSNorm, wang_init_
+from statetrack.memory import check_memory
 from statetrack.models.config import ModelConfig
 from statetrack.ops import swiglu
 
 State = tuple[Any, ...]  # one layer's state after the other
+MODULE_BYTES = 4_000  # that Python takes for a module, whatever its parameters
 
 
 class SequenceModel(nn.Module):
@@ -24,7 +28,13 @@ class SequenceModel(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        check_type("config", config, ModelConfig, "a ModelConfig")
         self.config = config
+        if torch.get_default_device().type == "cpu":
+            size = model_size(config)
+            needed = size.parameters * torch.get_default_dtype().itemsize
+            what = f"a model of {size.parameters:.3g} parameters in {config.num_layers:,} layers"
+            check_memory(needed + size.modules * MODULE_BYTES, what)
         if config.embedding == "learned":
             self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
@@ -114,6 +124,9 @@ class SequenceModel(nn.Module):
             yield block
 
     def _embed(self, tokens: Tensor) -> Tensor:
+        check_type("tokens", tokens, Tensor, "a tensor")
+        if tokens.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
+            tokens = tokens.long()
         # what torch finds out costs no second look at the tokens
         if self.config.embedding == "learned":
             try:
@@ -128,20 +141,67 @@ class SequenceModel(nn.Module):
         return F.pad(unit, (0, self.config.hidden_size - self.config.vocab_size))
 
     def _no_tokens(self) -> UserError:
-        return UserError(f"tokens must be int64 in 0..{self.config.vocab_size - 1}")
+        return UserError(f"tokens must be whole numbers in 0..{self.config.vocab_size - 1}")
 
     def _states(self, state: State | None) -> State:
         if state is None:
             return (None,) * len(self.blocks)
+        check_type("the state", state, (tuple, list), "what an earlier call returned")
         if len(state) != len(self.blocks):
             raise UserError(f"the state has {len(state)} layers, the model {len(self.blocks)}")
         return state
 
 
+class ModelSize(NamedTuple):
+    """What a model consists of."""
+
+    parameters: int  # numbers that are trained; tied ones count once
+    modules: int
+    state: int  # numbers that all layers keep of one sequence
+
+
+def model_size(config: ModelConfig) -> ModelSize:
+    """Count a model without making it: its pattern of blocks, times how often that is repeated."""
+    repeats = config.num_layers // len(config.pattern)
+    try:
+        with torch.device("meta"), _Uninitialised():
+            once = SequenceModel(replace(config, num_layers=len(config.pattern)))
+            state = once.init_state(1)
+    except (RuntimeError, TypeError) as error:
+        told = str(error).partition("\n")[0]
+        if "verflow" not in told:
+            raise
+        raise UserError(
+            f"no tensor can be as large as this model's sizes make one: {told}"
+        ) from None
+    in_blocks = sum(p.numel() for p in once.blocks.parameters())
+    modules = len(list(once.blocks.modules())) - 1  # without the list itself
+    return ModelSize(
+        once.num_parameters() + (repeats - 1) * in_blocks,
+        len(list(once.modules())) + (repeats - 1) * modules,
+        repeats * sum(part.numel() for layer in state for part in layer),
+    )
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leaves out what writes into a tensor, such as `normal_`: a meta tensor has no values.
+
+    The first such call would take seconds, for what torch imports.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__
+        if name.endswith("_") and not name.endswith("__"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def count_parameters(config: ModelConfig) -> int:
     """How many numbers such a model trains, without making them."""
-    with torch.device("meta"):
-        return SequenceModel(config).num_parameters()
+    return model_size(config).parameters
 
 
 def check_finite(model: nn.Module, where: str = "the model") -> None:
@@ -160,9 +220,9 @@ class Block(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         self.residual = config.residual
-        self.norm_after = config.mixers[layer].name in config.norm_after
+        self.norm_after = config.mixer_of(layer).name in config.norm_after
         self.mixer_norm = _norm(config)
-        self.mixer = config.mixers[layer].build(config.hidden_size)
+        self.mixer = config.mixer_of(layer).build(config.hidden_size)
         self.mixer.init_at_depth(layer, config.num_layers)
         self.mlp: GatedMLP | None = None
         if config.has_mlp(layer):

@@ -50,6 +50,16 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False)
 
 
+def check_tensors(op: str, needed: Sequence[object], **tensors: object) -> None:
+    """Check that every argument is a dense tensor, or None if it is not needed."""
+    if any(x is None for x in needed):
+        raise UserError(f"{op}: a tensor is needed where None was given")
+    for name, x in tensors.items():
+        if x is not None and not (isinstance(x, Tensor) and x.layout is torch.strided):
+            got = x.layout if isinstance(x, Tensor) else type(x).__name__
+            raise UserError(f"{op}: {name} must be a dense tensor; got {got}")
+
+
 def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int, ...]) -> None:
     """Check a tensor against the shape that the other arguments imply."""
     if tuple(tensor.shape) != shape:

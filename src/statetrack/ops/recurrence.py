@@ -9,7 +9,13 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.ops import native_recurrence
-from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.backends import (
+    check_shape,
+    check_tensors,
+    choose,
+    compute_dtype,
+    full_precision,
+)
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
 
 # (q, k, v, beta, gate, state) -> (o, state), q scaled already, gates as they multiply the state
@@ -39,6 +45,9 @@ def run_recurrence(
     With `num_householder` n, k, v and beta have n entries per token in time, [B, T * n, H, ...];
     the implementations get them as [B, T, n, H, ...]. The native kernels serve every op here.
     """
+    check_tensors(
+        op, (q, k, v), q=q, k=k, v=v, beta=beta, g=g, decay=decay, initial_state=initial_state
+    )
     for name, x, dims in (("q", q, "[B, T, H, K]"), ("v", v, "[B, T, H, V]")):
         if x.dim() != 4 or 0 in x.shape:
             raise UserError(f"{op}: {name} must be {dims}, none of them 0; got {list(x.shape)}")

@@ -5,6 +5,7 @@ import pkgutil
 from typing import Any
 
 from statetrack.config import from_dict
+from statetrack.errors import check_type
 from statetrack.tasks.base import (
     FAMILIES,
     IGNORE,
@@ -21,6 +22,7 @@ for _module in pkgutil.iter_modules(__path__):
 
 def make_task(name: str, **options: Any) -> Task:
     """The task called `name`, e.g. make_task("S5_only_swaps", supervision="last")."""
+    check_type("the name of a task", name, str, "a text")
     return from_dict(Task.class_for(name), {"name": name, **options}, "task")
 
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from statetrack.automata import DFA
 from statetrack.config import Named, at_least, check_types, one_of, option, unknown
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
+from statetrack.memory import check_memory
 from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers, most_frequent
 
 Ints = NDArray[np.int64]
@@ -27,6 +28,7 @@ Floats = NDArray[np.float64]
 IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
+TOKEN_BYTES = 64  # that one token takes: its id, target, prediction and what is counted of them
 MAX_KIND = 10_000  # tokens of one kind: digits, keys, ...; solvers have a cell for each, per row
 MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
 MAJORITY_ERROR = 0.0015  # its standard error, for a 95 % interval of 0.003 to either side, ...
@@ -130,7 +132,7 @@ class Task(Named):
 
     def solve(self, tokens: Ints) -> Ints:
         """The targets of any input [B, T]: IGNORE on padding and wherever nothing is asked."""
-        tokens = np.asarray(tokens, dtype=np.int64)
+        tokens = whole_numbers(tokens, "tokens")
         if tokens.ndim != 2:
             raise UserError(f"solve takes tokens [B, T]; got shape {list(tokens.shape)}")
         if tokens.size and not (tokens.min() >= 0 and tokens.max() < len(self.vocab)):
@@ -139,9 +141,13 @@ class Task(Named):
 
     def sample(self, rng: np.random.Generator, lengths: Ints) -> Batch:
         """Sequences of the given lengths."""
-        lengths = np.asarray(lengths, dtype=np.int64)
+        check_type("rng", rng, np.random.Generator, "a generator of numpy")
+        lengths = whole_numbers(lengths, "lengths")
+        if lengths.ndim != 1 or not lengths.size:
+            raise UserError(f"lengths must be [B], at least one; got shape {list(lengths.shape)}")
         self.check_lengths(int(lengths.min()), int(lengths.max()))
-        sizes = np.array([self.input_size(n) for n in range(int(lengths.max()) + 1)])[lengths]
+        unique, place = np.unique(lengths, return_inverse=True)
+        sizes = np.array([self.input_size(int(n)) for n in unique])[place]
         size = int(sizes.max())
         tokens = self.sample_tokens(rng, lengths, size)
         tokens = np.where(np.arange(size) < sizes[:, None], tokens, self.pad)
@@ -149,9 +155,13 @@ class Task(Named):
 
     def check_lengths(self, low: int, high: int) -> None:
         """Raise a UserError unless low <= high are lengths of this task."""
+        for length in (low, high):
+            check_type(f"the length of {self.name}", length, int, "a whole number")
         at_least(f"the length of {self.name}", low, self.min_length)
         if high < low:
             raise UserError(f"the greatest length {high} is below the least, {low}")
+        needed = TOKEN_BYTES * self.input_size(high)
+        check_memory(needed, f"a sequence of {self.name} of length {high:,}")
 
 
 @dataclass(frozen=True)
@@ -182,6 +192,17 @@ class PrefixTask(Task):
     def answer_majorities(self, max_length: int) -> Floats:
         """The share of the most frequent answer at every position of sequences of a length."""
         return _measured_majorities(self, max_length, self.content)
+
+
+def whole_numbers(values: object, what: str) -> Ints:
+    """An array of whole numbers; raise a UserError for what is none."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, RuntimeError):  # ragged lists; tensors with gradients
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "biu":
+        raise UserError(f"{what} must be an array of whole numbers; got {type(values).__name__}")
+    return array.astype(np.int64)
 
 
 @lru_cache(maxsize=4096)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from statetrack.automata import DFA, Group
@@ -15,6 +17,7 @@ from statetrack.theory.wording import counted
 
 METHODS = ("auto", "holonomy", "strict", "banned")
 MAX_CONTEXTS = 200_000  # a few seconds' work
+MAX_LEVELS = 256  # of a cascade: each is a layer
 MAX_BACKWARDS = 1_000  # states that are worth while to name
 
 Context = tuple[int, int, int]  # a set of states before a symbol, one after it, and the symbol
@@ -43,8 +46,18 @@ def decompose(language: str | DFA | Group, method: str = "auto") -> Cascade:
 
 
 def _build(dfa: DFA, method: str) -> Cascade:
-    frame = BannedState(dfa) if method == "banned" else Holonomy(dfa, strict=method == "strict")
+    frame = _frame(dfa, method)
+    height = frame.level(frame.everything)
+    if height > MAX_LEVELS:
+        raise TooLargeError(
+            f"the cascade has {height:,} levels; at most {MAX_LEVELS} are supported"
+        )
     return _Builder(dfa, method, frame).cascade()
+
+
+@lru_cache(maxsize=3)  # the methods of one language, which `compile` tries more than once
+def _frame(dfa: DFA, method: str) -> Frame:
+    return BannedState(dfa) if method == "banned" else Holonomy(dfa, strict=method == "strict")
 
 
 def _cheapest(dfa: DFA) -> Cascade:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from statetrack.automata import DFA, group
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.files import read_json, regular, whole_folder, write_atomic, write_json
 from statetrack.models import SequenceModel
 from statetrack.tasks.automaton import Automaton
@@ -109,9 +109,27 @@ def is_hardened(folder: Path) -> bool:
     return (folder / HARDENED).is_file()
 
 
-def load(folder: Path | str) -> CompiledRNN | CompiledModel:
-    """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
+def load(folder: Path | str) -> SequenceModel | CompiledRNN | CompiledModel:
+    """Load what `train`, `harden` or `compile` has written to a folder.
+
+    Args:
+        folder: a run folder, or what `statetrack compile` has written.
+
+    Returns:
+        The SequenceModel of a run that was trained or hardened, at its last checkpoint, ready to
+        evaluate; the CompiledModel or CompiledRNN of a compiled language.
+
+    Raises:
+        UserError: if the folder holds neither, or a file in it is damaged.
+    """
+    check_type("folder", folder, (str, Path), "the path of a folder")
     folder = Path(folder)
+    compiled = is_compiled(folder) or holds_tables(folder)
+    return load_compiled(folder) if compiled else Run.open(folder).model()
+
+
+def load_compiled(folder: Path) -> CompiledRNN | CompiledModel:
+    """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
     data = read_about(folder)
     dfa = DFA.from_json(data["dfa"], f"dfa of {folder / ABOUT}")
     if data["target"] == MODEL:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from statetrack.layers.gated_delta_product import GatedDeltaProduct
 from statetrack.models import ModelConfig, SequenceModel, count_parameters
 from statetrack.theory.hub import Column, columns
 from statetrack.theory.induction import MAX_STATES, Ints, Proof
-from statetrack.theory.network import check_tokens
+from statetrack.theory.network import as_tokens
 from statetrack.theory.stages import Stage
 from statetrack.theory.weights import (
     ONE,
@@ -29,6 +29,7 @@ from statetrack.theory.weights import (
     write_shift,
 )
 from statetrack.theory.wording import abridge, counted, size_of
+from statetrack.theory.words import Words, accepts_words
 
 MAX_WEIGHTS = 100_000_000
 SCORE = 32.0  # of the right answer, so that a softmax leaves nothing to the others
@@ -54,7 +55,7 @@ class CompiledModel:
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
-        check_tokens(tokens, len(self.dfa.alphabet))
+        tokens = as_tokens(tokens, len(self.dfa.alphabet))
         states, carry = [], None
         with torch.no_grad():
             for part in tokens.split(LENGTH, dim=1):
@@ -66,9 +67,17 @@ class CompiledModel:
         """The states that logits tell; negative if they tell none."""
         return logits.argmax(-1) - 1 - len(self.dfa.alphabet)
 
-    def accepts(self, tokens: Tensor) -> Tensor:
-        """[B, T] symbols -> [B, T] whether the word up to each is in the language."""
-        return torch.tensor(self.dfa.accepting)[self(tokens)]
+    @overload
+    def accepts(self, given: Tensor) -> Tensor: ...
+    @overload
+    def accepts(self, given: str) -> bool: ...
+    @overload
+    def accepts(self, given: list[str] | tuple[str, ...]) -> list[bool]: ...
+    def accepts(self, given: Tensor | Words) -> Tensor | bool | list[bool]:
+        """Whether words are in the language; as `CompiledRNN.accepts`."""
+        if isinstance(given, str | list | tuple):
+            return accepts_words(self, given)
+        return torch.tensor(self.dfa.accepting)[self(given)]
 
     def report(self) -> str:
         """What the model consists of, in words."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, overload
 
 import torch
 from torch import Tensor, nn
 
 from statetrack.automata import DFA
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.layers import Transition
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.induction import MAX_STATES, Proof
 from statetrack.theory.layers import Layer, rows
+from statetrack.theory.words import Words, accepts_words
 
 CELLS = 1 << 22  # numbers that a layer lays out over tokens at once
 
@@ -88,10 +89,26 @@ class CompiledRNN(nn.Module):
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
         return self._run(tokens, None, backend, measure=False).states
 
-    def accepts(self, tokens: Tensor, backend: str = "auto") -> Tensor:
-        """[B, T] symbols -> [B, T] whether the word up to each is in the language."""
+    @overload
+    def accepts(self, given: Tensor, backend: str = "auto") -> Tensor: ...
+    @overload
+    def accepts(self, given: str, backend: str = "auto") -> bool: ...
+    @overload
+    def accepts(self, given: list[str] | tuple[str, ...], backend: str = "auto") -> list[bool]: ...
+    def accepts(self, given: Tensor | Words, backend: str = "auto") -> Tensor | bool | list[bool]:
+        """Whether words are in the language.
+
+        Args:
+            given: [B, T] symbols, by number; or a word such as "abab"; or a list of words.
+            backend: of the recurrences.
+
+        Returns:
+            [B, T] whether the word up to each symbol is; or of the word; or of each word.
+        """
+        if isinstance(given, str | list | tuple):
+            return accepts_words(self, given)
         accepting: Tensor = self.get_buffer("accepting")
-        return accepting[self(tokens, backend)]
+        return accepting[self(given, backend)]
 
     def run(
         self, tokens: Tensor, carry: tuple[Carry, ...] | None = None, backend: str = "auto"
@@ -102,7 +119,7 @@ class CompiledRNN(nn.Module):
     @torch.no_grad()
     def transitions(self, tokens: Tensor) -> list[Transition]:
         """[B, T] symbols -> A(context_t) of every layer, as `diagnose` asks for them."""
-        check_tokens(tokens, len(self.first))
+        tokens = as_tokens(tokens, len(self.first))
         contexts, found = rows(self.first, tokens), []
         for layer, before in zip(self.stack, self.begin(len(tokens)), strict=True):
             found.append(layer.transition(contexts))
@@ -121,7 +138,7 @@ class CompiledRNN(nn.Module):
     def _run(
         self, tokens: Tensor, carry: tuple[Carry, ...] | None, backend: str, measure: bool
     ) -> Run:
-        check_tokens(tokens, len(self.first))
+        tokens = as_tokens(tokens, len(self.first))
         carry = carry or self.begin(len(tokens))
         cells = max(layer.cells for layer in self.stack)
         length = max(1, CELLS // (cells * len(tokens)))
@@ -158,16 +175,20 @@ class CompiledRNN(nn.Module):
         return report(self)
 
 
-def check_tokens(tokens: Tensor, symbols: int) -> None:
-    """Refuse what is no batch of symbols, by number."""
-    if tokens.dim() != 2 or 0 in tokens.shape or tokens.is_floating_point():
+def as_tokens(tokens: Tensor, symbols: int) -> Tensor:
+    """A batch of symbols, by number, as int64; raise a UserError for anything else."""
+    check_type("tokens", tokens, Tensor, "a tensor [B, T]")
+    fraction = tokens.is_floating_point() or tokens.is_complex()
+    if tokens.dim() != 2 or 0 in tokens.shape or fraction:
         raise UserError(
             f"tokens must be whole numbers [B, T], at least one; got {tokens.dtype} of shape "
             f"{list(tokens.shape)}"
         )
+    tokens = tokens.long()
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= symbols:
         raise UserError(f"tokens must be symbols from 0 to {symbols - 1}; got {low} to {high}")
+    return tokens
 
 
 def _tell(layer: Layer, contexts: Tensor, seen: Tensor, before: Tensor, last: bool) -> Tensor:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from statetrack.config import unknown
-from statetrack.theory.model import CompiledModel
-from statetrack.theory.network import CompiledRNN
+from statetrack.errors import UserError
 
+if TYPE_CHECKING:
+    from statetrack.theory.model import CompiledModel
+    from statetrack.theory.network import CompiledRNN
+
+Words = str | list[str] | tuple[str, ...]
 TOKENS = 1 << 20  # read at once
 
 
@@ -37,6 +41,18 @@ def read_words(net: CompiledRNN | CompiledModel, words: list[str]) -> list[dict[
         result = {"word": word, "result": "accept" if accepted else "reject", "state": state}
         rows.append(result if outputs is None else {**result, "output": outputs[state]})
     return rows
+
+
+def accepts_words(net: CompiledRNN | CompiledModel, words: Words) -> bool | list[bool]:
+    """Whether a network accepts a word, or each of several."""
+    several = [words] if isinstance(words, str) else list(words)
+    for word in several:
+        if not isinstance(word, str):
+            allowed = "a word, a list of words or a tensor [B, T] of symbols"
+            raise UserError(f"give {allowed}; got a list with {word!r}")
+    rows = read_words(net, several)
+    accepted = [row["result"] == "accept" for row in rows]
+    return accepted[0] if isinstance(words, str) else accepted
 
 
 def encode(word: str, names: Sequence[str], kind: str) -> list[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from statetrack.config import at_least, check_types, from_dict, one_of, option, to_dict
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 from statetrack.models import ModelConfig
 from statetrack.tasks import Task
@@ -86,13 +86,16 @@ class RunConfig:
     training: TrainingConfig
 
     def __post_init__(self) -> None:
+        check_type("task", self.task, Task, "a Task")
+        check_type("model", self.model, ModelConfig, "a ModelConfig")
+        check_type("training", self.training, TrainingConfig, "a TrainingConfig")
         if self.model.vocab_size != len(self.task.vocab):
             raise UserError(
                 f"task {self.task.name} has {len(self.task.vocab)} tokens, but the model's "
                 f"vocab_size is {self.model.vocab_size}"
             )
         t = self.training
-        if t.saturation and not any(mixer.has_beta for mixer in self.model.mixers):
+        if t.saturation and not any(mixer.has_beta for mixer in self.model.pattern):
             raise UserError(f"saturation acts on betas, and {self.model.title} has none")
         self.task.check_lengths(t.min_length, t.max_length)
         if t.eval_every:

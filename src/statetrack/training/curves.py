@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from statetrack.config import at_least
 from statetrack.models import SequenceModel
 from statetrack.tasks import FiniteDataset, HeldOut, PrefixTask, Task, generator
 from statetrack.tasks.base import Ints
-from statetrack.training.evaluate import batches, evaluate, predict, scaled
+from statetrack.training.evaluate import batches, check_samples, checked, evaluate, predict, scaled
 from statetrack.training.intervals import Floats, wilson
 
 GRID = 40  # lengths of a curve that takes each by itself
@@ -46,7 +45,7 @@ class Curve:
 
 def curve(
     model: SequenceModel,
-    task: Task,
+    task: Task | str,
     max_length: int,
     *,
     samples: int = 1024,
@@ -54,14 +53,15 @@ def curve(
     data_seed: int = 0,
     exclude: FiniteDataset | None = None,
 ) -> Curve:
-    """Accuracy at every length up to `max_length`, or at some of them.
+    """Accuracy at every length up to `max_length`, or at some of them; `task` may be a name.
 
     Where every prefix of a sequence is a sequence as good as any, one pass gives all lengths;
     otherwise 40 lengths, evenly spaced on a logarithmic axis, are evaluated one by one. `exclude`
     is the finite set that was trained on, if there is one: no sequence and no prefix is of it.
     """
+    task = checked(model, task)
     task.check_lengths(max_length, max_length)
-    at_least("samples", samples, 1)
+    check_samples(samples)
     if isinstance(task, PrefixTask) and task.prefixes_are_samples:
         return _curve_of_prefixes(model, task, max_length, samples, split, data_seed, exclude)
     grid = np.geomspace(task.min_length, max_length, GRID).round()

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from statetrack.config import at_least
+from statetrack.errors import UserError, check_type
+from statetrack.memory import check_memory
 from statetrack.models import SequenceModel
-from statetrack.tasks import FiniteDataset, HeldOut, Task, generator
+from statetrack.tasks import FiniteDataset, HeldOut, Task, generator, make_task
 from statetrack.tasks.base import Ints
 from statetrack.training.intervals import bootstrap, wilson
 
 TOKENS_AT_ONCE = 1 << 16  # bounds what the model works on at once, at any length
+SAMPLE_BYTES = 64  # that are held of every sequence to the end: what is counted of it
 TOKENS_HELD = 1 << 21  # bounds what is drawn and predicted before it is counted
 
 
@@ -47,7 +51,7 @@ class Evaluation:
 
 def evaluate(
     model: SequenceModel,
-    task: Task,
+    task: Task | str,
     lengths: int | tuple[int, int],
     *,
     samples: int = 1024,
@@ -57,13 +61,16 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate on fresh sequences of one length, or of lengths uniform on a range.
 
+    `task` may be a name, which stands for the task with its default options.
+
     The interval is Wilson's where a sequence is right or wrong. Token accuracy has a bootstrap
     interval over whole sequences, since the positions of one sequence are not independent.
     `exclude` is the finite set that was trained on, if there is one: nothing of it is asked.
     """
-    low, high = (lengths, lengths) if isinstance(lengths, int) else lengths
+    task = checked(model, task)
+    low, high = _range(lengths)
     task.check_lengths(low, high)
-    at_least("samples", samples, 1)
+    check_samples(samples)
     held_out = None if exclude is None else HeldOut(exclude, split)
     # keyed by the range as well: the set for one range does not move when another is added
     rng = generator(data_seed, split, low * 1_000_003 + high)
@@ -113,6 +120,31 @@ def evaluate(
         position_low=tuple(by_position[1].tolist()),
         position_high=tuple(by_position[2].tolist()),
     )
+
+
+def checked(model: object, task: Task | str) -> Task:
+    """The task, which may be a name; raise a UserError for what is no model or no task."""
+    check_type("model", model, nn.Module, "a SequenceModel")
+    check_type("task", task, (Task, str), "a Task or the name of one")
+    return make_task(task) if isinstance(task, str) else task
+
+
+def check_samples(samples: int) -> None:
+    """Raise a UserError unless so many sequences can be evaluated."""
+    check_type("samples", samples, int, "a whole number")
+    at_least("samples", samples, 1)
+    check_memory(SAMPLE_BYTES * samples, f"an evaluation on {samples:,} sequences")
+
+
+def _range(lengths: int | tuple[int, int]) -> tuple[int, int]:
+    ends = (lengths, lengths) if isinstance(lengths, int) else lengths
+    if not isinstance(ends, tuple | list) or len(ends) != 2 or not all(map(_is_whole, ends)):
+        raise UserError(f"lengths must be a whole number or a pair of them; got {lengths!r}")
+    return ends[0], ends[1]
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def scaled(accuracy: Any, chance: float) -> Any:

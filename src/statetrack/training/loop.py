@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from statetrack.config import to_dict
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.files import check_new, sole_writer
-from statetrack.models import SequenceModel
+from statetrack.memory import check_memory
+from statetrack.models import MODULE_BYTES, SequenceModel, model_size
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, HeldOut, Stream, generator
 from statetrack.training.config import RunConfig
@@ -58,6 +59,9 @@ def train(
     The same configuration gives the same weights, bit for bit, whether the run was interrupted
     (at any moment, by any signal) and resumed or not, on the same machine and thread count.
     """
+    check_type("config", config, RunConfig, "a RunConfig")
+    check_type("folder", folder, (str, Path), "the path of a folder")
+    _check_memory(config)
     torch.manual_seed(config.training.seed)
     model = SequenceModel(config.model)
     optimizer = make_optimizer(model, config.training)
@@ -90,6 +94,18 @@ def train(
         run.rewind_metrics(start)
         _Loop(run, model, optimizer, data, finite).run(start, on_progress)
     return run
+
+
+def _check_memory(config: RunConfig) -> None:
+    """Refuse a run whose weights and activations, as far as they can be foreseen, do not fit."""
+    t, model, size = config.training, config.model, model_size(config.model)
+    tokens = t.batch_size * config.task.input_size(t.max_length)
+    # weights, gradients and AdamW's two moments; of every token at least the input of each block
+    # and of its two parts, and the logits with their gradient
+    numbers = 4 * size.parameters + t.batch_size * size.state
+    numbers += tokens * (3 * model.num_layers * model.hidden_size + 2 * model.vocab_size)
+    what = f"training {size.parameters:.3g} parameters with AdamW on {tokens:.3g} tokens at once"
+    check_memory(4 * numbers + MODULE_BYTES * size.modules, what)
 
 
 def _check_validation(config: RunConfig, train: FiniteDataset) -> None:

@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.files import (
     leftovers,
     new_folder,
@@ -51,6 +51,7 @@ class Run:
     @classmethod
     def open(cls, folder: Path) -> Run:
         """An existing run."""
+        check_type("folder", folder, (str, Path), "the path of a run")
         folder = Path(folder)
         if not (folder / "config.json").is_file():
             raise UserError(f"{folder} is not a run folder: it has no config.json")
@@ -147,6 +148,7 @@ class Run:
             UserError: there is none, or its files are damaged; if so, the message says which
                 earlier one is whole and how to go on from it.
         """
+        check_type("step", step, (int, type(None)), "the step of a checkpoint")
         steps = self.checkpoint_steps()
         if not steps:
             raise UserError(f"{self.folder} has no checkpoint yet")

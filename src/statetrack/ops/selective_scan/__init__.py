@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.backends import (
+    check_shape,
+    check_tensors,
+    choose,
+    compute_dtype,
+    full_precision,
+)
 from statetrack.ops.decode import refuse_gradients
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
 from statetrack.ops.selective_scan.blocked import selective_scan_blocked
@@ -60,6 +66,8 @@ def selective_scan(
         or None.
     """
     op = "selective_scan"
+    needed = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
+    check_tensors(op, list(needed.values()), **needed, D=D, z=z, initial_state=initial_state)
     if u.dim() != 3 or 0 in u.shape:
         raise UserError(f"{op}: u must be [B, T, D], none of them 0; got {list(u.shape)}")
     batch, length, channels = u.shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,20 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from statetrack.automata import DFA
 from statetrack.config import at_least, within
 from statetrack.errors import UserError
 from statetrack.layers import Transition
 from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import generator
+from statetrack.theory.diagnostics.horizon import (
+    LIMIT,
+    Horizon,
+    Prediction,
+    measure_horizon,
+    predict_horizon,
+)
 from statetrack.theory.diagnostics.period import Recurrence, find_periods
 from statetrack.theory.diagnostics.report import Diagnosis, Layer
+from statetrack.theory.diagnostics.segments import NotMeasurableError
 from statetrack.theory.diagnostics.spectrum import Spectrum
 from statetrack.theory.diagnostics.verdicts import architectural, probed
 from statetrack.theory.folders import holds_tables, is_compiled, is_hardened, load
 from statetrack.theory.model import CompiledModel
 from statetrack.theory.network import CompiledRNN
 from statetrack.theory.words import encode
-from statetrack.training import Run
+from statetrack.training import Run, RunConfig
 
 PROBED = 1024  # tokens, in sequences of at most LONGEST
 LONGEST = 64
@@ -34,36 +44,45 @@ NUMBERS = 1 << 26  # eigenvalues of all layers and tokens together: 0.5 GB; fewe
 @torch.no_grad()
 def diagnose(
     model: nn.Module | CompiledModel | Run | Path | str,
-    word: str | Sequence[int] = "1",
+    word: str | Sequence[int] | None = None,
     *,
     checkpoint: int | None = None,
     vocab: Sequence[str] | None = None,
     tolerance: float = 1e-4,
     max_tokens: int = 4096,
+    max_length: int = 1000,
+    samples: int = 1024,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
-    """Tell which languages (word^m)* the eigenvalues of a model's transitions exclude.
+    """Tell up to which length a run's model is right, and which languages (word^m)* it cannot learn.
 
-    Everything is computed on a copy of the model in float64.
+    The horizon is predicted from products of the transitions along sequences of the run's task, and
+    measured. Eigenvalues are computed on a copy of the model in float64.
 
     Args:
         model: a run (or its folder), which is compared with its own initialisation if nothing but
             training has made it; what `compile` made (or its folder); or a module with
             `transitions(tokens)`, such as a SequenceModel.
         word: what is read again and again: names of tokens, separated by spaces unless each is a
-            single letter; of a module without `vocab` the names are the ids.
+            single letter; of a module without `vocab` the names are the ids. By default the symbol
+            with the longest cycle in the automaton of the task, such as a generator of a group; of
+            a task without one, its most frequent token. A module alone has no default.
         checkpoint: the step of a run's checkpoint; the last one if absent.
         vocab: the names of a module's tokens, by id.
         tolerance: eigenvalues closer than this count as equal; 1e-6 suits constructed models.
         max_tokens: how many are read at most to see the layers settle.
+        max_length: the greatest length at which the accuracy of a run is measured; 0: none is.
+        samples: sequences that are evaluated to measure it.
         on_progress: told what is being done.
     """
     within("tolerance", tolerance, 1e-12, 0.1)
     at_least("max_tokens", max_tokens, 16)
+    at_least("max_length", max_length, 0)
+    at_least("samples", samples, 1)
     subject = _subject(model, vocab, checkpoint)
     check_finite(subject.model)
     names = subject.vocab
-    ids = parse_word(word, names, max_tokens)
+    ids = parse_word(_default_word(subject) if word is None else word, names, max_tokens)
     wide = _wide(subject.model)
     room = _room(wide, ids)
     tokens, seen = _with_word(subject, ids, room)
@@ -78,6 +97,7 @@ def diagnose(
     on_progress(f"reading {' '.join(names[i] for i in ids[:8])} again and again")
     periods = find_periods(wide, ids, tolerance=tolerance, max_tokens=min(max_tokens, room))
     guarantees = [None if t is None else t.guarantee() for t in transitions]
+    horizon = _horizon(subject, max_length, samples, on_progress)
     untold = [None] * (len(spectra) - len(periods))
     columns = zip(guarantees, spectra, earlier, [*periods, *untold], strict=True)
     return Diagnosis(
@@ -88,6 +108,7 @@ def diagnose(
         layers=tuple(Layer(*column) for column in columns),
         architectural=architectural(transitions, len(ids)),
         probed=probed(periods),
+        horizon=horizon,
     )
 
 
@@ -100,6 +121,8 @@ class _Subject(NamedTuple):
     before: nn.Module | None  # training
     tokens: Tensor  # [B, T]
     seen: Tensor  # [B, T], False for padding
+    run: RunConfig | None = None
+    dfa: DFA | None = None  # of the task, or what was compiled
 
 
 def _subject(
@@ -115,15 +138,20 @@ def _subject(
         trained = run.model(checkpoint)
         trained_alone = not is_compiled(run.folder) and not is_hardened(run.folder)
         before = _initial(run) if trained_alone else None
-        return _Subject(title, run.config.task.vocab, trained, before, *_task_tokens(run))
+        task = run.config.task
+        sequences = _task_tokens(run)
+        return _Subject(
+            title, task.vocab, trained, before, *sequences, run.config, task.automaton()
+        )
     if checkpoint is not None:
         raise UserError("checkpoint is for runs; a model has only the weights that it has")
     if isinstance(model, CompiledRNN):
         symbols = model.dfa.alphabet
-        return _Subject(model.origin, symbols, model, None, *_random_tokens(range(len(symbols))))
+        tokens = _random_tokens(range(len(symbols)))
+        return _Subject(model.origin, symbols, model, None, *tokens, dfa=model.dfa)
     if isinstance(model, CompiledModel):
         tokens = _random_tokens(range(1, 1 + len(model.dfa.alphabet)))
-        return _Subject(model.origin, model.vocab, model.model, None, *tokens)
+        return _Subject(model.origin, model.vocab, model.model, None, *tokens, dfa=model.dfa)
     if not hasattr(model, "transitions"):
         kinds = "a run, its folder, what compile made or a module with transitions(tokens)"
         raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
@@ -133,6 +161,63 @@ def _subject(
     names = tuple(vocab or map(str, range(config.vocab_size)))
     title = type(model).__name__ if config is None else config.title
     return _Subject(title, names, model, None, *_random_tokens(range(len(names))))
+
+
+def _default_word(subject: _Subject) -> str | list[int]:
+    """The symbol with the longest cycle in the automaton, or the most frequent token of the task."""
+    if subject.dfa is not None:
+        return subject.dfa.alphabet[int(np.argmax(cycles(subject.dfa)))]
+    if subject.run is None:
+        raise UserError("a model without a task has no default word: give one, such as '1'")
+    return [int(torch.bincount(subject.tokens[subject.seen]).argmax())]
+
+
+def cycles(dfa: DFA) -> list[int]:
+    """By symbol, the least common multiple of the cycles that it makes on the states."""
+    found = []
+    for action in dfa.delta.T:
+        power = np.arange(dfa.states)
+        for _ in range(dfa.states):  # to where only cycles are left
+            power = action[power]
+        lengths = set()
+        for state in np.unique(power):
+            at, length = action[state], 1
+            while at != state:
+                at, length = action[at], length + 1
+            lengths.add(length)
+        found.append(math.lcm(*lengths))
+    return found
+
+
+def _horizon(
+    subject: _Subject, max_length: int, samples: int, on_progress: Callable[[str], None]
+) -> Horizon:
+    """The length up to which a run's model is right: predicted, measured, and how to extend it."""
+    if subject.run is None or not isinstance(subject.model, SequenceModel):
+        return Horizon(None, "a model without a run has no task to be right on", None, "")
+    prediction, missing = None, ""
+    on_progress("multiplying transitions")
+    try:
+        prediction = predict_horizon(subject.model, subject.run)
+    except NotMeasurableError as error:
+        missing = str(error)
+    measured = None
+    if max_length:
+        on_progress(f"evaluating {subject.run.task.name} up to {max_length}")
+        measured = measure_horizon(subject.model, subject.run, max_length, samples)
+    return Horizon(prediction, missing, measured, _remedy(subject, prediction))
+
+
+def _remedy(subject: _Subject, prediction: Prediction | None) -> str:
+    assert subject.run is not None
+    if prediction is None or prediction.horizon >= LIMIT:
+        return ""
+    mixers = subject.run.model.mixers
+    if prediction.learned and all(mixer.allow_neg_eigval for mixer in mixers):
+        return "`statetrack harden RUN` makes the transitions of such a model exact."
+    if prediction.learned or all(mixer.allow_neg_eigval for mixer in mixers):
+        return "Train for more steps, or on longer sequences."
+    return "Train with --allow-neg-eigval, for more steps, or on longer sequences."
 
 
 def _random_tokens(ids: range) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Eigenvalues on the complex plane, with the distribution of their real parts below."""
+"""Eigenvalues on the complex plane, their real parts below, and what is kept by length."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from statetrack.files import check_figure, save_figure
 from statetrack.theory.diagnostics.spectrum import Points, Spectrum
 
 if TYPE_CHECKING:
+    from statetrack.theory.diagnostics.horizon import Horizon
     from statetrack.theory.diagnostics.report import Diagnosis, Layer
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 OTHERS = "0.45"
 BEFORE = "0.55"
+KEPT_HEIGHT = 2.6  # inches
 COLUMNS = 4  # layers side by side
 BIN = 0.04  # of the histograms
 TICKS = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -27,7 +29,7 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
 
     Real eigenvalues all lie on one line, many of them on one point (DeltaNet's 1): below, each
     token has a lane with a histogram whose heights are logarithms of counts. What was there before
-    training is grey.
+    training is grey. At the bottom, how much of what distinguishes the states each head keeps.
     """
     from matplotlib.figure import Figure  # slow to load, and most diagnoses draw nothing
 
@@ -37,13 +39,22 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     columns = min(count, COLUMNS)
     rows = -(-count // columns)
     below_height = 0.12 + 0.1 * len(lanes)  # in widths
+    predicted = diagnosis.horizon.prediction
+    kept = predicted is not None and bool(predicted.points)
     figure = Figure(
-        figsize=(max(4.4, 3.3 * columns + 0.4), (2.9 * (1 + below_height) + 0.9) * rows + 0.9),
+        figsize=(
+            max(5.6 if kept else 4.4, 3.3 * columns + 0.4),
+            (2.9 * (1 + below_height) + 0.9) * rows + 0.9 + KEPT_HEIGHT * kept,
+        ),
         layout="constrained",
     )
-    grid = figure.subplots(
-        2 * rows, columns, squeeze=False, height_ratios=[1.0, below_height] * rows
+    heights = [*[1.0, below_height] * rows, *[KEPT_HEIGHT / 2.9] * kept]
+    places = figure.add_gridspec(len(heights), columns, height_ratios=heights)
+    grid = np.array(
+        [[figure.add_subplot(places[y, x]) for x in range(columns)] for y in range(2 * rows)]
     )
+    if kept:
+        _draw_kept(figure.add_subplot(places[-1, :]), diagnosis.horizon)
     reach = 1.12 * max([1.0, *(_reach(s) for layer in diagnosis.layers for s in _both(layer))])
     for i in range(rows * columns):
         row, column = divmod(i, columns)
@@ -65,6 +76,32 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     figure.suptitle(f"{diagnosis.title}\neigenvalues of the transitions", fontsize=10)
     _legend(figure, diagnosis)
     save_figure(path, figure)
+
+
+def _draw_kept(axes: Any, horizon: Horizon) -> None:
+    """What is kept of the difference between states, a line a head, and the predicted accuracy."""
+    found = horizon.prediction
+    assert found is not None
+    lengths = [point.length for point in found.points]
+    for head, colour in zip(horizon.chosen(), COLOURS, strict=False):
+        kept = [point.kept[head.layer][head.head] for point in found.points]
+        values = np.array([np.nan if k is None else k for k in kept])
+        label = f"layer {head.layer}, head {head.head}"
+        width = 2.4 if head == found.limiting else 1.2
+        axes.plot(lengths, values, ".-", color=colour, lw=width, ms=4, label=label)
+    accuracy = [point.accuracy for point in found.points]
+    axes.plot(lengths, accuracy, color="0.2", lw=1.2, ls="--", label="predicted accuracy")
+    axes.axvline(found.trained, color="0.7", lw=0.8)
+    axes.text(found.trained, -0.06, " trained to", fontsize=7, color="0.4")
+    if found.limiting is not None:
+        axes.axvline(found.horizon, color="0.2", lw=0.8, label="predicted horizon")
+    measured = horizon.measured
+    if measured is not None and measured.horizon and measured.horizon < measured.max_length:
+        axes.axvline(measured.horizon, color="0.2", lw=0.8, ls=":", label="measured horizon")
+    axes.set(xscale="log", ylim=(-0.1, 1.08), xlabel="length", ylabel="kept of the distinction")
+    axes.set_title("what distinguishes the states, by head", fontsize=10)
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _both(layer: Layer) -> list[Spectrum]:

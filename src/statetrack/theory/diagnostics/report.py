@@ -9,11 +9,10 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from statetrack.config import at_least
 from statetrack.layers import Guarantee
-from statetrack.terminal import print_table
+from statetrack.terminal import PlainConsole, print_table
+from statetrack.theory.diagnostics.horizon import Horizon
 from statetrack.theory.diagnostics.period import LayerPeriod
 from statetrack.theory.diagnostics.spectrum import (
     MAX_PAIRS,
@@ -53,6 +52,7 @@ class Diagnosis:
     layers: tuple[Layer, ...]
     architectural: Bound
     probed: Bound
+    horizon: Horizon
 
     def verdict(self, m: int) -> Verdict:
         """What is known of the language (word^m)*."""
@@ -84,9 +84,13 @@ class Diagnosis:
                 text += f"{bound.factor}, {whose}: {bound.why}"
             said.append(Verdict(kind, family, text + self._fading(kind)))
         left = [m for m in LISTED if self.verdict(m).kind is Kind.NOT_EXCLUDED]
-        some = f"m = {', '.join(map(str, left))}" if left else "no m"
-        which = "every m" if left == list(LISTED) else some
-        text = f"{family} for {which} (of {LISTED[0]}..{LISTED[-1]})"
+        moduli = f"from {LISTED[0]} to {LISTED[-1]}"
+        if not left:
+            text = f"every modulus {moduli} is ruled out"
+        elif left == list(LISTED):
+            text = f"no modulus {moduli} is ruled out"
+        else:
+            text = f"every modulus {moduli} is ruled out except {', '.join(map(str, left))}"
         return [*said, Verdict(Kind.NOT_EXCLUDED, family, text)]
 
     def warnings(self) -> list[str]:
@@ -105,34 +109,43 @@ class Diagnosis:
         """Title, columns and rows: one row a layer."""
         columns = [
             "layer", "min Re", "max |Im|", "max |λ|",
-            f"horizon, {' / '.join(PRECISIONS)}", "guarantee", "period",
+            f"best eigenvalue of one token lasts, {' / '.join(PRECISIONS)}", "guarantee", "period",
         ]  # fmt: skip
         rows = [[str(i), *_cells(layer)] for i, layer in enumerate(self.layers)]
-        return f"{self.title}: eigenvalues of the transitions", columns, rows
+        return "Eigenvalues of single transitions", columns, rows
 
     def sentences(self) -> Iterator[str]:
-        """Verdicts and warnings, for people."""
-        for verdict in self.verdicts():
+        """The horizon, verdicts and warnings, for people."""
+        yield from self.horizon.sentences()
+        *excluded, left = self.verdicts()
+        for verdict in excluded:
             yield f"{verdict.kind}: {verdict.text}"
+        yield f"{left.text[0].upper()}{left.text[1:]}."
         for warning in self.warnings():
             yield f"warning: {warning}"
 
-    def print(self, console: Console) -> None:
-        """The table, the verdicts, the warnings."""
-        print_table(console, *self.table())
+    def print(self, console: PlainConsole) -> None:
+        """The verdicts first, then the tables, and the remedy last."""
+        console.print(self.title, style="bold")
         for sentence in self.sentences():
-            console.print(sentence, markup=False)
-        console.print(NOTE, style="dim", markup=False)
+            console.print(sentence)
+        for table in (self.horizon.table(), self.table()):
+            if table is not None:
+                print_table(console, *table)
+        console.print(NOTE, style="dim")
+        if self.horizon.remedy:
+            console.print(f"Remedy: {self.horizon.remedy}")
 
     def __str__(self) -> str:
         text = StringIO()
-        self.print(Console(file=text, width=120, highlight=False))
+        self.print(PlainConsole(file=text, width=120))
         return text.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON. A horizon is null where nothing turns, or where it has no end."""
+        """Plain values, for JSON; null for what has no end or does not apply."""
         return {
             "title": self.title,
+            "horizon": self.horizon.to_dict(),
             "word": list(self.word),
             "tolerance": self.tolerance,
             "layers": [self._layer_dict(i) for i in range(len(self.layers))],
@@ -159,8 +172,7 @@ class Diagnosis:
         if kind is not Kind.PROBED or self.probed.factor is None or slowest is None:
             return ""
         lasts = (f"{horizon(slowest, p):,.0f} tokens in {p}" for p in PRECISIONS)
-        what = "what turns" if self.probed.factor == 1 else "what else turns"
-        return f"; {what} is lost after about {', '.join(lasts)}"
+        return f"; the slowest other eigenvalue along the word lasts {', '.join(lasts)}"
 
     def _layer_dict(self, index: int) -> dict[str, Any]:
         layer = self.layers[index]

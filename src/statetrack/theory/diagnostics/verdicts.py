@@ -47,7 +47,7 @@ class Bound:
 
 ARGUMENTS = {
     Guarantee.NON_NEGATIVE: "its eigenvalues are real and not negative",
-    Guarantee.FADING: "its eigenvalues are 1 or of modulus below 1, so that what turns dies out "
+    Guarantee.FADING: "its eigenvalues are 1 or of modulus below 1, so counting fades "
     "(up to ties in rounding)",
     Guarantee.REAL: "its eigenvalues are real",
 }
@@ -80,8 +80,8 @@ def probed(periods: Sequence[LayerPeriod]) -> Bound:
             return Bound(None, f"layer {layer}: {found.why}")
         factor *= found.factor
     if factor > 1:
-        return Bound(factor, "its eigenvalues turn with that period, or die out")
-    return Bound(factor, "none of its eigenvalues turns and lasts")
+        return Bound(factor, "its eigenvalues of modulus 1 are roots of unity of that order")
+    return Bound(factor, "no eigenvalue has modulus 1 except +1, so counting fades")
 
 
 def language(word: Sequence[str], m: int | str) -> str:

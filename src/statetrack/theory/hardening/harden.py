@@ -73,7 +73,7 @@ def harden(
         got = f"{type(model).__name__} and {type(validation).__name__}"
         raise UserError(f"harden takes a SequenceModel and a Batch of sequences; got {got}")
     check_finite(model)
-    families = _families(model)
+    families = families_of(model)
     wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
     seen = Seen.of(wide, validation)
     turns = lasting(model, seen)
@@ -113,7 +113,7 @@ def harden(
     )
 
 
-def _families(model: SequenceModel) -> list[ModuleType]:
+def families_of(model: SequenceModel) -> list[ModuleType]:
     """By layer the module that hardens its kind, or a UserError that says why none does."""
     families = []
     for config in model.config.mixers:

@@ -7,18 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from statetrack.errors import UserError
 from statetrack.files import whole_folder, write_json
 from statetrack.models import SequenceModel
-from statetrack.tasks import Batch, Stream
+from statetrack.tasks import Batch, Stream, Task
 from statetrack.theory.folders import HARDENED
 from statetrack.theory.hardening.automaton import Reading, accepting_as, agree
 from statetrack.theory.hardening.report import Hardened
 from statetrack.theory.wording import counted
 from statetrack.training import Run, RunConfig, evaluate, finite_training_set
+from statetrack.training.evaluate import predict
 from statetrack.training.optim import make_optimizer
 
 JUDGED = 1024  # sequences on which roundings are judged
+CHECKED = 256  # of them, on which it is checked that there is something to harden
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,33 @@ def training_lengths(config: RunConfig) -> Batch:
     t = config.training
     stream = Stream(config.task, "validation", t.data_seed, JUDGED, t.min_length, t.max_length)
     return stream.batch(0)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How well a model answers sequences of its training lengths."""
+
+    accuracy: float  # over all scored positions
+    constant: float  # of always giving the most frequent answer
+
+    def __bool__(self) -> bool:
+        """Whether it is right at least half as often as it can be beyond the constant answer."""
+        return self.accuracy >= (1 + self.constant) / 2
+
+    def __str__(self) -> str:
+        return (
+            f"it has {self.accuracy:.1%} of the answers right at its training lengths, where "
+            f"always the same answer gives {self.constant:.1%}"
+        )
+
+
+def learned(model: SequenceModel, task: Task, validation: Batch) -> Learned:
+    """Measure a model on the first sequences of the training lengths."""
+    tokens, targets = validation.tokens[:CHECKED], validation.targets[:CHECKED]
+    scored = task.scored(targets)
+    right = (predict(model, tokens) == targets)[scored]
+    most = np.bincount(targets[scored]).max()
+    return Learned(float(right.mean()), float(most / scored.sum()))
 
 
 def compare(
