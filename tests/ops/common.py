@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack.testing.case import error
 from statetrack.testing.inputs import Tensors, draw
 
 
@@ -28,13 +29,6 @@ def run(op: Callable[..., Any], inputs: Tensors, dtype: torch.dtype, **options: 
         "final_state": state.detach(),
         **{f"d{name}": g for name, g in zip(leaves, gradients, strict=True)},
     }
-
-
-def error(actual: Tensor, expected: Tensor) -> float:
-    """The distance in the 2-norm, relative to `expected` unless that is (nearly) zero."""
-    assert actual.shape == expected.shape
-    actual, expected = actual.detach().double(), expected.detach().double()
-    return float((actual - expected).norm() / expected.norm().clamp(min=1e-2))
 
 
 def assert_close(actual: Tensor, expected: Tensor, tolerance: float, what: str = "") -> None:
