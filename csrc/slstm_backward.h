@@ -94,8 +94,9 @@ struct SLSTMBackward {
     const SLSTM& x = rows.x;
     const int64_t place = row * rows.width + v * LANES;
     const vf c = load_state(x.initial, 1, row, v), n = load_state(x.initial, 2, row, v);
-    const vf to_c = load(dc + place), to_n = load(dn + place);
-    const vf d[] = {load(dh + place), to_c, to_n, load(slack + place) + (to_c * c + to_n * n)};
+    const vf to_c = load(dc + place), to_n = load(dn + place), without = to_c * c + to_n * n;
+    const vf to_m = load(slack + place) + (rows.exists(row, 0) ? vf{} : without);
+    const vf d[] = {load(dh + place), to_c, to_n, to_m};
     for (int part = 0; part < 4; ++part)
       store_first(x.d_initial + rows.state(part, row) + v * LANES, d[part], rows.lanes(v));
   }
@@ -129,19 +130,23 @@ struct SLSTMBackward {
 
       const vf one = splat(1.0f), ratio = c / n;
       const vf d_out = load_first(x.d_out + at, lanes) + load(dh + place), to_ratio = d_out * o;
-      const vf to_c = load(dc + place) + to_ratio / n;
-      const vf to_n = load(dn + place) - to_ratio / n * ratio;
-      const vf to_f = (to_c * c_before + to_n * n_before) * f, more = load(slack + place);
+      // h reads c / n alone: what it adds to a gate is taken as a difference from that ratio, which
+      // is exactly 0 where a gate does not change it
+      const vf later_c = load(dc + place), later_n = load(dn + place), by_h = to_ratio / n;
+      const vf to_c = later_c + by_h, to_n = later_n - by_h * ratio;
+      const vf to_i = (later_c * z + later_n + by_h * (z - ratio)) * i;
+      const vf from_h = by_h * (c_before - ratio * n_before), more = load(slack + place);
+      const vf to_f = (later_c * c_before + later_n * n_before + from_h) * f;
       // of i' and f' one is 1, that of the greater
       const vf forgotten = f < one ? vf{} : i < one ? more : 0.5f * more;
-      d[0] = fma(to_c, z, to_n) * i + (more - forgotten);
+      d[0] = to_i + (more - forgotten);
       d[1] = (to_f + forgotten) * part(6);
       d[2] = to_c * i * (1.0f - z * z);
       d[3] = d_out * ratio * o * (1.0f - o);
       store(dh + place, vf{});
       store(dc + place, to_c * f);
       store(dn + place, to_n * f);
-      store(slack + place, forgotten);
+      store(slack + place, t ? forgotten : to_f + forgotten);  // at last dm itself
     } else {
       store(h_before + place, vf{});
     }

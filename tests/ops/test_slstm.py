@@ -93,6 +93,32 @@ def test_the_scale_of_a_state_is_its_m():
     assert_close(op(**scaled)[0], op(**inputs)[0], 1e-12)
 
 
+@needs_native
+def test_the_input_gate_of_the_only_token_has_no_gradient():
+    """h = o z then, whatever i is."""
+    inputs = slstm_inputs(2, 1, 2, 9)
+    x = inputs["x"].float().requires_grad_()
+    for level in native.LEVELS:
+        with native.forced(level):
+            h = from_zero(x, inputs["R"].float(), backend="native")
+        (gradient,) = torch.autograd.grad(h.square().sum(), x)
+        assert not gradient[:, :, :, 0].any()
+        assert gradient[:, :, :, 2].all()
+
+
+@needs_native
+def test_the_gradient_of_m_vanishes_with_what_is_kept():
+    """Input gates so large that almost nothing of the state is left: no noise takes its place."""
+    inputs = slstm_inputs(3, 12, 2, 9, seed=1)
+    inputs["x"][:, :, :, 0] = 30 * inputs["x"][:, :, :, 0].abs()
+    expected = run_all(op, inputs, torch.float64, backend="naive")["dm"]
+    for level in native.LEVELS:
+        with native.forced(level):
+            actual = run_all(op, inputs, torch.float32, backend="native")["dm"]
+        distance = (actual - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-25)
+        assert distance.max() < 1e-4
+
+
 @pytest.mark.parametrize("backend", ["naive", pytest.param("native", marks=needs_native)])
 def test_the_first_token_is_all_there_is(backend):
     """However small its input gate is; c and m of the empty state do not matter."""
