@@ -88,6 +88,8 @@ def harm(path: Path, damage: tuple[Any, ...]) -> None:
     """Damage a file as a case says."""
     kind, *how = damage
     if kind in ("folder", "missing"):
+        if path.is_dir():
+            path.rmdir()
         path.unlink(missing_ok=True)
         if kind == "folder":
             path.mkdir()
@@ -114,7 +116,7 @@ def _changed_json(data: bytes, kind: str, at: int, what: Any = None) -> bytes:
     line, end, rest = data.partition(b"\n") if b'"step"' in data[:200] else (data, b"", b"")
     try:
         value = json.loads(line)
-    except ValueError:  # no JSON, or none any more
+    except (ValueError, RecursionError):  # no JSON, or none any more
         return data
     places = list(_places(value)) if isinstance(value, dict | list) else []
     if not places:
