@@ -46,7 +46,7 @@ def run_recurrence(
     the implementations get them as [B, T, n, H, ...]. The native kernels serve every op here.
     """
     others = {"beta": beta, "g": g, "decay": decay, "initial_state": initial_state}
-    check_tensors(op, (q, k, v), q=q, k=k, v=v, **others)
+    check_tensors(op, {"q": q, "k": k, "v": v}, others)
     for name, x, dims in (("q", q, "[B, T, H, K]"), ("v", v, "[B, T, H, V]")):
         if x.dim() != 4 or 0 in x.shape:
             raise UserError(f"{op}: {name} must be {dims}, none of them 0; got {list(x.shape)}")
