@@ -38,7 +38,8 @@ from benchmarks.reliability.calls import CALLS, ODD
 from statetrack import cli
 from statetrack.errors import UserError
 
-SECONDS = 20  # of work; and three times as many in all, for what waits
+SECONDS = 20  # of work
+WAITING = 300  # seconds in all, for what waits: many, since other processes slow this one down
 BATCH = 25  # cases per process, one after the other
 MEMORY = 6 << 30  # bytes of address space
 TARGETS = ("--out", "--json", "--figure", "--resume")  # flags that name what may be written
@@ -182,7 +183,7 @@ def try_one(case: Case, folder: Path, template: Path) -> Verdict:
     before = contents(folder)
     # whichever runs out first ends this process
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    signal.alarm(3 * SECONDS)
+    signal.alarm(WAITING)
     verdict = attempt(case)
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.alarm(0)
@@ -290,7 +291,7 @@ def run(chosen: dict[int, Case], workers: int, scratch: Path) -> Iterator[tuple[
 def _death(status: int) -> Verdict:
     """The verdict on a case that ended its process."""
     name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status}"
-    limits = {"SIGPROF": f"{SECONDS} s of work", "SIGALRM": f"{3 * SECONDS} s of waiting"}
+    limits = {"SIGPROF": f"{SECONDS} s of work", "SIGALRM": f"{WAITING} s of waiting"}
     if name in limits:
         return Verdict("hang", limits[name])
     return Verdict("traceback", f"the process ended by {name}")
