@@ -217,7 +217,12 @@ def preload() -> None:
     for module in pkgutil.walk_packages(statetrack.__path__, "statetrack."):
         if not module.name.endswith(("__main__", "_native")):
             importlib.import_module(module.name)
-    for name in ("automata.fa.nfa", "matplotlib.backends.backend_agg", "pyarrow.parquet"):
+    for name in (
+        "torch._dynamo",
+        "automata.fa.nfa",
+        "matplotlib.backends.backend_agg",
+        "pyarrow.parquet",
+    ):
         importlib.import_module(name)
 
 
