@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-peers sanitize peers format clean
+.PHONY: demo test test-peers sanitize fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
@@ -29,6 +29,13 @@ sanitize: .venv/installed-dev
 	PYTHONPATH=.sanitize/lib LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 sh -c '\
 	$(BIN)/python tests/sanitized.py && \
 	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoding.py'
+
+# Bad inputs of every kind: command lines, damaged files, calls. `make fuzz CASES=500 SEED=7` for
+# fewer or others.
+CASES ?= 10000
+SEED ?= 0
+fuzz: .venv/installed-dev
+	$(BIN)/python -m benchmarks.reliability.fuzz --cases $(CASES) --seed $(SEED)
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .

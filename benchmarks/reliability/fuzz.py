@@ -38,7 +38,8 @@ from benchmarks.reliability.calls import CALLS, ODD
 from statetrack import cli
 from statetrack.errors import UserError
 
-SECONDS = 20  # of work; and three times as many in all, for what waits
+SECONDS = 20  # of work
+WAITING = 300  # seconds in all, for what waits: many, since other processes slow this one down
 BATCH = 25  # cases per process, one after the other
 MEMORY = 6 << 30  # bytes of address space
 TARGETS = ("--out", "--json", "--figure", "--resume")  # flags that name what may be written
@@ -88,6 +89,8 @@ def harm(path: Path, damage: tuple[Any, ...]) -> None:
     """Damage a file as a case says."""
     kind, *how = damage
     if kind in ("folder", "missing"):
+        if path.is_dir():
+            path.rmdir()
         path.unlink(missing_ok=True)
         if kind == "folder":
             path.mkdir()
@@ -114,7 +117,7 @@ def _changed_json(data: bytes, kind: str, at: int, what: Any = None) -> bytes:
     line, end, rest = data.partition(b"\n") if b'"step"' in data[:200] else (data, b"", b"")
     try:
         value = json.loads(line)
-    except ValueError:  # no JSON, or none any more
+    except (ValueError, RecursionError):  # no JSON, or none any more
         return data
     places = list(_places(value)) if isinstance(value, dict | list) else []
     if not places:
@@ -180,7 +183,7 @@ def try_one(case: Case, folder: Path, template: Path) -> Verdict:
     before = contents(folder)
     # whichever runs out first ends this process
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
-    signal.alarm(3 * SECONDS)
+    signal.alarm(WAITING)
     verdict = attempt(case)
     signal.setitimer(signal.ITIMER_PROF, 0)
     signal.alarm(0)
@@ -214,7 +217,12 @@ def preload() -> None:
     for module in pkgutil.walk_packages(statetrack.__path__, "statetrack."):
         if not module.name.endswith(("__main__", "_native")):
             importlib.import_module(module.name)
-    for name in ("automata.fa.nfa", "matplotlib.backends.backend_agg", "pyarrow.parquet"):
+    for name in (
+        "torch._dynamo",
+        "automata.fa.nfa",
+        "matplotlib.backends.backend_agg",
+        "pyarrow.parquet",
+    ):
         importlib.import_module(name)
 
 
@@ -288,7 +296,7 @@ def run(chosen: dict[int, Case], workers: int, scratch: Path) -> Iterator[tuple[
 def _death(status: int) -> Verdict:
     """The verdict on a case that ended its process."""
     name = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {status}"
-    limits = {"SIGPROF": f"{SECONDS} s of work", "SIGALRM": f"{3 * SECONDS} s of waiting"}
+    limits = {"SIGPROF": f"{SECONDS} s of work", "SIGALRM": f"{WAITING} s of waiting"}
     if name in limits:
         return Verdict("hang", limits[name])
     return Verdict("traceback", f"the process ended by {name}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from statetrack.errors import UserError
 from statetrack.experiments import presets
 from statetrack.layers import MIXERS, DeltaNetConfig, MambaConfig, MLSTMConfig, SLSTMConfig
-from statetrack.models import ModelConfig, SequenceModel
+from statetrack.models import ModelConfig, SequenceModel, model_size
 from statetrack.training import TrainingConfig
 from statetrack.training.optim import make_optimizer
 from tests.models.common import DELTA, MAMBA, MODELS, VOCAB, make_model, small, tokens
@@ -136,8 +138,55 @@ def test_one_hot_has_no_embedding_weights():
 def test_tokens_outside_the_vocabulary(embedding, wrong):
     model = make_model(small(mixer=DELTA, embedding=embedding))
     for call in (lambda t: model(t[None]), lambda t: model.step(t, model.init_state(2))):
-        with pytest.raises(UserError, match=rf"tokens must be int64 in 0\.\.{VOCAB - 1}"):
+        with pytest.raises(UserError, match=rf"tokens must be whole numbers in 0\.\.{VOCAB - 1}"):
             call(torch.tensor([0, wrong]))
+
+
+@pytest.mark.parametrize("embedding", ["learned", "one_hot"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_tokens_of_any_whole_type(embedding, dtype):
+    model = make_model(small(mixer=DELTA, embedding=embedding))
+    given = torch.tensor([[0, 1, 1]])
+    assert torch.equal(model(given.to(dtype))[0], model(given)[0])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda m: m(np.zeros((1, 3), dtype=np.int64)), "tokens must be a tensor; got ndarray"),
+        (lambda m: m([[0, 1]]), "tokens must be a tensor; got list"),
+        (lambda m: m(torch.zeros(1, 3)), "tokens must be whole numbers"),
+        (lambda m: m(torch.ones(1, 3, dtype=torch.int64), 5), "the state must be what an earlier"),
+        (lambda m: SequenceModel({"hidden_size": 8}), "config must be a ModelConfig; got dict"),
+    ],
+)
+def test_wrong_types(call, says):
+    with pytest.raises(UserError, match=says):
+        call(make_model(small(mixer=DELTA)))
+
+
+@pytest.mark.parametrize("config", MODELS)
+def test_sizes_are_counted_without_making_the_model(config):
+    repeated = replace(config, num_layers=2 * config.num_layers)
+    model, size = SequenceModel(repeated), model_size(repeated)
+    assert size.parameters == model.num_parameters()
+    assert size.modules == len(list(model.modules()))
+    assert size.state == sum(part.numel() for layer in model.init_state(1) for part in layer)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"num_layers": 10**8}, r"parameters in 100,000,000 layers needs .* this machine has"),
+        ({"mlp_size": 10**12}, "needs .* PB; this machine has"),
+        ({"hidden_size": 10**13}, r"a tensor of shape \[\d+, \d+\], more than torch can address"),
+        ({"mixer": DeltaNetConfig(expand_k=1e300)}, "a tensor with a size above 2"),
+        ({"num_layers": 10**30}, "num_layers must be a whole number of at most 2.53"),
+    ],
+)
+def test_sizes_that_no_machine_can_hold(options, says):
+    with pytest.raises(UserError, match=says):
+        SequenceModel(ModelConfig(**options))
 
 
 def test_initialisation():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -164,3 +165,18 @@ def test_cu_seqlens_with_a_state_for_another_number_of_sequences(op):
 def test_a_mistake_is_also_a_value_error():
     with pytest.raises(ValueError, match="beta must"):
         delta_rule(**arguments(delta_rule, beta=torch.zeros(1)))
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "wrong", "got"),
+    [
+        (delta_rule, "q", np.zeros((B, T, H, K)), "ndarray"),
+        (delta_rule, "beta", None, "NoneType"),  # else it would be linear attention
+        (delta_rule, "initial_state", [1], "list"),
+        (selective_scan, "u", 5, "int"),
+        (selective_scan, "A", torch.eye(D).to_sparse(), "torch.sparse_coo"),
+    ],
+)
+def test_what_is_no_tensor(op, name, wrong, got):
+    with pytest.raises(UserError, match=rf"{name} must be a dense tensor; got {got}"):
+        op(**arguments(op, **{name: wrong}))

@@ -168,6 +168,29 @@ def test_impossible_lengths(lengths: Any, message: str) -> None:
         evaluate(perfect(LAST), LAST, lengths)  # type: ignore[arg-type]
 
 
+def test_a_task_by_its_name() -> None:
+    by_name = evaluate(perfect(LAST), "parity", 5, samples=4)  # type: ignore[arg-type]
+    assert by_name == evaluate(perfect(LAST), LAST, 5, samples=4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": np.zeros(3)}, "model must be a SequenceModel; got ndarray"),
+        ({"task": 5}, "task must be a Task or the name of one; got int"),
+        ({"task": "nope"}, "unknown task 'nope'"),
+        ({"lengths": 5.0}, "lengths must be a whole number or a pair of them; got 5.0"),
+        ({"lengths": "5"}, "lengths must be a whole number or a pair of them; got '5'"),
+        ({"lengths": 10**12}, "length 1,000,000,000,000 needs 64 TB; this machine has"),
+        ({"samples": 10**13}, "10,000,000,000,000 sequences needs 640 TB; this machine has"),
+        ({"samples": 2.5}, "samples must be a whole number; got float"),
+    ],
+)
+def test_wrong_arguments(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        evaluate(**{"model": perfect(LAST), "task": LAST, "lengths": 5, **changes})
+
+
 @pytest.mark.parametrize("tokens_held", [1, 12, 40, 1000])
 def test_predict_in_segments_of_a_fake(tokens_held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = np.random.default_rng(0).integers(1, 3, (4, 23))

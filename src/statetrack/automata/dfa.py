@@ -92,6 +92,13 @@ class DFA:
 
     def run(self, words: Ints, start: int | Ints | None = None) -> Ints:
         """[B, T] symbols -> [B, T] the state after each; `start` (one or [B]) carries on a run."""
+        check_type("words", words, np.ndarray, "an array [B, T] of symbols by number")
+        if words.ndim != 2 or words.dtype.kind not in "biu":
+            got = f"{words.dtype} of shape {list(words.shape)}"
+            raise UserError(f"words must be symbols by number [B, T]; got {got}")
+        starts = np.asarray(self.start if start is None else start)
+        if starts.dtype.kind not in "iu" or starts.shape not in ((), (len(words),)):
+            raise UserError(f"start must be a state, or one for each word; got {start!r}")
         symbols = len(self.alphabet)
         if words.size and not 0 <= words.min() <= words.max() < symbols:
             raise UserError(
@@ -102,7 +109,7 @@ class DFA:
         # a row per time step, so that reads are contiguous: first its symbols, then its states
         visited = np.array(words.T, dtype=np.int64, order="C")
         state = np.empty(len(words), dtype=np.int64)
-        state[:] = self.start if start is None else start
+        state[:] = starts
         for row in visited:
             # clip: else numpy copies what it takes once more
             state = table.take(state * symbols + row, out=row, mode="clip")

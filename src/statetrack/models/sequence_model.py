@@ -127,6 +127,8 @@ class SequenceModel(nn.Module):
         check_type("tokens", tokens, Tensor, "a tensor")
         if tokens.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
             tokens = tokens.long()
+        if tokens.dtype is not torch.int64:
+            raise self._no_tokens()
         # what torch finds out costs no second look at the tokens
         if self.config.embedding == "learned":
             try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -50,12 +50,12 @@ def full_precision(like: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False)
 
 
-def check_tensors(op: str, needed: Sequence[object], **tensors: object) -> None:
-    """Check that every argument is a dense tensor, or None if it is not needed."""
-    if any(x is None for x in needed):
-        raise UserError(f"{op}: a tensor is needed where None was given")
-    for name, x in tensors.items():
-        if x is not None and not (isinstance(x, Tensor) and x.layout is torch.strided):
+def check_tensors(op: str, needed: Mapping[str, object], others: Mapping[str, object]) -> None:
+    """Check that arguments, by name, are dense tensors; the others may be None."""
+    for name, x in {**needed, **others}.items():
+        if x is None and name in others:
+            continue
+        if not isinstance(x, Tensor) or x.layout is not torch.strided:
             got = x.layout if isinstance(x, Tensor) else type(x).__name__
             raise UserError(f"{op}: {name} must be a dense tensor; got {got}")
 

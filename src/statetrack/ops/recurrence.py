@@ -45,9 +45,10 @@ def run_recurrence(
     With `num_householder` n, k, v and beta have n entries per token in time, [B, T * n, H, ...];
     the implementations get them as [B, T, n, H, ...]. The native kernels serve every op here.
     """
-    check_tensors(
-        op, (q, k, v), q=q, k=k, v=v, beta=beta, g=g, decay=decay, initial_state=initial_state
-    )
+    needed: dict[str, object] = {"q": q, "k": k, "v": v}
+    if not channel_gates:  # linear attention has no beta
+        needed["beta"] = beta
+    check_tensors(op, needed, {"g": g, "decay": decay, "initial_state": initial_state})
     for name, x, dims in (("q", q, "[B, T, H, K]"), ("v", v, "[B, T, H, V]")):
         if x.dim() != 4 or 0 in x.shape:
             raise UserError(f"{op}: {name} must be {dims}, none of them 0; got {list(x.shape)}")

@@ -139,7 +139,9 @@ class CompiledRNN(nn.Module):
         self, tokens: Tensor, carry: tuple[Carry, ...] | None, backend: str, measure: bool
     ) -> Run:
         tokens = as_tokens(tokens, len(self.first))
-        carry = carry or self.begin(len(tokens))
+        carry = self.begin(len(tokens)) if carry is None else carry
+        if not isinstance(carry, tuple) or not all(isinstance(part, Carry) for part in carry):
+            raise UserError("carry must be what an earlier run returned")
         cells = max(layer.cells for layer in self.stack)
         length = max(1, CELLS // (cells * len(tokens)))
         states, deviation = [], 0.0

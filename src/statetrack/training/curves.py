@@ -10,7 +10,15 @@ import numpy as np
 from statetrack.models import SequenceModel
 from statetrack.tasks import FiniteDataset, HeldOut, PrefixTask, Task, generator
 from statetrack.tasks.base import Ints
-from statetrack.training.evaluate import batches, check_samples, checked, evaluate, predict, scaled
+from statetrack.training.evaluate import (
+    batches,
+    check_exclude,
+    check_samples,
+    checked,
+    evaluate,
+    predict,
+    scaled,
+)
 from statetrack.training.intervals import Floats, wilson
 
 GRID = 40  # lengths of a curve that takes each by itself
@@ -62,6 +70,7 @@ def curve(
     task = checked(model, task)
     task.check_lengths(max_length, max_length)
     check_samples(samples)
+    check_exclude(exclude)
     if isinstance(task, PrefixTask) and task.prefixes_are_samples:
         return _curve_of_prefixes(model, task, max_length, samples, split, data_seed, exclude)
     grid = np.geomspace(task.min_length, max_length, GRID).round()

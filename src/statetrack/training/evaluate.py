@@ -71,6 +71,7 @@ def evaluate(
     low, high = _range(lengths)
     task.check_lengths(low, high)
     check_samples(samples)
+    check_exclude(exclude)
     held_out = None if exclude is None else HeldOut(exclude, split)
     # keyed by the range as well: the set for one range does not move when another is added
     rng = generator(data_seed, split, low * 1_000_003 + high)
@@ -127,6 +128,11 @@ def checked(model: object, task: Task | str) -> Task:
     check_type("model", model, nn.Module, "a SequenceModel")
     check_type("task", task, (Task, str), "a Task or the name of one")
     return make_task(task) if isinstance(task, str) else task
+
+
+def check_exclude(exclude: object) -> None:
+    """Raise a UserError for what is no data set."""
+    check_type("exclude", exclude, (FiniteDataset, type(None)), "a FiniteDataset or None")
 
 
 def check_samples(samples: int) -> None:

@@ -67,7 +67,7 @@ def selective_scan(
     """
     op = "selective_scan"
     needed = {"u": u, "delta": delta, "A": A, "B": B, "C": C}
-    check_tensors(op, list(needed.values()), **needed, D=D, z=z, initial_state=initial_state)
+    check_tensors(op, needed, {"D": D, "z": z, "initial_state": initial_state})
     if u.dim() != 3 or 0 in u.shape:
         raise UserError(f"{op}: u must be [B, T, D], none of them 0; got {list(u.shape)}")
     batch, length, channels = u.shape

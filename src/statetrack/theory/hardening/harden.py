@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from statetrack.config import at_least
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.layers import (
     DeltaNetConfig,
     DeltaProductConfig,
@@ -65,9 +65,11 @@ def harden(
         orders: the m such that two reflections may be pi / m apart, where a token has one; 1, 2 and
             3 suit permutations.
     """
+    check_type("orders", orders, (tuple, list), "a list of whole numbers")
     if not orders:
         raise UserError("orders must have at least one m")
     for m in orders:
+        check_type("an order", m, int, "a whole number")
         at_least("an order", m, 1)
     if not isinstance(model, SequenceModel) or not isinstance(validation, Batch):
         got = f"{type(model).__name__} and {type(validation).__name__}"

@@ -1,0 +1,83 @@
+"""What a user would try first, in Python and on the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import statetrack
+from statetrack.errors import UserError
+from statetrack.models import SequenceModel
+from statetrack.theory import CompiledModel, CompiledRNN, compile
+from tests.conftest import Command
+
+EVEN = "(b*ab*a)*b*"  # an even number of a
+
+
+@pytest.mark.parametrize("target", ["auto", "gated_deltaproduct"])
+def test_a_network_reads_words(target: str) -> None:
+    net = compile(EVEN, target)
+    assert net.accepts("abab") is True
+    assert net.accepts("") is True
+    assert net.accepts(["abab", "ab", "b"]) == [True, False, True]
+    tokens = torch.tensor([[0, 1, 0, 1]])
+    expected = torch.tensor([[False, False, True, True]])
+    for dtype in (torch.int64, torch.int32, torch.uint8, torch.bool):
+        assert torch.equal(net.accepts(tokens.to(dtype)), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("abc", "unknown symbol in 'abc': 'c'; known: a, b"),
+        ([0, 1], "give a word, a list of words or a tensor"),
+        (np.zeros((1, 2), dtype=np.int64), "tokens must be a tensor .*; got ndarray"),
+        (torch.zeros(1, 2, dtype=torch.complex64), "tokens must be whole numbers"),
+    ],
+)
+def test_what_is_no_word(given: object, says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        compile(EVEN).accepts(given)  # type: ignore[call-overload]
+
+
+def test_load_gives_the_model_of_any_folder(
+    command: Command, run_folder: Path, tmp_path: Path
+) -> None:
+    assert isinstance(statetrack.load(run_folder), SequenceModel)
+    assert isinstance(statetrack.load(str(run_folder)), SequenceModel)
+    for target, kind in (("auto", CompiledRNN), ("gated_deltaproduct", CompiledModel)):
+        folder = tmp_path / target
+        assert command("compile", EVEN, "--target", target, "--out", folder).code == 0
+        net = statetrack.load(folder)
+        assert isinstance(net, kind)
+        assert net.accepts("abab") is True
+    for wrong in (tmp_path, 5):
+        with pytest.raises(UserError, match=r"not a run folder|the path of a folder; got int"):
+            statetrack.load(wrong)  # type: ignore[arg-type]
+
+
+def test_models_shows_what_it_lists(command: Command) -> None:
+    code, out, err = command("models", "delta_net-340M")
+    assert (code, err) == (0, "")
+    assert "delta_net-340M: 340," in out or "parameters" in out
+    assert "mixer.num_heads" in out
+
+
+def test_eval_of_a_compiled_model_does_not_say_trained(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "net"
+    assert command("compile", "Z3", "--target=gated_deltaproduct", "--out", folder).code == 0
+    code, out, _ = command("eval", folder, "--lengths=9", "--samples=4")
+    assert code == 0
+    assert "on Z3, compiled: " in out
+    assert "trained" not in out
+
+
+def test_python_m_statetrack() -> None:
+    command = [sys.executable, "-m", "statetrack", "--version"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out == f"statetrack {statetrack.__version__}\n"
