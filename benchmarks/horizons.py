@@ -3,10 +3,10 @@
     python -m benchmarks.horizons --seeds 8000 --log runs/horizons/log.jsonl
 
 Trains parity, S5 swaps and Z3 with DeltaNet, Mamba and Gated DeltaNet, with eigenvalues in [-1,1]
-and in [0,1], on lengths up to 40 (parity) or 32, without convolutions. Models have one layer, or two
-where one cannot solve the task. Those that one layer can solve in [-1,1] are trained with two seeds,
-and so is DeltaProduct on Z3. Prints a table of the predicted and the measured horizons. One row of
-JSON per model goes to --log, the trained runs beside it; what is there is not done again.
+and in [0,1], on lengths up to 40 (parity) or 32, without convolutions. Models have one layer, or
+two where one cannot solve the task. Those that one layer can solve in [-1,1] are trained with two
+seeds, and so is DeltaProduct on Z3. Prints a table of the predicted and the measured horizons. One
+row of JSON per model goes to --log, the trained runs beside it; what is there is not done again.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ ALLOWED: dict[str, set[str]] = {
     "terminal": {"errors", "files", "training"},  # training for its types only
     "ops": {"errors"},
     "automata": {"errors", "files"},
-    "testing": set(),
     "layers": {"errors", "config", "ops"},
     "models": {"errors", "config", "files", "layers", "memory", "ops"},
     "integrations": {"errors", "layers", "ops"},

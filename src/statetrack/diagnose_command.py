@@ -23,9 +23,9 @@ def diagnose(
     """Tell up to which length a run's model is right, what limits it, and what it cannot learn.
 
     The horizon, the length up to which accuracy stays at 0.99 or above, is predicted from products
-    of the transitions along sequences of the training lengths, and measured as `eval` does. Verdicts
-    on the languages (WORD^m)*, m >= 2, such as (11)*, are of three kinds: architectural (whatever
-    the weights), probed (this model, up to a tolerance) and not excluded.
+    of the transitions along sequences of the training lengths, and measured as `eval` does.
+    Verdicts on the languages (WORD^m)*, m >= 2, such as (11)*, are of three kinds: architectural
+    (whatever the weights), probed (this model, up to a tolerance) and not excluded.
 
     Args:
         run: a run folder, or what `statetrack compile` has written.

@@ -72,7 +72,7 @@ def test_a_rotation_by_no_whole_fraction_is_undetermined():
     assert factors(found) == [None, None]
     assert found.verdict(2).kind is Kind.NOT_EXCLUDED
     assert found.verdict(2).text.startswith("undetermined: layer 0: ")
-    assert "so its count drifts" in found.verdict(2).text
+    assert "counts drift" in found.verdict(2).text
 
 
 def test_two_diagonal_layers_count_to_four_and_no_further():

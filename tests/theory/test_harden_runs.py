@@ -13,7 +13,7 @@ import torch
 from statetrack.automata import DFA, read_dfa
 from statetrack.errors import UserError
 from statetrack.experiments import presets
-from statetrack.layers import DeltaNetConfig, GLAConfig, MambaConfig, MixerConfig
+from statetrack.layers import GLAConfig, MambaConfig, MixerConfig
 from statetrack.theory import diagnose, harden
 from statetrack.theory.hardening.runs import (
     Learned,
@@ -27,17 +27,6 @@ from tests.conftest import Command
 from tests.training.refusal import Refused
 from tests.training.small import small_config
 from tests.training.test_full_disk import full_disk
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Parity up to length 40 with a plain DeltaNet, seconds of training."""
-    config = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=0)
-    mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=2, conv_size=0)
-    model = replace(config.model, mixer=mixer, mlp_size=64)
-    training = replace(config.training, saturation=0.0, steps=200, batch_size=32)
-    config = replace(config, model=model, training=training)
-    return train(config, tmp_path_factory.mktemp("harden") / "run")
 
 
 def content(folder: Path) -> dict[str, bytes]:

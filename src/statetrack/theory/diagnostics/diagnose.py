@@ -54,7 +54,7 @@ def diagnose(
     samples: int = 1024,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
-    """Tell up to which length a run's model is right, and which languages (word^m)* it cannot learn.
+    """Tell up to which length a run's model is right, and which languages (word^m)* are excluded.
 
     The horizon is predicted from products of the transitions along sequences of the run's task, and
     measured. Eigenvalues are computed on a copy of the model in float64.
@@ -164,7 +164,7 @@ def _subject(
 
 
 def _default_word(subject: _Subject) -> str | list[int]:
-    """The symbol with the longest cycle in the automaton, or the most frequent token of the task."""
+    """The symbol with the longest cycle in the automaton, or the task's most frequent token."""
     if subject.dfa is not None:
         return subject.dfa.alphabet[int(np.argmax(cycles(subject.dfa)))]
     if subject.run is None:

@@ -62,11 +62,11 @@ class Means:
         return [_ratio(kept.sum(0), whole.sum(0)) for kept, whole in sums]
 
     def lost_by_token(self, probe: Probe, rng: np.random.Generator) -> list[Floats]:
-        """By layer [symbols, heads]: the share that one reading of a symbol loses; NaN if unseen."""
+        """By layer [symbols, heads]: the share lost by reading a symbol; NaN for rare ones."""
         symbols = len(probe.dfa.alphabet)
         first = probe.cuts[0]
         everything = np.arange(probe.dfa.states)
-        kept, whole = ([0.0] * len(self.early) for _ in range(2))
+        kept, whole = ([m.new_zeros(symbols, m.shape[1]) for m in self.early] for _ in range(2))
         seen = np.zeros(symbols)
         for t in range(probe.cuts[1] - first):
             read = probe.symbols[:, first + t]

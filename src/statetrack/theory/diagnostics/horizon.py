@@ -94,7 +94,7 @@ class Horizon:
         else:
             yield f"Predicted horizon: accuracy falls below 0.99 after length {found.horizon:,.0f}."
         if measured is not None and measured.horizon == measured.max_length:
-            yield f"Measured horizon: beyond {measured.max_length:,}, the greatest length evaluated."
+            yield f"Measured horizon: beyond {measured.max_length:,}, the greatest length tried."
         elif measured is not None:
             reached = f"length {measured.horizon:,}" if measured.horizon else "no length"
             yield f"Measured horizon: {reached} (of {measured.max_length:,}, as `eval` does)."
@@ -102,8 +102,8 @@ class Horizon:
             head = found.limiting
             worst = "" if head.token is None else f", token {head.token} the most ({head.worst})"
             yield (
-                f"Layer {head.layer}, head {head.head} limits it: a token loses {percent(head.lost)} "
-                f"of what distinguishes the states there{worst}."
+                f"Layer {head.layer}, head {head.head} limits it: a token loses "
+                f"{percent(head.lost)} of what distinguishes the states there{worst}."
             )
 
     def chosen(self) -> list[Head]:

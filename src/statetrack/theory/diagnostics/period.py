@@ -96,7 +96,7 @@ def _layer(
     left, failed = torch.linalg.inv_ex(vectors)
     conditions = left.norm(dim=-1).flatten().numpy()[np.abs(values) > 0.5]
     whole = {q for q in orders if q is not None}
-    quasi = f"an eigenvalue of modulus 1 is no root of unity of order up to {MAX_ORDER}, so its count drifts"
+    quasi = f"an eigenvalue of modulus 1 is no root of unity up to order {MAX_ORDER}: counts drift"
     return LayerPeriod(
         period,
         None if None in orders else math.lcm(*whole),

@@ -74,7 +74,7 @@ def match(ends: Ints, starts: Ints, rng: np.random.Generator) -> tuple[Ints, Int
         raise NotMeasurableError("the automaton does not return to a state at a later position")
     i = np.concatenate([i, rng.choice(i, len(ends) - len(i))])
     order = np.argsort(starts, kind="stable")
-    low, high = (np.searchsorted(starts[order], ends[i], side=s) for s in ("left", "right"))  # type: ignore[call-overload]
+    low, high = (np.searchsorted(starts[order], ends[i], side=s) for s in ("left", "right"))
     return i, order[rng.integers(low, high)]
 
 
