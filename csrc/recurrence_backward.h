@@ -55,7 +55,7 @@ struct BackwardHead {
   int64_t most_small = 0;                             // of a segment's gates
   int64_t length = segment_length(), segments = (row.tokens + length - 1) / length;
   int64_t tokens = gated ? padded(length) : 0, gates = tokens * channels;
-  // With one key channel a state is short, and beta 1 erases it: then gradients are exactly 0.
+  // With one key channel a state is short: all gradients are formed directly.
   int64_t milestone = K == 1 ? 1 : MILESTONE;
   int64_t direct_gates = gated ? most_small + divide_up(length, milestone) * channels : 0;
   int64_t indices = direct_gates ? length + 1 + direct_gates + 1 : 0;

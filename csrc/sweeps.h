@@ -136,12 +136,13 @@ struct SweepA {
     pass();
 
     vf along_e{}, along_u{};
+    const float inverse = gated ? 1.0f / product : 1.0f;
     for (int i = 0; i < nv; ++i) {
       if (gated && out) along_u = fma(step.d_o[i], step.u[i], along_u);
       const vf du = product * step.du[i];
       if (DELTA) along_e = fma(du, e[i], along_e);
-      step.dv_next[i] = beta * step.du[i];  // over the product of gates, like G
-      step.du[i] = beta * du;               // dv
+      step.du[i] = beta * du;  // dv
+      step.dv_next[i] = inverse * step.du[i];
     }
     block.store_row(x.dv + row.step(s) * V + block.start, step.du);
     if (DELTA) {

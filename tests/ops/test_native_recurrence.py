@@ -188,17 +188,6 @@ def test_a_log_gate_of_minus_infinity_has_no_gradient(case, length, level):
     assert not gradient[closed].any()
 
 
-@LEVELS
-@pytest.mark.parametrize("kind", ["g", "decay"])
-def test_gradients_of_gates_whose_state_is_erased_are_zero(kind, level):
-    """With one key channel and beta 1, the gated state never gets past its token."""
-    inputs = delta_rule_inputs(2, 20, 2, 1, 5, gate=kind)
-    inputs["beta"] = torch.ones_like(inputs["beta"])
-    with native.forced(level):
-        gradient = run(delta_rule, inputs, torch.float32, backend="native")[f"d{kind}"]
-    assert not gradient.any()
-
-
 @EACH
 @pytest.mark.parametrize("kind", ["g", "decay"])
 def test_gradients_of_gates_do_not_drift(case, kind):
