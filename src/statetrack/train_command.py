@@ -183,7 +183,7 @@ def _train(config: RunConfig, out: Path | None, resume: Path | None, json: str |
     except KeyboardInterrupt:
         console.print(f"\nInterrupted; to go on: statetrack train --resume {folder}")
         raise
-    last = next((row for row in reversed(run.metrics()) if row["kind"] == "train"), None)
+    last = next((row for row in reversed(run.metrics()) if row.get("kind") == "train"), None)
     console.print(f"Done: {run.folder}. Next: statetrack eval {run.folder}")
     write_result(json, {"run": str(run.folder), "config": config.to_json(), "last": last})
 

@@ -78,6 +78,7 @@ class DFA:
 
     def encode(self, word: str | Sequence[str]) -> Ints:
         """[T]: the numbers of a word's symbols; a text is a sequence of characters."""
+        check_type("a word", word, (str, tuple, list), "a text or a list of symbols")
         numbers = {symbol: i for i, symbol in enumerate(self.alphabet)}
         for symbol in word:
             if symbol not in numbers:

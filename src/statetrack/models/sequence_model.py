@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -170,12 +171,11 @@ def model_size(config: ModelConfig) -> ModelSize:
             once = SequenceModel(replace(config, num_layers=len(config.pattern)))
             state = once.init_state(1)
     except (RuntimeError, TypeError) as error:
-        told = str(error).partition("\n")[0]
-        if "verflow" not in told:
+        if "verflow" not in str(error):
             raise
-        raise UserError(
-            f"no tensor can be as large as this model's sizes make one: {told}"
-        ) from None
+        shape = re.search(r"sizes=(\[[0-9, ]+\])", str(error))
+        what = f"of shape {shape[1]}" if shape else "with a size above 2^63"
+        raise UserError(f"this model has a tensor {what}, more than torch can address") from None
     in_blocks = sum(p.numel() for p in once.blocks.parameters())
     modules = len(list(once.blocks.modules())) - 1  # without the list itself
     return ModelSize(

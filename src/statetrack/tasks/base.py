@@ -271,6 +271,7 @@ def register(family: F) -> F:
 def generator(data_seed: int, split: str, step: int) -> np.random.Generator:
     """The random stream of one batch. Splits and steps are independent of each other."""
     one_of("split", split, SPLITS)
+    check_type("data_seed", data_seed, int, "a whole number")
     if not 0 <= data_seed < 2**32:
         raise UserError(f"data_seed must lie in 0..2^32-1; got {data_seed}")
     return np.random.default_rng([data_seed, SPLITS[split], step])
