@@ -66,10 +66,10 @@ def check(
         ]
         failed = [f"{report.title}: {r}" for report in own for r in report.failures]
         for line in dict.fromkeys([*unsupported, *failed]):
-            console.print(line, markup=False)
+            console.print(line)
     found = [r.status for report in reports for r in report.results]
     counts = {status: found.count(status) for status in ("passed", "failed", "unsupported")}
-    console.print(", ".join(f"{n:,} {status}" for status, n in counts.items()), markup=False)
+    console.print(", ".join(f"{n:,} {status}" for status, n in counts.items()))
     write_result(json, {**counts, "layers": [report.as_json() for report in reports]})
     if counts["failed"]:
         raise SystemExit(1)
