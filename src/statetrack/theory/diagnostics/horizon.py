@@ -192,7 +192,7 @@ def predict_horizon(model: SequenceModel, config: RunConfig) -> Prediction:
     if points[-1].accuracy < SOLVED:
         failing = doubled.pop()
         limiting = _limiting(probe, heads, points[-1], failing, rng)
-        horizon = _refine(probe, doubled, solved, rng)
+        horizon = min(horizon, _refine(probe, doubled, solved, rng))
         for _ in range(BEYOND):
             failing = failing.then(failing, rng)
             solved(failing)
