@@ -88,7 +88,8 @@ class Horizon:
         if found is None:
             yield f"The horizon is not predicted: {self.missing}."
         elif not found.learned:
-            yield f"Not learned: accuracy is below 0.99 within the training lengths, {_to(found)}."
+            where = f", from length {found.horizon + 1:,.0f} on" if found.horizon else ""
+            yield f"Not learned: accuracy is below 0.99 within the training lengths{where}."
         elif found.horizon >= LIMIT:
             yield f"Predicted horizon: none up to {LIMIT:,} tokens, where the prediction ends."
         else:
@@ -145,10 +146,6 @@ class Horizon:
         return {k: None if v is None else asdict(v) for k, v in parts.items()} | told
 
 
-def _to(found: Prediction) -> str:
-    return f"from length {found.horizon + 1:,.0f} on" if found.horizon else "from the first on"
-
-
 def measure_horizon(
     model: SequenceModel, config: RunConfig, max_length: int, samples: int
 ) -> Measurement:
@@ -192,7 +189,7 @@ def predict_horizon(model: SequenceModel, config: RunConfig) -> Prediction:
     if points[-1].accuracy < SOLVED:
         failing = doubled.pop()
         limiting = _limiting(probe, heads, points[-1], failing, rng)
-        horizon = _refine(probe, doubled, solved, rng)
+        horizon = min(horizon, _refine(probe, doubled, solved, rng))
         for _ in range(BEYOND):
             failing = failing.then(failing, rng)
             solved(failing)
