@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules.module import register_module_forward_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, GatedDeltaNetConfig, decoding
@@ -147,6 +150,37 @@ class Doubled(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
+
+
+class CountOperators(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+class CountFunctions(TorchFunctionMode):
+    count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_global_hooks_and_modes_see_a_step() -> None:
+    layer, seen = DeltaNet(12, num_heads=3), []
+    x, state = torch.randn(2, 12), layer.init_state(2)
+    with torch.no_grad():
+        layer.step(x, state)  # recorded
+        handle = register_module_forward_hook(lambda module, inputs, y: seen.append(module))
+        layer.step(x, state)
+        handle.remove()
+        assert layer.o_proj in seen
+        for mode in (CountOperators(), CountFunctions()):
+            with mode:
+                layer.step(x, state)
+            assert mode.count > 0
 
 
 def test_foreign_modules_and_hooks_go_the_ordinary_way(runs) -> None:

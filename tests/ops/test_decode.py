@@ -142,11 +142,17 @@ def test_a_product_needs_its_factors():
         delta_product_step(state, **none)
 
 
-def test_nothing_is_differentiated(backend):
+@pytest.mark.parametrize("name", ["state", "q", "beta", "scale"])
+def test_gradients_are_refused(backend, name):
     state, inputs = token()
-    o = delta_rule_step(state, **{name: x.requires_grad_() for name, x in inputs.items()})
-    assert not o.requires_grad
-    assert not state.requires_grad
+    leaves = {"state": state, "scale": torch.tensor(0.5), **inputs}
+    leaves[name].requires_grad_()
+    before = state.detach().clone()
+    with pytest.raises(UserError, match="delta_rule_step has no gradients"):
+        delta_rule_step(**leaves)
+    assert torch.equal(state, before)
+    with torch.no_grad():
+        delta_rule_step(**leaves)
 
 
 def test_autograd_knows_that_the_state_changed():

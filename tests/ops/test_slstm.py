@@ -347,15 +347,6 @@ def test_second_derivatives():
     )
 
 
-@needs_native
-def test_second_derivatives_are_refused_in_native():
-    inputs = {name: x.float().requires_grad_() for name, x in slstm_inputs(1, 3, 1, 2).items()}
-    h, _ = op(**inputs)
-    (first,) = torch.autograd.grad(h.square().sum(), inputs["x"], create_graph=True)
-    with pytest.raises(UserError, match="no second derivatives"):
-        torch.autograd.grad(first.sum(), inputs["x"])
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -78,7 +78,7 @@ def test_guarantees_of_householder_products(span, factors, length, guarantee, de
 
 
 def test_three_projectors_have_a_negative_eigenvalue():
-    """The early version's Proposition 1.3 (real, not negative, for any number of factors) fails."""
+    """That eigenvalues stay in [0, 1] ends with two factors (Proposition 1.3, final version)."""
     angles = torch.tensor([0.0, math.pi / 3, 2 * math.pi / 3]).double()
     k = torch.stack([angles.cos(), angles.sin()], -1)[None, None, None]
     low = -(math.cos(math.pi / 3) ** 3)

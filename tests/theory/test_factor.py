@@ -107,8 +107,21 @@ def test_norms_of_products_are_at_most_one() -> None:
             assert -1e-9 < values.real.min() <= values.real.max() < 1 + 1e-9
 
 
+def test_three_factors_have_complex_eigenvalues() -> None:
+    """The early version's Proposition 1.3 says that they are real, for beta in [0, 1] and any k."""
+    axes = np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]])
+    eightfold = np.rint(8 * product([Factor(1 / 2, v) for v in axes], 3)).astype(np.int64)
+    integers = [2 * np.eye(3, dtype=np.int64) - np.outer(v, v) for v in axes]
+    np.testing.assert_array_equal(eightfold, integers[0] @ integers[1] @ integers[2])
+    np.testing.assert_array_equal(eightfold, [[2, -1, 1], [-2, 1, -1], [-4, -2, 2]])
+    np.testing.assert_allclose(np.poly(eightfold), [1, -5, 8, 0], atol=1e-12)
+    values = np.linalg.eigvals(eightfold / 8)
+    wanted = [0, (5 - 7**0.5 * 1j) / 16, (5 + 7**0.5 * 1j) / 16]
+    np.testing.assert_allclose(sorted(values, key=lambda z: (z.real, z.imag)), wanted, atol=1e-12)
+
+
 def test_three_projectors_have_a_negative_eigenvalue() -> None:
-    # so that eigenvalues in [0, 1] of the factors say nothing of the product's for k >= 3
+    # that the product of factors with eigenvalues in [0, 1] has its own there ends with k = 2
     angles = np.deg2rad([0, 60, 120])
     projectors = [Factor(1, np.array([np.cos(a), np.sin(a)])) for a in angles]
     values = np.sort(np.linalg.eigvals(product(projectors, 2)).real)

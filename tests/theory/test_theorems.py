@@ -10,8 +10,11 @@ import torch
 
 from statetrack.automata import from_regex
 from statetrack.errors import UserError
-from statetrack.theory import compile, decompose, theorems
-from statetrack.theory.targets import HouseholderLayer
+from statetrack.theory import compile, decompose, factor, theorems
+from statetrack.theory.languages import find_dfa
+from statetrack.theory.scan import affine_scan
+from statetrack.theory.stages import one_hot
+from statetrack.theory.targets import DenseLayer, HouseholderLayer
 from tests.theory.languages import LANGUAGES, lively_word, random_dfa
 
 
@@ -120,14 +123,38 @@ def test_permutations() -> None:
     assert net.prove().holds
 
 
-def test_theorem_4_is_literal() -> None:
+def test_theorem_4_with_a_state_twice_as_large() -> None:
+    assert [layer.size for layer in theorems.theorem4("a*b*").stack] == [4, 2]  # of 3 states
     for dfa in (LANGUAGES["tomita3"], random_dfa(np.random.default_rng(5), 6)):
         net = theorems.theorem4(dfa)  # type: ignore[arg-type]
         assert len(net.layers) <= net.dfa.states - 1
         assert all(layer.remembers for layer in net.stack[:-1])
+        assert all(layer.size <= 2 * net.dfa.states for layer in net.stack)
+        assert net.stack[-1].size <= net.dfa.states
         assert net.prove().holds
         word, states = lively_word(net.dfa, 1_000)
         assert torch.equal(net(word), states)
+
+
+@pytest.mark.parametrize("name", ["a*b*", "tomita3", "tomita7"])
+def test_a_layer_of_two_rows_tells_the_old_state(name: str) -> None:
+    """Theorem 4 with at most |Q| rows in a state, in 2 |Q| - 3 layers: every other one is this."""
+    A = factor.product(factor.partial_injection([1, -1]), 2)  # of two Householder factors
+    np.testing.assert_array_equal(A, [[0, 0], [1, 0]])
+    cascade = decompose(find_dfa(name).minimal(), "banned")
+    dfa, last = cascade.dfa, cascade.levels[-1]
+    assert 2 * len(cascade.levels) - 1 == 2 * dfa.states - 3
+    word, states = lively_word(dfa, 300)
+    told = torch.tensor(cascade.first)[word]
+    for level in cascade.levels:
+        layer = DenseLayer(one_hot(level), remembers=False)
+        assert max(layer.size, 2) <= dfa.states
+        new = layer.seen(layer.run(told, layer.H0[None])[0])
+        B = torch.stack([new, torch.zeros_like(new)], -1)[..., None].float()
+        start = torch.tensor([[[level.start], [0.0]]])
+        state, _ = affine_scan(torch.tensor(A).float().expand(1, 300, 2, 2), B, start)
+        told = torch.tensor(level.out)[told, new if level is last else state[:, :, 1, 0].long()]
+    assert torch.equal(told, states)
 
 
 def test_rotations_have_a_horizon_and_no_proof() -> None:

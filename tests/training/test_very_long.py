@@ -88,7 +88,6 @@ def test_more_samples_hold_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
         return batch
 
     watched = Watched("delta_net")
-    PARITY.majority(SHORT)  # measured before, on a sample of its own
     monkeypatch.setattr(type(PARITY), "sample", counted)
     at_once(2 * SHORT, monkeypatch, "TOKENS_HELD")
     evaluate(watched.model, PARITY, SHORT, samples=5)

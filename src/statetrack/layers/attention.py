@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import NOT_LINEAR, Mixer, MixerConfig, register
 from statetrack.layers.common import RMSNorm
+from statetrack.ops.transforms import transformed
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,8 @@ class Attention(Mixer):
         T, past = x.shape[1], state.k.shape[1]
         steps = torch.arange(T, device=x.device)
         # if every row's past fills the cache, the new tokens come right behind it
-        aligned = past == 0 or (valid is None and bool((state.length == past).all()))
+        # (of meta tensors only the shapes are known: they count as aligned)
+        aligned = past == 0 or (valid is None and (x.is_meta or bool((state.length == past).all())))
         positions = past + steps if aligned else state.length[:, None] + steps  # [T] or [B, T]
 
         sizes = [heads * self.head_size for heads in (H, KV, KV)]
@@ -158,14 +162,16 @@ class Attention(Mixer):
         if past and not (aligned and T == 1):
             mask = torch.arange(k.shape[1], device=x.device) <= positions[..., None]  # [.., T, S]
             mask = mask if aligned else mask[:, None]
-        o = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=past == 0,
-            enable_gqa=H != KV,
-        )
+        # torch's fused attention has no forward mode and no rule for vmap
+        with sdpa_kernel(SDPBackend.MATH) if transformed() else nullcontext():
+            o = F.scaled_dot_product_attention(
+                q.transpose(1, 2),
+                k.transpose(1, 2),
+                v.transpose(1, 2),
+                attn_mask=mask,
+                is_causal=past == 0,
+                enable_gqa=H != KV,
+            )
         return self.o_proj(o.transpose(1, 2).flatten(-2)), AttentionState(k, v, length)
 
     def transitions(self, x: Tensor) -> None:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 from statetrack.layers.common import (
     BetaGate,
@@ -23,9 +24,10 @@ from statetrack.layers.common import (
     ShortConv,
 )
 from statetrack.ops import native
-from statetrack.ops.operators import observed
+from statetrack.ops.operators import is_plain
 from statetrack.ops.program import Program
 from statetrack.ops.recorder import NotRecordableError
+from statetrack.ops.transforms import observed
 
 if TYPE_CHECKING:
     from statetrack.layers.base import Mixer
@@ -43,9 +45,11 @@ def step(layer: Mixer, x: Tensor, state: Any) -> tuple[Tensor, Any] | None:
     # a subclass must say itself that its steps are recorded so: it may have another `mix`
     if "record" not in type(layer).__dict__ or len(x) > MOST_ROWS or observed():
         return None
+    if _global_forward_hooks or _global_forward_pre_hooks:
+        return None
     inputs = [x, *state]
     for part in inputs:
-        if type(part) is not Tensor or part.dtype is not torch.float32:
+        if not is_plain(part) or part.dtype is not torch.float32:
             return None
     if not native.serves(*inputs) or torch.is_autocast_enabled("cpu"):
         return None

@@ -106,9 +106,9 @@ class HouseholderProduct(Transition):
     def guarantee(self, length: int = 1) -> Guarantee:
         """Grazzi et al., Proposition 1.3; a bound above -1 says that no factor can be a reflection.
 
-        Without reflections a product has the eigenvalue 1 or moduli below 1. Up to two factors
-        with beta in [0, 1] are a product of two positive matrices; three may turn, though never
-        for ever. One factor is symmetric.
+        Without reflections every eigenvalue of a product is 1 or of modulus below 1. The product
+        of up to two factors with beta in [0, 1], positive semidefinite matrices, has real ones in
+        [0, 1]; of three, they may be negative or complex. One factor is symmetric.
         """
         low, high = self.bounds
         factors = length * self.k.shape[-2]

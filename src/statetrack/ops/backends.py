@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -25,7 +26,10 @@ def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | N
             f"{op} has no backend {backend!r}; it has: {', '.join(['auto', *available])}"
         )
     if backend == "native" and not native.serves(*tensors):
-        reason = native.WHY_MISSING or "it serves tensors on the CPU that are not float64"
+        reason = native.WHY_MISSING or (
+            "it serves tensors on the CPU that are not float64, outside of torch.func transforms "
+            "and forward-mode differentiation"
+        )
         raise UserError(f"{op} cannot use its native backend: {reason}")
     return backend
 
@@ -38,9 +42,12 @@ def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     return torch.float32
 
 
-def full_precision(like: Tensor) -> torch.autocast:
+def full_precision(like: Tensor) -> AbstractContextManager[object]:
     """A context in which autocast does not lower the precision of a recurrence."""
-    return torch.autocast(like.device.type, enabled=False)
+    kind = like.device.type
+    if not torch.amp.is_autocast_available(kind):  # meta tensors, for instance
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int, ...]) -> None:

@@ -27,7 +27,7 @@ def delta_rule_step(
     g: Tensor | None = None,
     *,
     decay: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
 ) -> Tensor:
     """q, k [B, H, K], v [B, H, V], beta, g or decay [B, H] -> o [B, H, V]."""
     return _step("delta_rule_step", 1, state, q, k, v, beta, g, decay, scale)
@@ -42,7 +42,7 @@ def delta_product_step(
     g: Tensor | None = None,
     *,
     decay: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
 ) -> Tensor:
     """q [B, H, K], k [B, n, H, K], v [B, n, H, V], beta [B, n, H], g or decay [B, H] -> o."""
     if k.dim() != 4 or k.shape[1] < 1:
@@ -58,7 +58,7 @@ def gated_linear_attention_step(
     g: Tensor | None = None,
     *,
     decay: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
 ) -> Tensor:
     """q, k [B, H, K], v [B, H, V], g or decay [B, H] or [B, H, K] -> o [B, H, V]."""
     return _step("gated_linear_attention_step", 1, state, q, k, v, None, g, decay, scale)
@@ -74,22 +74,26 @@ def _step(
     beta: Tensor | None,
     g: Tensor | None,
     decay: Tensor | None,
-    scale: float | None,
+    scale: float | Tensor | None,
 ) -> Tensor:
     """k [B, n, H, K], v [B, n, H, V], beta [B, n, H]; for n = 1 without that dimension too."""
     gate = decay if g is None else g.float().exp()
     # a small step takes a few microseconds: what is checked one by one goes wrong seldom
     if (g is not None and decay is not None) or not _fits(n, state, q, k, v, beta, gate):
         _check(op, n, state, q, k, v, beta, gate, both=g is not None and decay is not None)
-    scale = state.shape[2] ** -0.5 if scale is None else scale
+    if torch.is_grad_enabled():
+        refuse_gradients(op, state, q, k, v, beta, gate, scale)
+    scale = state.shape[2] ** -0.5 if scale is None else float(scale)
     arguments = (state, q, k, v, beta, gate, n, scale)
-    if not native.serves(*arguments[:6]):
-        o = _torch(*arguments)
-    elif torch.compiler.is_compiling():
-        o = torch.ops.statetrack.recurrence_step(*arguments)
-    else:  # past torch's dispatcher, which would take longer than the step
-        o = _cpu(*arguments)
+    o = _recurrence_step(*arguments) if native.serves(*arguments[:6]) else _torch(*arguments)
     return o if o.dtype == v.dtype else o.to(v.dtype)
+
+
+def refuse_gradients(op: str, *inputs: object) -> None:
+    """Raise if a gradient is asked for: a step changes its state in place and has none."""
+    if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        remedy = "call it under torch.no_grad(), or detach its inputs"
+        raise UserError(f"{op} has no gradients, and an input requires them: {remedy}")
 
 
 def _fits(
@@ -175,14 +179,7 @@ def _cpu(
     beta = None if beta is None else _plain(beta)
     gate = None if gate is None else _plain(gate)
     arguments = RecurrenceStep(
-        q.data_ptr(),
-        k.data_ptr(),
-        v.data_ptr(),
-        None if beta is None else beta.data_ptr(),
-        None if gate is None else gate.data_ptr(),
-        state.data_ptr(),
-        state.data_ptr(),
-        o.data_ptr(),
+        *map(native.pointer, (q, k, v, beta, gate, state, state, o)),
         *(B, H, K, V, n, channels, H, scale, torch.get_num_threads()),
     )
     native.call("recurrence_step", arguments)
@@ -232,7 +229,7 @@ def _fake(
     return state.new_empty(B, H, V)
 
 
-operator(
+_recurrence_step = operator(
     "recurrence_step(Tensor(a!) state, Tensor q, Tensor k, Tensor v, Tensor? beta, Tensor? gate, "
     "int n, float scale) -> Tensor",
     _cpu,

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from statetrack.ops.backends import choose
+from statetrack.ops.transforms import transformed
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, *, backend: str = "auto") -> Tensor:
     """All h_t = a_t h_{t-1} + b_t for a, b [B, T, ...] from h_0 [B, ...], of one number type."""
-    if choose("linear_scan", backend, ("naive", "torch"), a, b, h0) == "naive":
+    if choose("linear_scan", backend, ("naive", "torch"), a, b, h0) == "naive" or transformed():
         return linear_scan_naive(a, b, h0)
     h: Tensor = LinearScan.apply(a, b, h0)
     return h
@@ -46,12 +46,14 @@ class LinearScan(torch.autograd.Function):
         return h
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         a, h, h0 = ctx.saved_tensors
         # the gradient runs backwards: db_t = dh_t + a_{t+1} db_{t+1}
         following = torch.cat([a[:, 1:], torch.zeros_like(a[:, :1])], 1)
-        db = _scan(following.flip(1), dh.flip(1), torch.zeros_like(h0)).flip(1)
+        backend = "naive" if transformed(dh) else "torch"
+        db = linear_scan(following.flip(1), dh.flip(1), torch.zeros_like(h0), backend=backend).flip(
+            1
+        )
         previous = torch.cat([h0[:, None], h[:, :-1]], 1)
         return db * previous, db, a[:, 0] * db[:, 0]
 

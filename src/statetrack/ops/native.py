@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
+from statetrack.ops.transforms import transformed
 
 PATH = Path(__file__).parent.parent / "_native.so"
 VARIABLE = "STATETRACK_NATIVE"
@@ -96,10 +97,13 @@ def forced(name: str) -> Iterator[None]:
 
 
 def serves(*tensors: Tensor | None) -> bool:
-    """Whether the native kernels are there and compute with these: on the CPU, not in float64."""
+    """Whether the native kernels are there and serve these: on the CPU, not float64, reverse mode.
+
+    Under `torch.func` transforms and forward-mode differentiation they serve nothing.
+    """
     if _level is None:
         level()  # complains if the environment asks for what is not there
-    if WHY_MISSING is not None:
+    if WHY_MISSING is not None or transformed():
         return False
     for x in tensors:  # not all(): single steps are short, and a loop takes half the time
         if x is not None and not (x.is_cpu and x.dtype is not torch.float64):
@@ -117,7 +121,7 @@ class View(ctypes.Structure):
         """View a tensor that `viewable` has returned."""
         if x is None:
             return cls(None, 0, 0)
-        return cls(x.data_ptr(), x.stride(1 if x.shape[1] > 1 else 0), x.stride(2))
+        return cls(pointer(x), x.stride(1 if x.shape[1] > 1 else 0), x.stride(2))
 
 
 def viewable(x: Tensor) -> Tensor:
@@ -133,8 +137,11 @@ def viewable(x: Tensor) -> Tensor:
 
 
 def pointer(x: Tensor | None) -> int | None:
-    """The address of a tensor's data."""
-    return None if x is None else x.data_ptr()
+    """The address of a tensor's data, None if it has no elements."""
+    address = 0 if x is None else x.data_ptr()
+    if not address and x is not None and x.numel():
+        raise UserError(f"a tensor of shape {list(x.shape)} has no memory: its storage was freed")
+    return address or None
 
 
 _kernels: dict[str, Callable[..., None]] = {}

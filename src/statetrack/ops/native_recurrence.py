@@ -12,6 +12,7 @@ them in both directions.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -77,8 +78,7 @@ def _arguments(
 def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     o, final, error = _fake_forward(*inputs)
     x, alive = _arguments(*inputs[:-1])
-    x.o, x.final = o.data_ptr(), final.data_ptr()
-    x.error = error.data_ptr() if error.numel() else None
+    x.o, x.final, x.error = pointer(o), pointer(final), pointer(error)
     call("recurrence_forward", x)
     del alive
     return o, final, error
@@ -102,8 +102,8 @@ def _backward(
     x, alive = _arguments(*inputs)
     d_o = d_o.float().contiguous()
     d_final = None if d_final is None else d_final.float().contiguous()
-    x.d_o, x.d_final, x.error = d_o.data_ptr(), pointer(d_final), error.data_ptr()
-    x.dq, x.dk, x.dv, x.dbeta, x.dgate, x.d_initial = (g.data_ptr() or None for g in grads)
+    x.d_o, x.d_final, x.error = pointer(d_o), pointer(d_final), pointer(error)
+    x.dq, x.dk, x.dv, x.dbeta, x.dgate, x.d_initial = map(pointer, grads)
     call("recurrence_backward", x)
     del alive
     return grads
@@ -115,24 +115,40 @@ def _fake_backward(
     return empty_like(inputs[:6])
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, scale, factors, log_gate, _ = inputs
-    ctx.save_for_backward(*tensors, output[2])
-    ctx.options = scale, factors, log_gate
-    ctx.mark_non_differentiable(output[2])
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx: Any, d_o: Tensor | None, d_final: Tensor | None, _: Any) -> tuple[Any, ...]:
-    *tensors, error = ctx.saved_tensors
-    q, _k, v, beta, *_rest = tensors
-    if error.numel() == 0 and beta is not None:
+def _gradients(
+    grads: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    d_o, d_final, _ = grads
+    *given, keep = inputs
+    q, v = inputs[0], inputs[2]
+    if not keep:
         raise RuntimeError("the native recurrence was told not to keep what its gradients need")
     if d_o is None:
         d_o = q.new_zeros(*q.shape[:3], v.shape[3])
-    grads = torch.ops.statetrack.recurrence_backward(d_o, d_final, error, *tensors, *ctx.options)
-    wanted = [g if x is not None else None for g, x in zip(grads, tensors[:6], strict=True)]
-    return *wanted, None, None, None, None, None
+    return torch.ops.statetrack.recurrence_backward(d_o, d_final, *kept, *given)
+
+
+def _single(x: Any) -> Any:
+    return None if x is None else x.float()
+
+
+def _definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
+    # they import this module
+    from statetrack.ops import delta_product, gated_linear_attention
+
+    *tensors, bounds, scale, factors, log_gate, _ = inputs
+    q, k, v, beta, gate, initial = map(_single, tensors)
+    options = {
+        "g" if log_gate else "decay": gate,
+        "scale": scale,
+        "initial_state": initial,
+        "output_final_state": True,
+        "cu_seqlens": bounds,
+        "backend": "torch",
+    }
+    if beta is None:
+        return gated_linear_attention(q, k, v, **options)
+    return delta_product(q, k, v, beta, num_householder=factors, **options)
 
 
 _INPUTS = (
@@ -148,7 +164,7 @@ operator(
     _backward,
     _fake_backward,
 )
-differentiable("recurrence", _setup, _gradients)
+differentiable("recurrence", _gradients, _definition, reads=[2])
 
 
 def recurrence(

@@ -1,8 +1,8 @@
 """Native kernels as torch operators: known to the CPU, to tracing, and to autograd.
 
 The gradients of an operator call another operator, so that torch.compile sees one graph in both
-directions. That other one has no gradients of its own, and says so: without an answer torch would
-take second derivatives for zero.
+directions. Gradients that are to be differentiated again are computed through the operator's
+definition in plain torch instead.
 """
 
 from __future__ import annotations
@@ -11,35 +11,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.autograd import forward_ad
+from torch import Tensor, nn
 
 from statetrack.errors import UserError
+from statetrack.ops.transforms import gradients_through, observed, transformed
 
 library = torch.library.Library("statetrack", "FRAGMENT")
 
+Gradients = Callable[[Sequence[Any], Sequence[Any], Sequence[Tensor]], Sequence[Tensor | None]]
 
-def observed() -> bool:
-    """Whether more than the results of torch's operations counts just now.
 
-    They may be differentiated, compiled, traced, transformed or counted.
-    """
-    return bool(
-        torch.is_grad_enabled()
-        or torch.compiler.is_compiling()
-        or torch._C._is_tracing()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-    )
+def is_plain(x: Any) -> bool:
+    """Whether a tensor's memory holds its values: no subclass, lazy negation or implied zeros."""
+    return type(x) in (Tensor, nn.Parameter) and not x.is_neg() and not x._is_zerotensor()
 
 
 def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Define torch.ops.statetrack.<name> by its schema, on the CPU and for tracing.
 
     Returns what calls it: past torch's dispatcher, which takes longer than a small kernel, if the
-    first input is a plain tensor and nobody looks on. Not for operators that
-    change their inputs: the dispatcher tells autograd.
+    inputs are plain tensors and nothing observes the call. An operator that changes an input must
+    tell autograd itself.
     """
     name = schema.partition("(")[0]
     library.define(schema)
@@ -48,21 +40,54 @@ def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> 
     registered = getattr(torch.ops.statetrack, name)
 
     def call(*inputs: Any) -> Any:
-        if type(inputs[0]) is Tensor and not observed():
-            return run(*inputs)
-        return registered(*inputs)
+        if observed():
+            return registered(*inputs)
+        for x in inputs:  # not any(): see native.serves
+            if isinstance(x, Tensor) and not is_plain(x):
+                return registered(*inputs)
+        return run(*inputs)
 
     return call
 
 
-def differentiable(name: str, setup: Callable[..., None], gradients: Callable[..., Any]) -> None:
-    """Give an operator its gradients, and refuse those of <name>_backward, which they call."""
+def differentiable(
+    name: str, gradients: Gradients, definition: Callable[..., Any], reads: Sequence[int] = ()
+) -> None:
+    """Give an operator, whose tensors come before its options, its gradients.
+
+    Args:
+        name: the operator's. Its gradients call another one, <name>_backward.
+        gradients: (gradients of the outputs, inputs, outputs it reads) -> gradients of the tensors
+            among the inputs; without a gradient of their own.
+        definition: takes the operator's inputs, composed of differentiable torch operations; for
+            gradients of gradients and function transforms of the backward pass.
+        reads: the outputs that `gradients` reads; the last exists for it alone.
+    """
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        tensors = [x for x in inputs if x is None or isinstance(x, Tensor)]
+        ctx.count, ctx.options = len(tensors), inputs[len(tensors) :]
+        kept = [output[i] for i in reads]
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.mark_non_differentiable(*kept[-1:])
+        ctx.set_materialize_grads(False)
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors  # once: activation checkpointing recomputes them at this point
+        tensors, kept = saved[: ctx.count], saved[ctx.count :]
+        inputs = *tensors, *ctx.options
+        if torch.is_grad_enabled() or transformed(*grads):
+            return tuple(gradients_through(definition, inputs, grads))
+        found = gradients(grads, inputs, kept)
+        wanted = [None if x is None else g for x, g in zip(tensors, found, strict=False)]
+        return *wanted, *[None] * (len(inputs) - len(wanted))
+
     torch.library.register_autograd(
-        f"statetrack::{name}", gradients, setup_context=setup, lib=library
+        f"statetrack::{name}", backward, setup_context=setup, lib=library
     )
 
     def refuse(ctx: Any, *grads: Any) -> None:
-        raise UserError(f'{name} has no second derivatives in C++: take backend="naive"')
+        raise UserError(f"statetrack::{name}_backward has no gradients of its own")
 
     torch.library.register_autograd(f"statetrack::{name}_backward", refuse, lib=library)
 

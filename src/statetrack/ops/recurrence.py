@@ -28,7 +28,7 @@ def run_recurrence(
     *,
     num_householder: int | None = None,
     channel_gates: bool = False,
-    scale: float | None,
+    scale: float | Tensor | None,
     initial_state: Tensor | None,
     output_final_state: bool,
     cu_seqlens: Tensor | None,
@@ -65,6 +65,10 @@ def run_recurrence(
     if initial_state is not None:
         check_shape(op, "initial_state", initial_state, "[N, H, K, V]", (N, H, K, V))
 
+    if isinstance(scale, Tensor):  # it may be learned
+        if scale.dim():
+            raise UserError(f"{op}: scale must be one number; got shape {list(scale.shape)}")
+        q, scale = q.to(compute_dtype(q, scale)) * scale, 1.0
     tensors = (q, k, v, beta, gate, initial_state)
     backend = choose(op, backend, (*implementations, "native"), *tensors)
     dtype = compute_dtype(*tensors)

@@ -79,6 +79,11 @@ class Automaton(PrefixTask):
         check_size(self.name, dfa.states)
         return dfa
 
+    @property
+    def content(self) -> int | None:
+        dfa = self.dfa
+        return hash((dfa.start, dfa.delta.tobytes(), dfa.accepting.tobytes()))
+
     @cached_property
     def _alive(self) -> NDArray[np.bool_]:
         """[states]: whether an accepting state can still be reached."""

@@ -8,6 +8,7 @@ that is passed in.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from statetrack.automata import DFA
 from statetrack.config import Named, at_least, check_types, one_of, option, unknown
 from statetrack.errors import UserError
-from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers
+from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers, most_frequent
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -27,8 +28,11 @@ IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
 MAX_KIND = 10_000  # tokens of one kind: digits, keys, ...; solvers have a cell for each, per row
-MAJORITY_TOKENS = 1 << 18  # drawn to measure the majority at one length or range
 MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
+MAJORITY_ERROR = 0.0015  # its standard error, for a 95 % interval of 0.003 to either side, ...
+MAJORITY_TOKENS = 1 << 25  # ... unless that takes more tokens than these
+LEARNED_ROWS = 8192  # drawn to learn which answers are the most frequent
+CURVE_TOKENS = 1 << 23  # drawn for the majorities of all lengths at once
 
 
 class Batch(NamedTuple):
@@ -103,12 +107,18 @@ class Task(Named):
         """The score of always saying the most frequent answer, on lengths low..high (or low).
 
         At each position it is another one, and the score is by the task's metric: of a task scored
-        on whole sequences, the share in which every position is right. Measured on a sample that
-        is always the same; a task that knows it better may say so.
+        on whole sequences, the share in which every position is right. Measured once for a task
+        and lengths, on a sample that is always the same and large enough for a standard error of
+        0.0015, though of at most 2^25 tokens; a task that knows it better may say so.
         """
         high = low if high is None else high
         self.check_lengths(low, high)
-        return _measured_majority(self, low, high)
+        return _measured_majority(self, low, high, self.content)
+
+    @property
+    def content(self) -> int | None:
+        """For a task that is read from a file, a hash of what was read; cached results go by it."""
+        return None
 
     def automaton(self) -> DFA | None:
         """The minimal automaton, its outputs the answers; None if not regular or too large."""
@@ -171,32 +181,60 @@ class PrefixTask(Task):
 
     def answer_majorities(self, max_length: int) -> Floats:
         """The share of the most frequent answer at every position of sequences of a length."""
-        dense = replace(self, supervision="dense")
-        tokens = 32 * MAJORITY_TOKENS  # one sample for every length at once
-        return constant_right(_answers(dense, max_length, max_length, tokens)).mean(0)
+        return _measured_majorities(self, max_length, self.content)
 
 
 @lru_cache(maxsize=4096)
-def _measured_majority(task: Task, low: int, high: int) -> float:
-    found = _answers(task, low, high, MAJORITY_TOKENS, only_last=task.metric == "answer")
-    right = constant_right(found)
+def _measured_majority(task: Task, low: int, high: int, _content: int | None) -> float:
+    """Learned from some sequences, scored on as many others as the standard error takes."""
+    most = MAJORITY_TOKENS // task.input_size(high)
+    sample = _Sample(task, low, high, only_last=task.metric == "answer")
+    found = sample.draw(min(LEARNED_ROWS, most // 2))
+    frequent = most_frequent(found)
+    right, asked = _right_and_asked(task, found, frequent)
+    variance = np.var(right - right.sum() / asked.sum() * asked) / asked.mean() ** 2
+    rows = min(math.ceil(variance / MAJORITY_ERROR**2), most - len(found))
+    right, asked = _right_and_asked(task, sample.draw(rows), frequent)
+    return float(right.sum() / asked.sum())
+
+
+def _right_and_asked(task: Task, found: Answers, frequent: Answers) -> tuple[Ints, Ints]:
+    """[n]: how many answers of each sequence are the most frequent ones, and of how many."""
+    right, asked = found == frequent, found >= 0
     if task.metric == "sequence":
-        return float((right | (found < 0)).all(1).mean())
-    return float(right.sum() / (found >= 0).sum())
+        return (right | ~asked).all(1).astype(np.int64), np.ones(len(found), dtype=np.int64)
+    return np.count_nonzero(right & asked, axis=1), np.count_nonzero(asked, axis=1)
 
 
-def _answers(task: Task, low: int, high: int, tokens: int, *, only_last: bool = False) -> Answers:
-    """Those of the majority's sample, of about so many tokens, drawn in bounded memory."""
-    size = task.input_size(high)
-    rows, at_once = min(max(tokens // size, 64), 2048), max(1, (1 << 20) // size)
-    rng = np.random.default_rng([MAJORITY, low, high])
-    found = np.full((rows, 1 if only_last else size), -1, dtype=np.int32)
-    for start in range(0, rows, at_once):
-        batch = task.sample(rng, rng.integers(low, high + 1, min(at_once, rows - start)))
-        read = last_answers if only_last else answers
-        part = read(batch.targets, task.scored(batch.targets))
-        found[start : start + len(part), : part.shape[1]] = part
-    return found
+@lru_cache(maxsize=64)
+def _measured_majorities(task: PrefixTask, length: int, _content: int | None) -> Floats:
+    sample = _Sample(replace(task, supervision="dense"), length, length)
+    enough = math.ceil(0.25 / MAJORITY_ERROR**2)  # a share varies most at 1/2
+    rows = min(CURVE_TOKENS // task.input_size(length), enough)
+    shares = constant_right(sample.draw(rows)).mean(0)
+    shares.flags.writeable = False  # it is cached
+    return shares
+
+
+class _Sample:
+    """The answers of the majority's sample, which is always the same, in bounded memory."""
+
+    def __init__(self, task: Task, low: int, high: int, only_last: bool = False) -> None:
+        self.task, self.low, self.high = task, low, high
+        self.read = last_answers if only_last else answers
+        self.width = 1 if only_last else task.input_size(high)
+        self.rng = np.random.default_rng([MAJORITY, low, high])
+
+    def draw(self, rows: int) -> Answers:
+        """[rows, width], of at least 64 sequences."""
+        rows, at_once = max(rows, 64), max(1, (1 << 20) // self.task.input_size(self.high))
+        lengths = np.sort(self.rng.integers(self.low, self.high + 1, rows))  # little padding
+        found = np.full((rows, self.width), -1, dtype=np.int32)
+        for start in range(0, rows, at_once):
+            batch = self.task.sample(self.rng, lengths[start : start + at_once])
+            part = self.read(batch.targets, self.task.scored(batch.targets))
+            found[start : start + len(part), : part.shape[1]] = part
+        return found
 
 
 FAMILIES: list[type[Task]] = []

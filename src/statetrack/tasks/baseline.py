@@ -1,8 +1,8 @@
 """What a predictor gets that knows no input: it says the most frequent answer at each position.
 
 Answers are arrays [n, R]: in each row those of one sequence, in order, and -1 after its last. What
-is most frequent is read off one half of the rows and scored on the other, and the other way round:
-on its own sample such a predictor would look better than it is wherever answers are many.
+is most frequent is learned from some rows and scored on others: on its own sample such a predictor
+would look better than it is wherever answers are many.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ def last_answers(targets: Answers, scored: Bools) -> Answers:
 def constant_right(answers: Answers) -> Bools:
     """[n, R]: which answers are the most frequent one of their column in the other half."""
     right = np.empty(answers.shape, dtype=bool)
-    parts = 1 + answers.size // CELLS_AT_ONCE
-    for part, out in zip(
-        np.array_split(answers, parts, axis=1), np.array_split(right, parts, axis=1), strict=True
-    ):
-        for fitted, scored in ((0, 1), (1, 0)):
-            out[scored::2] = part[scored::2] == most_frequent(part[fitted::2])
+    for learned, scored in ((0, 1), (1, 0)):
+        right[scored::2] = answers[scored::2] == most_frequent(answers[learned::2])
     return right & (answers >= 0)
 
 
 def most_frequent(values: Answers) -> Answers:
     """The most frequent number of each column of values [n, R], -1 apart unless it is alone."""
+    parts = 1 + values.size // CELLS_AT_ONCE
+    return np.concatenate([*map(_most_frequent, np.array_split(values, parts, axis=1))])
+
+
+def _most_frequent(values: Answers) -> Answers:
     ordered = np.sort(values, axis=0)
     place = np.arange(len(values))[:, None]
     begins = np.ones(values.shape, dtype=bool)

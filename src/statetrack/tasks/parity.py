@@ -9,7 +9,7 @@ import numpy as np
 
 from statetrack.automata import DFA
 from statetrack.config import option
-from statetrack.tasks.base import Ints, register
+from statetrack.tasks.base import Floats, Ints, register
 from statetrack.tasks.machines import walk_on_cycle
 from statetrack.tasks.uniform_string import UniformString
 
@@ -32,6 +32,14 @@ class Parity(UniformString):
 
     def dense_targets(self, tokens: Ints) -> Ints:
         return 1 + np.cumsum(tokens == 2, axis=1) % 2
+
+    def majority(self, low: int, high: int | None = None) -> float:
+        """1/2: of uniform bits, even and odd sums are equally frequent at every length."""
+        self.check_lengths(low, low if high is None else high)
+        return 1 / 2
+
+    def answer_majorities(self, max_length: int) -> Floats:
+        return np.full(self.input_size(max_length), 1 / 2)
 
     def automaton(self) -> DFA | None:
         """Two states; a word is accepted if it has an odd number of ones."""

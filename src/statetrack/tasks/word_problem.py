@@ -75,6 +75,10 @@ class GroupWordProblem(PrefixTask):
         """The group."""
         return self._parts[0]
 
+    @property
+    def content(self) -> int | None:
+        return hash(self.group.table.tobytes()) if self.name.startswith("group:") else None
+
     @cached_property
     def inputs(self) -> Ints:
         """The elements that occur in the input, by number."""

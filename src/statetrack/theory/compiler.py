@@ -78,8 +78,8 @@ def compile(
             CompiledModel, whose `model` is an ordinary SequenceModel.
         method: of `decompose`. "auto" tries first whether one layer is enough.
         delay: how a layer gets to know the old state of the one before: from that layer's output
-            one token late, "shift", or from a state twice as large that remembers it, "state", as
-            in Theorem 4.
+            one token late, "shift", or from a state twice as large that remembers it, "state"
+            (Theorem 4, but for its bound on the size of a state).
         dtype: the number type of the tables; it must hold all numbers that are read, in bfloat16
             at most 256.
     """

@@ -48,7 +48,8 @@ def permutations(given: Group | str) -> CompiledRNN:
 def theorem4(language: str | DFA | Group) -> CompiledRNN:
     """Theorem 4: any regular language, by a cascade; each layer's decoder reads its state only.
 
-    Of |Q| - 1 layers at most, where the paper's proof has 2^|Q|.
+    At most |Q| - 1 layers, where the theorem has 2^|Q|. A state has up to 2 |Q| rows, where the
+    theorem has |Q|: in every layer but the last it remembers the one before a reset.
     """
     return compile(decompose(find_dfa(language).minimal()), target="householder", delay="state")
 
@@ -57,7 +58,9 @@ def theorem6(m: int) -> CompiledRNN:
     """Theorem 6: addition modulo m with one reflection per token, in two layers.
 
     The first layer changes its sign p with every token. The second reflects angle f to p x - f (in
-    units of 2 pi / m), so that it holds p times the sum.
+    units of 2 pi / m), so that it holds p times the sum. It uses m points, where the paper's second
+    layer uses 2 m, with other angles: m after an even number of tokens and m after an odd one. In
+    return the decoder here reads p.
     """
     dfa = _addition(m)
     x = np.arange(m)

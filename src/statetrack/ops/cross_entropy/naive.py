@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.errors import UserError
+from statetrack.ops.transforms import transformed
 
 
 def check_targets(targets: Tensor, classes: int, ignore_index: int) -> None:
@@ -21,6 +22,6 @@ def check_targets(targets: Tensor, classes: int, ignore_index: int) -> None:
 
 def cross_entropy_naive(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
     """Mean of -log softmax(logits)[target] over the targets that count."""
-    if not torch.compiler.is_compiling():  # what depends on values cannot be traced
+    if not (torch.compiler.is_compiling() or transformed() or targets.is_meta):  # needs values
         check_targets(targets, logits.shape[1], ignore_index)
     return F.cross_entropy(logits, targets, ignore_index=ignore_index)

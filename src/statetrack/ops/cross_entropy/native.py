@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from statetrack.ops.cross_entropy.naive import check_targets
-from statetrack.ops.native import call
+from statetrack.ops.cross_entropy.naive import check_targets, cross_entropy_naive
+from statetrack.ops.native import call, pointer
 from statetrack.ops.operators import differentiable, operator
 
 
@@ -25,9 +26,9 @@ class CrossEntropy(ctypes.Structure):
 
 def _arguments(logits: Tensor, targets: Tensor, count: Tensor, ignore_index: int) -> CrossEntropy:
     return CrossEntropy(
-        logits=logits.data_ptr(),
-        targets=targets.data_ptr(),
-        count=count.data_ptr(),
+        logits=pointer(logits),
+        targets=pointer(targets),
+        count=pointer(count),
         rows=len(logits),
         classes=logits.shape[1],
         ignore=ignore_index,
@@ -55,7 +56,7 @@ def _backward(
     logits, targets = logits.contiguous(), targets.contiguous()
     d_logits = torch.empty_like(logits)
     arguments = _arguments(logits, targets, count, ignore_index)
-    arguments.d_loss, arguments.d_logits = d_loss.data_ptr(), d_logits.data_ptr()
+    arguments.d_loss, arguments.d_logits = pointer(d_loss), pointer(d_logits)
     call("cross_entropy_backward", arguments)
     return d_logits
 
@@ -66,15 +67,10 @@ def _fake_backward(
     return torch.empty_like(logits, memory_format=torch.contiguous_format)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    logits, targets, ctx.ignore_index = inputs
-    ctx.save_for_backward(output[1], logits, targets)
-    ctx.mark_non_differentiable(output[1])
-
-
-def _gradients(ctx: Any, d_loss: Tensor, _: Any) -> tuple[Any, ...]:
-    backward = torch.ops.statetrack.cross_entropy_backward
-    return backward(d_loss, *ctx.saved_tensors, ctx.ignore_index), None, None
+def _gradients(
+    grads: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor]
+) -> tuple[Tensor]:
+    return (torch.ops.statetrack.cross_entropy_backward(grads[0], *kept, *inputs),)
 
 
 _cross_entropy = operator(
@@ -88,7 +84,7 @@ operator(
     _backward,
     _fake_backward,
 )
-differentiable("cross_entropy", _setup, _gradients)
+differentiable("cross_entropy", _gradients, cross_entropy_naive, reads=[1])
 
 
 def cross_entropy_native(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:

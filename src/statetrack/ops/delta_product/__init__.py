@@ -21,7 +21,7 @@ def delta_product(
     *,
     num_householder: int,
     decay: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,

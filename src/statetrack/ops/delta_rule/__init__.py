@@ -19,7 +19,7 @@ def delta_rule(
     g: Tensor | None = None,
     *,
     decay: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,
@@ -37,7 +37,7 @@ def delta_rule(
         beta: [B, T, H], in [0, 2] for unit keys.
         g: [B, T, H], the logarithm of the gate a_t (-inf allowed); a_t = 1 if absent.
         decay: [B, T, H], the gate a_t itself, signed, in [-1, 1]; instead of `g`.
-        scale: factor on the output, K ** -0.5 if absent.
+        scale: factor on the output, a number or a 0-d tensor; K ** -0.5 if absent.
         initial_state: [B, H, K, V] ([N, H, K, V] with `cu_seqlens`), zero if absent.
         output_final_state: whether to return the state after the last token.
         cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1).

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from statetrack.ops.chunks import decay_products, merge, split
+from statetrack.ops.transforms import gradients_through, transformed
 
 MAX_CHUNK = 32
 
@@ -36,7 +36,8 @@ def delta_rule_chunk(
     q, k, v, beta = (split(x, MAX_CHUNK) for x in (q, k, v, beta))  # [B, N, H, C, ...]
     if decay is not None:
         decay = split(decay, MAX_CHUNK, fill=1.0)
-    o, state = ChunkedDeltaRule.apply(q, k, v, beta[..., None], decay, state)
+    run = _outputs if transformed() else ChunkedDeltaRule.apply
+    o, state = run(q, k, v, beta[..., None], decay, state)
     return merge(o, length), state
 
 
@@ -53,28 +54,16 @@ class ChunkedDeltaRule(torch.autograd.Function):
         decay: Tensor | None,
         state: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        b, D = (None, None) if decay is None else decay_products(decay)
-        system = _times(beta * (k @ k.mT), D).tril(-1)  # L
-        right = torch.cat([beta * v, _scaled(beta * k, b)], -1)
-        U0, W = _solve(system, right).split([v.shape[-1], k.shape[-1]], -1)
-        scores = _times(q @ k.mT, D).tril()
-        read, written = _scaled(q, b), _last_scaled(k, D)
-
-        S = state
-        states, U, o = [], [], []
-        for n in range(q.shape[1]):
-            states.append(S)
-            U.append(U0[:, n] - W[:, n] @ S)
-            o.append(read[:, n] @ S + scores[:, n] @ U[n])
-            kept = S if b is None else b[:, n, :, -1, None, None] * S
-            S = kept + written[:, n].mT @ U[n]
-        ctx.save_for_backward(q, k, v, beta, decay, W, torch.stack(U, 1), torch.stack(states, 1))
-        return torch.stack(o, 1), S
+        o, S, *kept = _forward(q, k, v, beta, decay, state)
+        ctx.save_for_backward(q, k, v, beta, decay, state, *kept)
+        return o, S
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dO: Tensor, dS: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, beta, decay, W, U, states = ctx.saved_tensors
+        *inputs, W, U, states = ctx.saved_tensors
+        if torch.is_grad_enabled() or transformed(dO, dS):
+            return tuple(gradients_through(_outputs, inputs, (dO, dS)))
+        q, k, v, beta, decay, _ = inputs
         b, D = (None, None) if decay is None else decay_products(decay)
         products = k @ k.mT
         system = _times(beta * products, D).tril(-1)
@@ -117,6 +106,33 @@ class ChunkedDeltaRule(torch.autograd.Function):
                 a = decay.detach().requires_grad_()
                 (d_decay,) = torch.autograd.grad(decay_products(a), a, (db, dD))
         return dq, dk, dv, dbeta, d_decay, dS
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None, state: Tensor
+) -> tuple[Tensor, ...]:
+    """o and the final state; W, U and the states before each chunk, for the backward pass."""
+    b, D = (None, None) if decay is None else decay_products(decay)
+    system = _times(beta * (k @ k.mT), D).tril(-1)  # L
+    right = torch.cat([beta * v, _scaled(beta * k, b)], -1)
+    U0, W = _solve(system, right).split([v.shape[-1], k.shape[-1]], -1)
+    scores = _times(q @ k.mT, D).tril()
+    read, written = _scaled(q, b), _last_scaled(k, D)
+
+    S = state
+    states, U, o = [], [], []
+    for n in range(q.shape[1]):
+        states.append(S)
+        U.append(U0[:, n] - W[:, n] @ S)
+        o.append(read[:, n] @ S + scores[:, n] @ U[n])
+        kept = S if b is None else b[:, n, :, -1, None, None] * S
+        S = kept + written[:, n].mT @ U[n]
+    return torch.stack(o, 1), S, W, torch.stack(U, 1), torch.stack(states, 1)
+
+
+def _outputs(*inputs: Any) -> tuple[Tensor, ...]:
+    """The same by differentiable operations alone."""
+    return _forward(*inputs)[:2]
 
 
 def _times(matrix: Tensor, D: Tensor | None) -> Tensor:

@@ -18,7 +18,7 @@ def gated_linear_attention(
     g: Tensor | None = None,
     *,
     decay: Tensor | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
     cu_seqlens: Tensor | None = None,

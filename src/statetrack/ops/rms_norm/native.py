@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import call
+from statetrack.ops.native import call, pointer
 from statetrack.ops.operators import differentiable, operator
+from statetrack.ops.rms_norm.naive import rms_norm_naive
 
 
 class RMSNorm(ctypes.Structure):
@@ -26,8 +28,8 @@ class RMSNorm(ctypes.Structure):
 def _arguments(x: Tensor, weight: Tensor, eps: float) -> RMSNorm:
     size = len(weight)
     return RMSNorm(
-        x=x.data_ptr(),
-        weight=weight.data_ptr(),
+        x=pointer(x),
+        weight=pointer(weight),
         rows=x.numel() // size,
         size=size,
         eps=eps,
@@ -48,7 +50,7 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor
     dy, x, weight = dy.contiguous(), x.contiguous(), weight.contiguous()
     dx, dweight = torch.empty_like(x), torch.empty_like(weight)
     arguments = _arguments(x, weight, eps)
-    arguments.dy, arguments.dx, arguments.dweight = (t.data_ptr() for t in (dy, dx, dweight))
+    arguments.dy, arguments.dx, arguments.dweight = map(pointer, (dy, dx, dweight))
     call("rms_norm_backward", arguments)
     return dx, dweight
 
@@ -57,13 +59,8 @@ def _empty(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.eps = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _gradients(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-    return *torch.ops.statetrack.rms_norm_backward(dy, *ctx.saved_tensors, ctx.eps), None
+def _gradients(grads: Sequence[Any], inputs: Sequence[Any], _: Any) -> tuple[Tensor, Tensor]:
+    return torch.ops.statetrack.rms_norm_backward(*grads, *inputs)
 
 
 _rms_norm = operator(
@@ -76,7 +73,7 @@ operator(
     _backward,
     lambda dy, x, weight, eps: (_empty(x), _empty(weight)),
 )
-differentiable("rms_norm", _setup, _gradients)
+differentiable("rms_norm", _gradients, rms_norm_naive)
 
 
 def rms_norm_native(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.decode import refuse_gradients
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
 from statetrack.ops.selective_scan.blocked import selective_scan_blocked
 from statetrack.ops.selective_scan.naive import selective_scan_naive, transition
@@ -39,8 +40,7 @@ def selective_scan(
 
     The transition is diagonal, a_t = exp(delta_t A) in [0, 1], or 2 exp(delta_t A) - 1 in [-1, 1]
     with `allow_neg_eigval`; only the transition changes, not what is written. Gradients flow to
-    every input, to `initial_state` and through the final state (once: only the "naive" backend has
-    second derivatives).
+    every input, to `initial_state` and through the final state.
 
     Args:
         u, delta: [B, T, D], delta >= 0 (after the softplus).
@@ -120,7 +120,6 @@ def selective_scan(
     return y.to(out_dtype), state if output_final_state else None
 
 
-@torch.no_grad()
 def selective_scan_step(
     state: Tensor,
     u: Tensor,
@@ -160,6 +159,8 @@ def selective_scan_step(
         check_shape(op, "D", D, "[D]", (channels,))
 
     tensors = (u, delta, A, B, C, D, z)
+    if torch.is_grad_enabled():
+        refuse_gradients(op, state, *tensors)
     if choose(op, backend, ("torch", "native"), state, *tensors) == "native":
         return selective_scan_step_native(state, *tensors, allow_neg_eigval).to(u.dtype)
     dtype = compute_dtype(state, *tensors)

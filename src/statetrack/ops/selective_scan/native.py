@@ -7,6 +7,7 @@ implementations, so torch.compile traces through them in both directions.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,10 +49,6 @@ def _dense(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.float().contiguous()
 
 
-def _address(x: Tensor) -> int | None:
-    return x.data_ptr() if x.numel() else None
-
-
 def _arguments(
     u: Tensor,
     delta: Tensor,
@@ -85,7 +82,7 @@ def _arguments(
 def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     y, state, checkpoints = _fake_forward(*inputs)
     x, alive = _arguments(*inputs[:-2])
-    x.y, x.final, x.checkpoints = y.data_ptr(), _address(state), _address(checkpoints)
+    x.y, x.final, x.checkpoints = pointer(y), pointer(state), pointer(checkpoints)
     call("selective_scan_forward", x)
     del alive
     return y, state, checkpoints
@@ -110,10 +107,10 @@ def _backward(
     grads = _fake_backward(dy, d_final, checkpoints, *inputs)
     x, alive = _arguments(*inputs)
     dy, d_final = dy.float().contiguous(), _dense(d_final)
-    x.dy, x.d_final, x.checkpoints = dy.data_ptr(), pointer(d_final), _address(checkpoints)
+    x.dy, x.d_final, x.checkpoints = pointer(dy), pointer(d_final), pointer(checkpoints)
     names = ("du", "ddelta", "dA", "dB", "dC", "dskip", "dz", "d_initial")
     for name, grad in zip(names, grads, strict=True):
-        setattr(x, name, _address(grad))
+        setattr(x, name, pointer(grad))
     call("selective_scan_backward", x)
     del alive
     return grads
@@ -125,25 +122,31 @@ def _fake_backward(
     return empty_like(inputs[:8])
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, negative, _final, keep = inputs
-    ctx.save_for_backward(*tensors, output[2])
-    ctx.negative, ctx.kept = negative, keep
-    ctx.mark_non_differentiable(output[2])
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx: Any, dy: Tensor | None, d_final: Tensor | None, _: Any) -> tuple[Any, ...]:
-    *inputs, checkpoints = ctx.saved_tensors
-    if not ctx.kept:
+def _gradients(
+    grads: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    dy, d_final, _ = grads
+    *given, _, keep = inputs
+    if not keep:
         raise RuntimeError("the native scan was told not to keep what its gradients need")
     if dy is None:
         dy = torch.zeros_like(inputs[0])
-    grads = torch.ops.statetrack.selective_scan_backward(
-        dy, d_final, checkpoints, *inputs, ctx.negative
+    return torch.ops.statetrack.selective_scan_backward(dy, d_final, *kept, *given)
+
+
+def _definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
+    from statetrack.ops.selective_scan import selective_scan  # which imports this module
+
+    *tensors, bounds, negative, final, _ = inputs
+    *tensors, initial = (None if x is None else x.float() for x in tensors)
+    return selective_scan(
+        *tensors,
+        allow_neg_eigval=negative,
+        initial_state=initial,
+        output_final_state=final,
+        cu_seqlens=bounds,
+        backend="torch",
     )
-    wanted = [g if x is not None else None for g, x in zip(grads, inputs[:8], strict=True)]
-    return *wanted, None, None, None, None
 
 
 def _step(state: Tensor, *inputs: Any) -> Tensor:
@@ -181,7 +184,7 @@ operator(
 operator(
     f"selective_scan_step(Tensor(a!) state, {_INPUTS}, bool negative) -> Tensor", _step, _fake_step
 )
-differentiable("selective_scan", _setup, _gradients)
+differentiable("selective_scan", _gradients, _definition, reads=[2])
 
 
 def selective_scan_native(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from statetrack.ops.native import call, pointer
 from statetrack.ops.operators import differentiable, operator
+from statetrack.ops.short_conv.naive import short_conv_naive
 
 MAX_WIDTH = 8
 
@@ -54,12 +56,12 @@ def _run(
         row.size, row.head = size, head
     for field, tensors in parts.items():
         for row, tensor in zip(table, tensors, strict=True):
-            setattr(row, field, tensor.data_ptr())
+            setattr(row, field, pointer(tensor))
     arguments = ShortConv(
-        x=x.data_ptr(),
+        x=pointer(x),
         row=x.stride(0),
         token=x.stride(1),
-        weight=weight.data_ptr(),
+        weight=pointer(weight),
         bias=pointer(bias),
         window=pointer(window),
         lengths=pointer(lengths),
@@ -109,26 +111,14 @@ def _fake_backward(
     return x.new_empty(x.shape), weight.new_empty(weight.shape), x.new_empty(channels), d_window
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[list[Tensor], Tensor]) -> None:
-    *tensors, sizes, head_sizes, silu, eps = inputs
-    ctx.save_for_backward(*tensors)
-    ctx.options = sizes, head_sizes, silu, eps
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(
-    ctx: Any, d_parts: list[Tensor | None], d_final: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    x, _, bias, window, _ = ctx.saved_tensors
+def _gradients(grads: Sequence[Any], inputs: Sequence[Any], _: Any) -> tuple[Tensor, ...]:
+    x, sizes = inputs[0], inputs[5]
+    d_parts, d_final = grads
     given = [
         x.new_zeros(*x.shape[:2], size) if d is None else d
-        for d, size in zip(d_parts, ctx.options[0], strict=True)
+        for d, size in zip(d_parts, sizes, strict=True)
     ]
-    dx, dweight, dbias, d_window = torch.ops.statetrack.short_conv_backward(
-        given, d_final, *ctx.saved_tensors, *ctx.options
-    )
-    dbias, d_window = (None if bias is None else dbias), (None if window is None else d_window)
-    return dx, dweight, dbias, d_window, None, None, None, None, None
+    return torch.ops.statetrack.short_conv_backward(given, d_final, *inputs)
 
 
 _INPUTS = (
@@ -142,7 +132,7 @@ operator(
     _backward,
     _fake_backward,
 )
-differentiable("short_conv", _setup, _gradients)
+differentiable("short_conv", _gradients, short_conv_naive)
 
 
 def short_conv_native(*inputs: Any) -> tuple[list[Tensor], Tensor]:

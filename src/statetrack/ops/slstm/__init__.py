@@ -41,7 +41,7 @@ def slstm(
     both divided by exp(m_t), m_t = max(log f + m_{t-1}, i), which keeps them within reach of
     floating-point numbers and changes no h. h enters the gates: this is no linear RNN, and every
     backend goes token by token. Gradients flow to every input, to `initial_state` and through the
-    final state (once: only the "naive" backend has second derivatives).
+    final state.
 
     Args:
         x: [B, T, H, 4, D], what i, f, z and o get from outside, biases included.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from statetrack.ops.native import View, call, check_size, pointer, viewable
 from statetrack.ops.operators import differentiable, operator
+from statetrack.ops.slstm.naive import slstm_naive
 
 KEPT = 7  # numbers per feature and token that the backward pass reads: the library's slstm_kept
 
@@ -39,8 +41,8 @@ def _run(
     R, initial = R.contiguous(), initial.contiguous()
     arguments = SLSTM(
         x=View.of(rows),
-        R=R.data_ptr(),
-        initial=initial.data_ptr(),
+        R=pointer(R),
+        initial=pointer(initial),
         lengths=pointer(lengths),
         **{field: pointer(tensor) for field, tensor in others.items()},
         B=batch,
@@ -99,20 +101,20 @@ def _fake_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     return dx, R.new_empty(R.shape), initial.new_empty(initial.shape)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.keep = inputs
-    ctx.save_for_backward(*output, *tensors)
-    ctx.mark_non_differentiable(output[2])
-    ctx.set_materialize_grads(False)
-
-
-def _gradients(ctx: Any, d_out: Tensor | None, d_final: Tensor | None, _: Any) -> tuple[Any, ...]:
-    if not ctx.keep:
+def _gradients(
+    grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    d_out, d_final, _ = grads
+    *tensors, keep = inputs
+    if not keep:
         raise RuntimeError("the native sLSTM was told not to keep what its gradients need")
     if d_out is None:
-        d_out = torch.zeros_like(ctx.saved_tensors[0])
-    grads = torch.ops.statetrack.slstm_backward(d_out, d_final, *ctx.saved_tensors)
-    return *grads, None, None
+        d_out = torch.zeros_like(outputs[0])
+    return torch.ops.statetrack.slstm_backward(d_out, d_final, *outputs, *tensors)
+
+
+def _definition(*inputs: Any) -> tuple[Tensor, Tensor]:
+    return slstm_naive(*inputs[:-1])
 
 
 _INPUTS = "Tensor x, Tensor R, Tensor initial, Tensor? lengths"
@@ -123,7 +125,7 @@ operator(
     _backward,
     _fake_backward,
 )
-differentiable("slstm", _setup, _gradients)
+differentiable("slstm", _gradients, _definition, reads=[0, 1, 2])
 
 
 def slstm_native(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import call
+from statetrack.ops.native import call, pointer
 from statetrack.ops.operators import differentiable, operator
+from statetrack.ops.swiglu.naive import swiglu_naive
 
 
 class SwiGLU(ctypes.Structure):
@@ -24,7 +26,7 @@ class SwiGLU(ctypes.Structure):
 def _arguments(x: Tensor) -> SwiGLU:
     size = x.shape[-1] // 2
     rows = x.numel() // (2 * size)
-    return SwiGLU(x=x.data_ptr(), rows=rows, size=size, threads=torch.get_num_threads())
+    return SwiGLU(x=pointer(x), rows=rows, size=size, threads=torch.get_num_threads())
 
 
 def _forward(x: Tensor) -> Tensor:
@@ -44,7 +46,7 @@ def _backward(dy: Tensor, x: Tensor) -> Tensor:
     dy, x = dy.contiguous(), x.contiguous()
     dx = torch.empty_like(x)
     arguments = _arguments(x)
-    arguments.dy, arguments.dx = dy.data_ptr(), dx.data_ptr()
+    arguments.dy, arguments.dx = pointer(dy), pointer(dx)
     call("swiglu_backward", arguments)
     return dx
 
@@ -53,17 +55,13 @@ def _fake_backward(dy: Tensor, x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _setup(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradients(ctx: Any, dy: Tensor) -> Tensor:
-    return torch.ops.statetrack.swiglu_backward(dy, *ctx.saved_tensors)
+def _gradients(grads: Sequence[Any], inputs: Sequence[Any], _: Any) -> tuple[Tensor]:
+    return (torch.ops.statetrack.swiglu_backward(*grads, *inputs),)
 
 
 _swiglu = operator("swiglu(Tensor x) -> Tensor", _forward, _fake_forward)
 operator("swiglu_backward(Tensor dy, Tensor x) -> Tensor", _backward, _fake_backward)
-differentiable("swiglu", _setup, _gradients)
+differentiable("swiglu", _gradients, swiglu_naive)
 
 
 def swiglu_native(x: Tensor) -> Tensor:
