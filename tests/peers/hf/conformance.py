@@ -31,14 +31,14 @@ class Transformers(Peer):
         self.config = config
 
     def forward(
-        self, x: Tensor, state: Any = None, *, mask: Tensor | None = None
+        self, x: Tensor, state: Any = None, *, mask: Tensor | None = None, **packing: Tensor
     ) -> tuple[Tensor, Any]:
         cache = transformers.DynamicCache(config=self.config)
         if state is not None:
             width = self.layer.conv_kernel_size
             cache.update_conv_state(state["conv"], 0, conv_kernel_size=width)
             cache.update_recurrent_state(state["recurrent"], 0)
-        y = self.layer(x, cache_params=cache, attention_mask=mask)
+        y = self.layer(x, cache_params=cache, attention_mask=mask, **packing)
         return y, {
             "conv": cache.get_conv_state(0, state_idx=0),
             "recurrent": cache.get_recurrent_state(0, state_idx=0),
@@ -93,19 +93,22 @@ HEADS: dict[str, Any] = {
 }  # fmt: skip
 
 LEFT_ONLY = "padding has to be on the left: masked inputs are set to 0, and the state decays on"
-IN_PLACE = "the cache is written in place, so that torch refuses gradients of a pass that reads it"
+STEP = "a step overwrites the cache that it has read, so that torch refuses gradients"
+PASS = "a pass overwrites the cache that it has read, so that torch refuses gradients"
 BUFFERS = "the cache is a buffer outside of vmap; without a cache vmap works"
 TRANSFORMERS = NO_TRANSITIONS | {
     "right_padding": LEFT_ONLY,
     "holes": LEFT_ONLY,
     "fully_masked": LEFT_ONLY,
     "steps_after_padding": LEFT_ONLY,
-    "packed": "packed sequences need the package's kernels for GPUs",
-    "state_gradients": IN_PLACE,
+    "packed": "on a CPU the package refuses packed sequences",
+    "state_gradients": STEP,
     "vmap": BUFFERS,
     "per_sample_gradients": BUFFERS,
 }
-GATED = TRANSFORMERS | dict.fromkeys(("states_kept", "finite_differences", "float32"), IN_PLACE)
+GATED = TRANSFORMERS | dict.fromkeys(
+    ("states_kept", "finite_differences", "float32", "state_gradients"), PASS
+)
 
 FINDINGS = {
     "left_padding": (
@@ -155,8 +158,7 @@ PEERS = {
         ),
         TRANSFORMERS,
         FINDINGS
-        | dict.fromkeys(("chunks", "steps", "single_token", "long_sequences"), NO_FIRST_STATE)
-        | {"hooks": "Forward hooks of `conv1d` and `dt_proj` are not called."},
+        | dict.fromkeys(("chunks", "steps", "single_token", "long_sequences"), NO_FIRST_STATE),
     ),
     "mamba2": Conformance(
         PACKAGE,

@@ -41,10 +41,9 @@ def layer(name: str) -> tuple[Any, Any]:
     return peer.layer, peer.layer.config if name.endswith("lstm") else peer.config
 
 
-TRANSFORMERS = pytest.mark.parametrize("name", ["mamba", "mamba2", "qwen3_next", "olmo_hybrid"])
-CONTINUING = [
-    pytest.param("mamba", marks=finding(NO_FIRST_STATE)), "mamba2", "qwen3_next", "olmo_hybrid"
-]  # fmt: skip
+NAMES = ["mamba", "mamba2", "qwen3_next", "olmo_hybrid"]
+TRANSFORMERS = pytest.mark.parametrize("name", NAMES)
+CONTINUING = [pytest.param("mamba", marks=finding(NO_FIRST_STATE)), *NAMES[1:]]
 XLSTM = pytest.mark.parametrize("name", ["mlstm", "slstm"])
 
 
@@ -90,11 +89,12 @@ def test_nan_in_padding(name: str) -> None:
 
 
 @torch.no_grad()
-@TRANSFORMERS
+@pytest.mark.parametrize(("name", "part"), [*((n, "conv1d") for n in NAMES), ("mamba", "dt_proj")])
 @finding(FINDINGS["hooks"])
-def test_hooks(name: str) -> None:
+def test_hooks(name: str, part: str) -> None:
     theirs, config = layer(name)
-    assert called(theirs.conv1d, lambda: theirs(draw(2)(1, 6, config.hidden_size).float()))
+    x = draw(2)(1, 6, config.hidden_size).float()
+    assert called(theirs.get_submodule(part), lambda: theirs(x))
 
 
 @torch.no_grad()
