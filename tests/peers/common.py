@@ -1,17 +1,30 @@
-"""What the comparisons with whole models of other packages share."""
+"""What the comparisons with models and layers of other packages share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor, nn
+
+from statetrack.testing import CHECKS, check_layer
+from statetrack.testing.case import Case, map_state
 
 SINGLE = 1e-5
 """Relative, of what is computed in float32 on both sides."""
 
 Tensors = dict[str, Tensor]
+
+QUICK = [name for name, check in CHECKS.items() if not check.slow]
+"""The checks of a layer that do not trace it."""
+
+NO_TRANSITIONS = dict.fromkeys(
+    ("eigenvalues", "negative_eigenvalues"), "the package does not give the matrices A(x)"
+)
 
 
 def random_weights(model: Any) -> Any:
@@ -50,3 +63,105 @@ def assert_same_gradients(actual: Tensors, expected: Tensors, tolerance: float =
         distance = float((actual[name] - right).norm())
         bound = tolerance * (float(right.norm()) + 1e-3 * whole)
         assert distance <= bound, f"{name}: {distance:.1e}"
+
+
+class Peer(nn.Module):
+    """A layer of another package, with the interface that `statetrack.testing` checks.
+
+    Subclasses define `forward(x, state=None, ...)`, which gives outputs and the state.
+    """
+
+    def __init__(self, layer: nn.Module, hidden_size: int) -> None:
+        super().__init__()
+        self.layer, self.hidden_size = layer, hidden_size
+
+    @torch.no_grad()
+    def init_state(self, batch: int) -> Any:
+        """Zeros, in the shapes that a pass over one token gives."""
+        x = next(self.parameters()).new_zeros(batch, 1, self.hidden_size)
+        return map_state(torch.zeros_like, self(x)[1])
+
+    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = self(x_t[:, None], state)
+        return y[:, 0], state
+
+
+class Conformance(NamedTuple):
+    """What the checks of a layer are expected to say.
+
+    `unsupported` and `findings` map names of checks to sentences; all other checks pass. A finding
+    is a failure that is not declared by the layer: each one was reproduced without the adapter.
+    """
+
+    package: str
+    layer: str
+    factory: Callable[[], Peer]
+    unsupported: Mapping[str, str]
+    findings: Mapping[str, str]
+    exact: torch.dtype = torch.float32
+    perturb: float = 0.3
+
+    def noisy(self) -> Peer:
+        """The layer, no parameter at a special value, for calls without the kit."""
+        return Case(self.factory, exact=torch.float32).layer()
+
+    def check(self, name: str) -> None:
+        """Raise if the check fails."""
+        report = check_layer(
+            self.factory,
+            only=[name],
+            title=self.layer,
+            unsupported=self.unsupported,
+            exact=self.exact,
+            perturb=self.perturb,
+        )
+        report.raise_for_failures()
+
+    def row(self, checks: Collection[str]) -> str:
+        """The row of the table in docs/conformance.md."""
+        counts = [
+            sum(name in found for name in checks) for found in (self.unsupported, self.findings)
+        ]
+        cells = [
+            f"{self.package} {version(self.package)}",
+            f"`{self.layer}`",
+            *map(str, (len(checks) - sum(counts), *counts)),
+        ]
+        return f"| {' | '.join(cells)} |"
+
+
+def finding(sentence: str) -> Any:
+    """Marks a test that must fail, as another package does not do what it asserts."""
+    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=sentence)
+
+
+def called(module: nn.Module, run: Callable[[], object]) -> bool:
+    """Whether `run` calls a forward hook of `module`."""
+    found: list[bool] = []
+    handle = module.register_forward_hook(lambda *_: found.append(True))
+    run()
+    handle.remove()
+    return bool(found)
+
+
+def each_check(peers: Mapping[str, Conformance], checks: Collection[str]) -> Any:
+    """Parametrizes a test by `peer` and `check`; a finding must fail, or the test does."""
+    params = []
+    for name, peer in peers.items():
+        for check in checks:
+            marks = [finding(peer.findings[check])] if check in peer.findings else []
+            params.append(pytest.param(peer, check, marks=marks, id=f"{name}-{check}"))
+    return pytest.mark.parametrize(("peer", "check"), params)
+
+
+def assert_documented(
+    peers: Iterable[Conformance], checks: Collection[str], *findings: str
+) -> None:
+    """The page on conformance has the row of every layer and the sentence of every finding.
+
+    `findings` are those that no check of the kit shows.
+    """
+    page = (Path(__file__).parents[2] / "docs" / "conformance.md").read_text()
+    expected = [text for peer in peers for text in (peer.row(checks), *peer.findings.values())]
+    for text in (*expected, *findings):
+        assert text in page, text
