@@ -387,7 +387,7 @@ def test_a_page_of_the_benchmark_that_cannot_be_written(refused: Refused) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    [["train", *FLAGS], ["harden", "run"], ["compile", "(11)*"], ["demo", "--quick"]],
+    [["train", *FLAGS], ["harden", "run"], ["compile", "(11)*"], ["demo", "--smoke"]],
     ids=lambda command: command[0],
 )
 def test_a_folder_that_cannot_be_made(

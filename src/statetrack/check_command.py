@@ -51,7 +51,7 @@ def check(
     reports = []
     with console.status("checking") as status:
         for n, subject in enumerate(subjects, 1):
-            status.update(f"{n} of {len(subjects)}: {subject.title}".replace("[", "\\["))
+            status.update(f"{n} of {len(subjects)}: {subject.title}")
             report = check_layer(
                 subject.factory, only=only or None, title=subject.title, perturb=subject.perturb
             )

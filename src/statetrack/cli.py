@@ -30,7 +30,8 @@ from statetrack.theory_commands import compile_language, explain, run_words
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    0; 1 if a command has found nothing to write; 2 for a mistake in the input; 130 for Ctrl-C.
+    0; 1 if nothing was written (harden) or a check failed (check); 2 for a mistake in the input;
+    130 for Ctrl-C.
     """
     args = list(sys.argv[1:] if argv is None else argv)
     commands: dict[str, Callable[..., Any]] = {

@@ -18,7 +18,7 @@ DEMO = [sys.executable, "-m", "statetrack.cli", "demo"]
 MODELS = {"Mamba [0,1]", "Mamba [-1,1]", "DeltaNet [0,1]", "DeltaNet [-1,1]"}
 
 
-def test_quick(tmp_path: Path) -> None:
+def test_smoke(tmp_path: Path) -> None:
     out = tmp_path / "demo"
     command = [*DEMO, "--smoke", "--seed", "3", "--out", str(out), "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -62,7 +62,7 @@ def test_both_ranges_get_the_same_options(tmp_path: Path) -> None:
         assert len(twins) == 1, positive
 
 
-def test_quick_has_every_model_once(tmp_path: Path) -> None:
+def test_smoke_has_every_model_once(tmp_path: Path) -> None:
     jobs = plan(2, tmp_path, smoke=True)
     titles = {(job.experiment, job.title) for job in jobs}
     assert titles == {(job.experiment, job.title) for job in plan(2, tmp_path)}

@@ -14,7 +14,7 @@ from statetrack.layers import MIXERS, Dense, Diagonal, HouseholderProduct
 from statetrack.models import SequenceModel
 from statetrack.tasks import make_task
 from statetrack.theory import diagnose
-from statetrack.theory.diagnostics.diagnose import cycles
+from statetrack.theory.diagnostics.diagnose import counting_word, cycle
 from statetrack.theory.diagnostics.distinction import Means
 from statetrack.theory.diagnostics.horizon import predict_horizon
 from statetrack.theory.diagnostics.segments import Probe, match
@@ -90,7 +90,9 @@ def test_the_prediction_agrees_with_the_evaluation(trained: Run) -> None:
     assert predicted.limiting.share > 0.9
     lines = " ".join(str(found).split())
     assert f"accuracy falls below 0.99 after length {predicted.horizon:,.0f}." in lines
-    assert lines.endswith("`statetrack harden RUN` makes the transitions of such a model exact.")
+    assert lines.endswith(
+        "Try `statetrack harden RUN`: it makes transitions exact where accuracy allows."
+    )
 
 
 def test_what_is_kept_is_all_if_nothing_is_lost(parity: dict[str, Run]) -> None:
@@ -132,13 +134,21 @@ def test_what_cannot_be_predicted_is_said(name: str, task: str, says: str, tmp_p
 
 def test_words_come_from_the_task() -> None:
     words = {}
-    for name in ("parity", "Z6", "S5_only_swaps", "regex:(ab)*"):
+    for name in ("parity", "Z6", "S5_only_swaps", "regex:(ab)*", "regex:a*b*"):
         dfa = make_task(name).automaton()
         assert dfa is not None
-        words[name] = dfa.alphabet[int(np.argmax(cycles(dfa)))]
-    assert words == {"parity": "1", "Z6": "1", "S5_only_swaps": "1", "regex:(ab)*": "a"}
-    assert max(cycles(make_task("S5").automaton())) == 6  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="a model without a task has no default word"):
+        words[name] = counting_word(dfa)
+    assert words == {
+        "parity": ["1"],
+        "Z6": ["1"],
+        "S5_only_swaps": ["1"],
+        "regex:(ab)*": ["a", "b"],
+        "regex:a*b*": None,
+    }
+    symbols = make_task("S5").automaton()
+    assert symbols is not None
+    assert max(cycle(symbols, [i]) for i in range(120)) == 6
+    with pytest.raises(UserError, match="a model whose task does not count has no default word"):
         diagnose(Constructed(scalar(0.5)), vocab=("0", "1"))
 
 

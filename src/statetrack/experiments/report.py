@@ -34,8 +34,8 @@ NOTE = (
 )
 
 SMOKE = (
-    "A smoke test: 4 steps of 8 sequences teach nothing, so these numbers mean nothing, least of "
-    "all beside the paper's. `statetrack demo` trains for real."
+    "Smoke test: 4 training steps. These numbers mean nothing; do not compare them with the "
+    "paper's. `statetrack demo` trains the models."
 )
 
 

@@ -115,7 +115,7 @@ class Mixer(nn.Module, ABC):
     unsupported: ClassVar[Mapping[str, str]] = {}
     """The names of checks of `statetrack.testing` that do not hold for the layer, and why."""
     affine_state: ClassVar[bool] = True
-    """Whether the state's first part S goes through S_t = A(x_t) S_{t-1} + B(x_t) as it is."""
+    """Whether the state's first tensor follows S_t = A(x_t) S_{t-1} + B(x_t), unscaled."""
 
     def __init__(self, hidden_size: int, config: MixerConfig | None = None, **options: Any) -> None:
         super().__init__()

@@ -86,6 +86,8 @@ class SequenceModel(nn.Module):
             logits [B, T, vocab_size] and the state after the last token.
         """
         x = self._embed(tokens)
+        if tokens.dim() != 2:
+            raise UserError(f"tokens must be [B, T]; got shape {list(tokens.shape)}")
         states = []
         for block, s in zip(self._blocks(), self._states(state), strict=True):
             x, s = block(x, s, mask=mask, cu_seqlens=cu_seqlens)

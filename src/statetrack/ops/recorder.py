@@ -77,7 +77,7 @@ class Recorder:
         """The outputs, new tensors, for inputs in the shapes of those that were recorded."""
         outputs = []
         for x, places in zip(inputs, self._inputs, strict=True):
-            address = x.data_ptr()
+            address = native.pointer(x)
             for arguments, field in places:
                 setattr(arguments, field, address)
         for shape, places, same in self._outputs:
@@ -110,8 +110,8 @@ class Recorder:
         rows = x.dim() == 2 and x.stride(1) == 1  # of a weight these may be columns of a larger
         if not (x.is_cpu and x.dtype is torch.float32 and (rows or x.is_contiguous())):
             raise NotRecordableError(f"{field} is not float32 on the CPU, row after row")
-        address = x.data_ptr()
-        if address == 0:  # nothing is in it
+        address = native.pointer(x)
+        if address is None:  # it has no elements
             return None
         if address not in self._made:
             self.read.append(x.detach())

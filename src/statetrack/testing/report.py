@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from statetrack.config import unknown
+
 COLUMNS = ["check", "result", "error", "tolerance", "detail"]
 
 
@@ -57,7 +59,10 @@ class Report:
         return tuple(r for r in self.results if r.status == "failed")
 
     def __getitem__(self, check: str) -> Result:
-        return next(r for r in self.results if r.check == check)
+        found = {r.check: r for r in self.results}
+        if check not in found:
+            raise unknown("check", check, found)
+        return found[check]
 
     def summary(self) -> str:
         """One line, e.g. "DeltaNet [0,1]: 31 passed, 1 failed, 2 unsupported"."""

@@ -104,7 +104,7 @@ def _check_memory(config: RunConfig) -> None:
     # and of its two parts, and the logits with their gradient
     numbers = 4 * size.parameters + t.batch_size * size.state
     numbers += tokens * (3 * model.num_layers * model.hidden_size + 2 * model.vocab_size)
-    what = f"training {size.parameters:.3g} parameters with AdamW on {tokens:.3g} tokens at once"
+    what = f"training {size.parameters:.3g} parameters with AdamW on {tokens:,} tokens at once"
     check_memory(4 * numbers + MODULE_BYTES * size.modules, what)
 
 

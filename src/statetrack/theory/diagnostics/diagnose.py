@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from statetrack.training import Run, RunConfig
 
 PROBED = 1024  # tokens, in sequences of at most LONGEST
 LONGEST = 64
+PAIRED = 64  # symbols of an automaton whose pairs are tried as the default word
 NUMBERS = 1 << 26  # eigenvalues of all layers and tokens together: 0.5 GB; fewer tokens, if more
 
 
@@ -64,9 +66,10 @@ def diagnose(
             training has made it; what `compile` made (or its folder); or a module with
             `transitions(tokens)`, such as a SequenceModel.
         word: what is read again and again: names of tokens, separated by spaces unless each is a
-            single letter; of a module without `vocab` the names are the ids. By default the symbol
-            with the longest cycle in the automaton of the task, such as a generator of a group; of
-            a task without one, its most frequent token. A module alone has no default.
+            single letter; of a module without `vocab` the names are the ids. By default the word
+            of one symbol, or two, with the longest cycle in the automaton of the task, such as a
+            generator of a group; of a task that does not count, its most frequent token. A module
+            alone has no default.
         checkpoint: the step of a run's checkpoint; the last one if absent.
         vocab: the names of a module's tokens, by id.
         tolerance: eigenvalues closer than this count as equal; 1e-6 suits constructed models.
@@ -164,29 +167,41 @@ def _subject(
 
 
 def _default_word(subject: _Subject) -> str | list[int]:
-    """The symbol with the longest cycle in the automaton, or the task's most frequent token."""
-    if subject.dfa is not None:
-        return subject.dfa.alphabet[int(np.argmax(cycles(subject.dfa)))]
+    """A word that the task's automaton counts, or the task's most frequent token."""
+    word = None if subject.dfa is None else counting_word(subject.dfa)
+    if word is not None:
+        return [subject.vocab.index(name) for name in word]
     if subject.run is None:
-        raise UserError("a model without a task has no default word: give one, such as '1'")
+        raise UserError("a model whose task does not count has no default word: give one")
     return [int(torch.bincount(subject.tokens[subject.seen]).argmax())]
 
 
-def cycles(dfa: DFA) -> list[int]:
-    """By symbol, the least common multiple of the cycles that it makes on the states."""
-    found = []
-    for action in dfa.delta.T:
-        power = np.arange(dfa.states)
-        for _ in range(dfa.states):  # to where only cycles are left
-            power = action[power]
-        lengths = set()
-        for state in np.unique(power):
-            at, length = action[state], 1
-            while at != state:
-                at, length = action[at], length + 1
-            lengths.add(length)
-        found.append(math.lcm(*lengths))
-    return found
+def counting_word(dfa: DFA) -> list[str] | None:
+    """The word with the longest cycle: of one symbol or, where none of those counts, of two."""
+    symbols = range(len(dfa.alphabet))
+    for size in (1, 2) if len(symbols) <= PAIRED else (1,):
+        words = list(product(symbols, repeat=size))
+        lengths = [cycle(dfa, word) for word in words]
+        if max(lengths) > 1:
+            return [dfa.alphabet[i] for i in words[int(np.argmax(lengths))]]
+    return None
+
+
+def cycle(dfa: DFA, word: Sequence[int]) -> int:
+    """The least common multiple of the cycles that a word makes on the states."""
+    action = np.arange(dfa.states)
+    for symbol in word:
+        action = dfa.delta[action, symbol]
+    power = action
+    for _ in range(dfa.states.bit_length()):  # to where only cycles are left
+        power = power[power]
+    lengths = set()
+    for state in np.unique(power):
+        at, length = action[state], 1
+        while at != state:
+            at, length = action[at], length + 1
+        lengths.add(length)
+    return math.lcm(*lengths)
 
 
 def _horizon(
@@ -201,6 +216,8 @@ def _horizon(
         prediction = predict_horizon(subject.model, subject.run)
     except NotMeasurableError as error:
         missing = str(error)
+    if prediction is not None and not prediction.learned:
+        max_length = min(max_length, prediction.trained)  # beyond, there is nothing to measure
     measured = None
     if max_length:
         on_progress(f"evaluating {subject.run.task.name} up to {max_length}")
@@ -214,7 +231,7 @@ def _remedy(subject: _Subject, prediction: Prediction | None) -> str:
         return ""
     mixers = subject.run.model.mixers
     if prediction.learned and all(mixer.allow_neg_eigval for mixer in mixers):
-        return "`statetrack harden RUN` makes the transitions of such a model exact."
+        return "Try `statetrack harden RUN`: it makes transitions exact where accuracy allows."
     if prediction.learned or all(mixer.allow_neg_eigval for mixer in mixers):
         return "Train for more steps, or on longer sequences."
     return "Train with --allow-neg-eigval, for more steps, or on longer sequences."

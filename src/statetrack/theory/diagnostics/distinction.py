@@ -23,7 +23,7 @@ from statetrack.tasks.base import Ints
 from statetrack.theory.diagnostics.segments import Probe, Segments, step
 
 Floats = NDArray[np.float64]
-RECURRING = 16  # readings of a token of which a loss is told
+RECURRING = 16  # with fewer readings, the loss of a token is not reported
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """What one head, or channel, does with what distinguishes the automaton's states."""
+    """How well one head or channel keeps the automaton's state."""
 
     layer: int
     head: int
@@ -91,14 +91,15 @@ class Horizon:
             where = f", from length {found.horizon + 1:,.0f} on" if found.horizon else ""
             yield f"Not learned: accuracy is below 0.99 within the training lengths{where}."
         elif found.horizon >= LIMIT:
-            yield f"Predicted horizon: none up to {LIMIT:,} tokens, where the prediction ends."
+            yield f"Predicted horizon: beyond {LIMIT:,} tokens, where the prediction ends."
         else:
             yield f"Predicted horizon: accuracy falls below 0.99 after length {found.horizon:,.0f}."
         if measured is not None and measured.horizon == measured.max_length:
             yield f"Measured horizon: beyond {measured.max_length:,}, the greatest length tried."
         elif measured is not None:
             reached = f"length {measured.horizon:,}" if measured.horizon else "no length"
-            yield f"Measured horizon: {reached} (of {measured.max_length:,}, as `eval` does)."
+            how = f"`statetrack eval RUN --curve {measured.max_length}`"
+            yield f"Measured horizon: {reached} ({how})."
         if found is not None and found.limiting is not None:
             head = found.limiting
             worst = "" if head.token is None else f", token {head.token} the most ({head.worst})"
@@ -137,7 +138,7 @@ class Horizon:
         ]  # fmt: skip
         count = len(self.prediction.heads)
         some = f", {len(rows)} of {count:,} heads" if len(rows) < count else ""
-        return f"What distinguishes the states{some}", columns, rows
+        return f"Memory of the automaton's state, by head{some}", columns, rows
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

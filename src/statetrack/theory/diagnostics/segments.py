@@ -30,10 +30,9 @@ from statetrack.tasks.base import Ints
 from statetrack.training import RunConfig
 
 ROWS = 512  # sequences: with fewer, an accuracy of 0.99 is not told from 1 with confidence
-PER_STATE = (
-    16  # sequences for each state of the automaton: with 4, the same few segments follow each
-)
-# other over and over, and their errors add up where those of real sequences cancel
+# Sequences for each state of the automaton: with 4, the same few segments follow each other over
+# and over, and their errors add up where those of real sequences cancel.
+PER_STATE = 16
 NUMBERS = 1 << 25  # of all matrices P together: 0.25 GB
 STREAM = 0x686F72697A  # keeps these sequences apart from those of the validation
 

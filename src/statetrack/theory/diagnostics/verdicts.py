@@ -81,7 +81,9 @@ def probed(periods: Sequence[LayerPeriod]) -> Bound:
         factor *= found.factor
     if factor > 1:
         return Bound(factor, "its eigenvalues of modulus 1 are roots of unity of that order")
-    return Bound(factor, "no eigenvalue has modulus 1 except +1, so counting fades")
+    return Bound(
+        factor, "no eigenvalue has modulus 1 except +1, so counting fades (up to ties in rounding)"
+    )
 
 
 def language(word: Sequence[str], m: int | str) -> str:

@@ -49,7 +49,7 @@ class Learned:
     constant: float  # of always giving the most frequent answer
 
     def __bool__(self) -> bool:
-        """Whether it is right at least half as often as it can be beyond the constant answer."""
+        """Whether accuracy is at least halfway between the constant answer's and 1."""
         return self.accuracy >= (1 + self.constant) / 2
 
     def __str__(self) -> str:
