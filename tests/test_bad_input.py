@@ -67,8 +67,8 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
         (["--expand-v=inf"], ["expand_v"]),
         (["--conv-size=-1"], ["conv_size", "at least 0; got -1"]),
         (["--hidden-size=0"], ["hidden_size", "at least 1; got 0"]),
-        (["--hidden-size=1000000"], ["parameters with AdamW", "PB; this machine has "]),
-        (["--num-layers=100000000"], ["parameters with AdamW", "PB; this machine has "]),
+        (["--hidden-size=1000000"], ["parameters with AdamW", "TB; this machine has "]),
+        (["--num-layers=100000000"], ["parameters with AdamW", "TB; this machine has "]),
         (["--batch-size=1000000000"], ["tokens at once needs", "this machine has "]),
         (["--max-length=10000000000"], ["parity of length 10,000,000,000 needs 640 GB"]),
         ([f"--num-layers={10**30}"], ["num_layers", "at most 2^53"]),
@@ -387,7 +387,7 @@ def test_a_page_of_the_benchmark_that_cannot_be_written(refused: Refused) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    [["train", *FLAGS], ["harden", "run"], ["compile", "(11)*"], ["demo", "--quick"]],
+    [["train", *FLAGS], ["harden", "run"], ["compile", "(11)*"], ["demo", "--smoke"]],
     ids=lambda command: command[0],
 )
 def test_a_folder_that_cannot_be_made(

@@ -171,12 +171,12 @@ def _parse(
 ) -> tuple[Any, Task | None]:
     """The values of the flags and, if one of them (`name` or --task) names a task, that task."""
     name = _task_name(flags, args)
-    if name is None:
-        return parse(command, about, flags, args), None
-    task = make_task(name)
-    options = list(config_flags(task))
+    options = [] if name is None else list(config_flags(make_task(name)))
     given = parse(command, about, flags + options, args)
-    return given, replace(task, **{flag.name: getattr(given, flag.name) for flag in options})
+    if name is None:  # none is given, or the first parser failed where this one did not
+        name = given.task if hasattr(given, "task") else given.name
+    chosen = {flag.name: getattr(given, flag.name) for flag in options}
+    return given, None if name is None else replace(make_task(name), **chosen)
 
 
 def _task_name(flags: list[Flag], args: Sequence[str]) -> str | None:

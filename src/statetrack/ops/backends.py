@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,14 @@ def check_tensors(op: str, needed: Mapping[str, object], others: Mapping[str, ob
         if not isinstance(x, Tensor) or x.layout is not torch.strided:
             got = x.layout if isinstance(x, Tensor) else type(x).__name__
             raise UserError(f"{op}: {name} must be a dense tensor; got {got}")
+
+
+def as_number(op: str, name: str, value: Any) -> float:
+    """The value of an argument that must be one number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"{op}: {name} must be one number; got {type(value).__name__}") from None
 
 
 def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int, ...]) -> None:
