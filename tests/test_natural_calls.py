@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import statetrack
+from benchmarks.reliability.calls import CALLS, ODD
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 from statetrack.theory import CompiledModel, CompiledRNN, compile
@@ -43,6 +44,21 @@ def test_a_network_reads_words(target: str) -> None:
 def test_what_is_no_word(given: object, says: str) -> None:
     with pytest.raises(UserError, match=says):
         compile(EVEN).accepts(given)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "odd", "says"),
+    [
+        ("delta_rule", "scale", "object", "delta_rule: scale must be one number; got object"),
+        ("delta_rule", "scale", "text", "delta_rule: scale must be one number; got str"),
+        ("automata.group", "name", "list", "the name of a group must be a text; got list"),
+        ("automata.group", "name", "5", "the name of a group must be a text; got int"),
+    ],
+)
+def test_arguments_of_a_wrong_type(call: str, argument: str, odd: str, says: str) -> None:
+    function, given = CALLS[call].make()
+    with pytest.raises(UserError, match=says):
+        function(**{**given, argument: ODD[odd]()})
 
 
 def test_load_gives_the_model_of_any_folder(
