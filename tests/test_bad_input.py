@@ -60,6 +60,7 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
         (["--preset=paper", "--mixer=lstm"], ["unknown mixer 'lstm'", "delta_net, mamba"]),
         (["--task=S3", "--tokens-per-element=0"], ["tokens_per_element", "1..1,000; got 0"]),
         (["--num-heads=3"], ["num_heads must divide", "got 3 heads for 8"]),
+        (["--mixer=--"], ["--mixer cannot be '--'"]),
         (["--num-heads=0"], ["num_heads", "at least 1; got 0"]),
         (["--expand-k=0.3"], ["num_heads must divide", "expand_k"]),
         (["--expand-k=-1"], ["expand_k"]),

@@ -5,7 +5,6 @@ Which flags there are depends on the task, so its name is read first, as in `sta
 
 from __future__ import annotations
 
-import argparse
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ import numpy as np
 
 from statetrack.config import to_dict
 from statetrack.files import plain_name
-from statetrack.flags import Flag, config_flags, described, parse, positional
+from statetrack.flags import Flag, config_flags, described, first_values, parse, positional
 from statetrack.tasks import FAMILIES, IGNORE, Task, generator, make_task
 from statetrack.tasks.exchange import compare_task, export_task, format_of, wrong_target
 from statetrack.terminal import Json, check_json, make_console, print_table, write_result
@@ -181,15 +180,9 @@ def _parse(
 
 def _task_name(flags: list[Flag], args: Sequence[str]) -> str | None:
     """The task on the command line, whose options are not known yet."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in flags:
-        if flag.name not in ("name", "file"):
-            first.add_argument(f"--{flag.name.replace('_', '-')}", f"--{flag.name}")
-    try:
-        known, rest = first.parse_known_args(list(args))
-    except argparse.ArgumentError:  # a flag without its value: the real parser will say so
-        return None
+    named = [flag.name for flag in flags if flag.name not in ("name", "file")]
+    known, rest = first_values(named, args)
     if hasattr(known, "task"):
-        named: str | None = known.task
-        return named
+        task: str | None = known.task
+        return task
     return next((word for word in rest if not word.startswith("-")), None)

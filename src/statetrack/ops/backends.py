@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.ops import native
 
 # Not every op has every one of these; an op says which it has when the choice is impossible.
@@ -18,6 +18,7 @@ BACKENDS = ("naive", "torch", "native")
 
 def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | None) -> str:
     """The backend to use: "auto" is native, torch or naive, the first that can."""
+    check_type(f"{op}: backend", backend, str, "a text")
     if backend == "auto":
         if "native" in available and native.serves(*tensors):
             return "native"
