@@ -217,6 +217,14 @@ def test_import(command: Command, tmp_path: Path) -> None:
     }
 
 
+def test_import_with_a_task_given_twice(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "Z5.csv"
+    file.write_text("seed,input,target\n0,3 4 1,3 2 3\n")
+    code, _, err = command("tasks", "import", file, "--task", "-inf", "--task=nope")
+    assert code == 2
+    assert "unknown task 'nope'" in err
+
+
 def test_import_of_wrong_targets(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "Z5.csv"
     file.write_text("seed,input,target\n0,3 4 1,3 2 3\n0,2 2 2,2 4 0\n0,1 1 1,1 2 4\n")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statetrack.config import (
+    MAX_WHOLE,
     Named,
     at_least,
     from_dict,
@@ -74,24 +75,23 @@ class Drawing:
     centre: tuple[float, float] = option((0.0, 0.0), "two numbers")
 
 
+whole = st.integers(-MAX_WHOLE, MAX_WHOLE)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 papers = st.builds(
     Paper,
-    width=st.integers(),
+    width=whole,
     title=st.text(),
     ratio=finite,
-    dpi=st.none() | st.integers(),
+    dpi=st.none() | whole,
     unit=st.sampled_from(["mm", "inch"]),
 )
-shapes = st.builds(Circle, radius=finite) | st.builds(
-    Polygon, corners=st.integers(), closed=st.booleans()
-)
+shapes = st.builds(Circle, radius=finite) | st.builds(Polygon, corners=whole, closed=st.booleans())
 drawings = st.builds(
     Drawing,
     paper=papers,
     shape=shapes,
     pattern=shapes | st.lists(shapes, max_size=3).map(tuple),
-    sizes=st.lists(st.integers(), max_size=4).map(tuple),
+    sizes=st.lists(whole, max_size=4).map(tuple),
     centre=st.tuples(finite, finite),
 )
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import statetrack
+from benchmarks.reliability.calls import CALLS, ODD
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 from statetrack.theory import CompiledModel, CompiledRNN, compile
@@ -43,6 +44,38 @@ def test_a_network_reads_words(target: str) -> None:
 def test_what_is_no_word(given: object, says: str) -> None:
     with pytest.raises(UserError, match=says):
         compile(EVEN).accepts(given)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("call", "argument", "odd", "says"),
+    [
+        ("delta_rule", "scale", "object", "delta_rule: scale must be one number; got object"),
+        ("delta_rule", "scale", "text", "delta_rule: scale must be one number; got str"),
+        ("delta_rule", "backend", "numpy floats", "backend must be a text; got ndarray"),
+        ("ModelConfig", "norm", "numpy floats", "norm must be one of"),
+        ("DFA.accepts", "word", "nested list", r"unknown symbol \[0, 1\]"),
+        ("DFA.run", "start", "ragged list", "start must be a state, or one for each word"),
+        ("Task.solve", "tokens", "sparse", "must be an array of whole numbers; got Tensor"),
+        ("automata.DFA", "delta", "sparse", "a DFA needs a next state for each"),
+        (
+            "delta_net",
+            "hidden_size",
+            "10**9",
+            "hidden_size must lie in 1..1,048,576; got 1000000000",
+        ),
+        ("delta_net", "hidden_size", "True", "hidden_size must be a whole number; got bool"),
+        ("theory.compile", "dtype", "text", "dtype must be a torch.dtype; got str"),
+        ("theory.diagnose", "samples", "list", "samples must be a number; got list"),
+        ("check_layer", "factory", "text", "factory must be a function; got str"),
+        ("evaluate", "samples", "list", "samples"),
+        ("automata.group", "name", "list", "the name of a group must be a text; got list"),
+        ("automata.group", "name", "5", "the name of a group must be a text; got int"),
+    ],
+)
+def test_arguments_of_a_wrong_type(call: str, argument: str, odd: str, says: str) -> None:
+    function, given = CALLS[call].make()
+    with pytest.raises(UserError, match=says):
+        function(**{**given, argument: ODD[odd]()})
 
 
 def test_load_gives_the_model_of_any_folder(

@@ -63,17 +63,19 @@ predict modulus nope
 OPTIONS = {
     "train": TRAIN,
     "eval": "lengths samples split data-seed curve figure json nope",
-    "diagnose": "word checkpoint tolerance figure json nope",
+    "diagnose": "word checkpoint tolerance max-length samples figure json nope",
     "harden": "out lengths samples orders checkpoint json nope",
     "explain": "figure json nope",
     "compile": "out target method delay prove json nope",
     "run": "json nope",
     "models": "json nope",
+    "check": "allow-neg-eigval json nope",
     "info": "json nope",
     "tasks": "json supervision nope",
     "export": "out n format split min-length max-length data-seed json nope",
     "import": "task json",
     "demo": "out json nope",
+    "bench": "out json nope",
 }
 
 
@@ -108,7 +110,12 @@ mixers = st.one_of(
     st.sampled_from(list(MIXERS)), st.just("delta_net,mamba"), st.sampled_from(TEXTS)
 )
 # what may take long when it is valid is only given with a mistake in it
-FEW = {"eval": ["--samples=2"], "harden": ["--samples=2", "--lengths", "20"]}
+FEW = {
+    "check": ["--only", "chunks"],
+    "diagnose": ["--max-length=50", "--samples=2"],
+    "eval": ["--samples=2"],
+    "harden": ["--samples=2", "--lengths", "20"],
+}
 lines = st.one_of(
     _line("train", st.just(SMALL), tasks.map("--task={}".format), _options("train")),
     _line("train", st.just(SMALL), mixers.map("--mixer={}".format), _options("train")),
@@ -121,6 +128,12 @@ lines = st.one_of(
     _line("compile", languages, st.just(["--out", "out/net"]), _options("compile")),
     _line("run", files, st.lists(values, max_size=3), _options("run", 1)),
     _line("models", st.one_of(mixers, values), _options("models", 1)),
+    _line(
+        "check",
+        st.one_of(mixers, files),
+        st.one_of(st.just(FEW["check"]), values.map("--only={}".format)),
+        _options("check"),
+    ),
     _line("info", _options("info", 1)),
     _line("tasks", tasks, _options("tasks", 2)),
     _line(
@@ -134,6 +147,12 @@ lines = st.one_of(
     _line(
         "demo", st.sampled_from(["--seed=-1", "--workers=0", "--nope", "x"]), _options("demo", 1)
     ),
+    _line(
+        "bench",
+        st.sampled_from([[], ["ops"], ["layers"], ["tasks"], ["x"]]),
+        st.just("--rounds=0"),
+        _options("bench", 1),
+    ),
     st.lists(values, max_size=3),
 )
 
@@ -141,10 +160,12 @@ lines = st.one_of(
 
 # what reads each file; the last word names it or its folder
 READERS = {
-    "run/config.json": ["eval run", "diagnose run", "harden run", "train --resume=run"],
+    "run/config.json": ["eval run", "diagnose run", "harden run", "check run",
+                        "train --resume=run"],
     "run/metrics.jsonl": ["train --resume=run", "eval run"],
     "run/checkpoints/step-00000002.json": ["eval run", "train --resume=run", "diagnose run"],
-    "run/checkpoints/step-00000002.safetensors": ["eval run", "train --resume=run", "harden run"],
+    "run/checkpoints/step-00000002.safetensors": ["eval run", "train --resume=run", "harden run",
+                                                  "check run"],
     "mamba/config.json": ["eval mamba", "diagnose mamba", "harden mamba"],
     "ab/language.json": ["run ab abab", "diagnose ab"],
     "ab/tables.safetensors": ["run ab abab", "diagnose ab"],

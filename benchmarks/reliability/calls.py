@@ -16,6 +16,7 @@ from statetrack import automata, theory
 from statetrack.layers import MIXERS, MixerConfig
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import Task, generator, make_task
+from statetrack.testing import check_layer
 from statetrack.training import RunConfig, TrainingConfig, curve
 
 B, T, H, K = 2, 5, 2, 4
@@ -279,6 +280,16 @@ def _model_accepts() -> Any:
 def _harden() -> Any:
     batch = _task().sample(generator(0, "test", 0), np.array([4, 5]))
     return theory.harden, {"model": _model(len(_task().vocab)), "validation": batch}
+
+
+@_call("theory.diagnose", "model word checkpoint vocab tolerance max_tokens max_length samples")
+def _diagnose() -> Any:
+    return theory.diagnose, {"model": Path("run"), "max_length": 0, "samples": 2}
+
+
+@_call("check_layer", "factory only title unsupported exact perturb")
+def _check_layer() -> Any:
+    return check_layer, {"factory": lambda: _layer("delta_net"), "only": ["chunks"]}
 
 
 @_call("automata.from_regex", "pattern alphabet")

@@ -12,7 +12,8 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from numbers import Real
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,7 +26,7 @@ from typing import (
     get_type_hints,
 )
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 
 T = TypeVar("T")
 
@@ -69,18 +70,20 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
 def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
     """Check that `value` is one of `allowed`."""
     allowed = list(allowed)
-    if value not in allowed:
+    if not isinstance(value, Hashable) or value not in allowed:  # an array is not
         raise UserError(f"{what} must be one of {', '.join(map(str, allowed))}; got {value!r}")
 
 
 def at_least(what: str, value: float, low: float) -> None:
     """Check that a number is finite and not below `low`."""
+    check_type(what, value, Real, "a number")
     if not value >= low or math.isinf(value):
         raise UserError(f"{what} must be a finite number, at least {low:g}; got {value!r}")
 
 
 def within(what: str, value: float, low: float, high: float) -> None:
     """Check that a number lies in low..high."""
+    check_type(what, value, Real, "a number")
     if not low <= value <= high:
         raise UserError(f"{what} must lie in {low:,}..{high:,}; got {value!r}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, get_args
 import tyro
 
 from statetrack.config import hints, unknown
+from statetrack.errors import UserError
 
 POSITIONAL = get_args(tyro.conf.Positional[int])[1]  # how tyro marks arguments without a flag
 
@@ -52,6 +54,24 @@ def parse(command: str, about: str, flags: Iterable[Flag], args: Sequence[str]) 
     fields = [(name, kind, dataclasses.field(default=default)) for name, kind, default in flags]
     given = dataclasses.make_dataclass("Given", fields, kw_only=True)
     return tyro.cli(given, prog=f"statetrack {command}", description=about, args=list(args))
+
+
+def first_values(names: Iterable[str], args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The texts of some flags, and the words that are left, before all flags are known.
+
+    All are None if one has no value: the parser of all flags will say so.
+    """
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in names:
+        first.add_argument(f"--{name.replace('_', '-')}", f"--{name}")
+    try:
+        known, rest = first.parse_known_args(list(args))
+    except argparse.ArgumentError:
+        return first.parse_args([]), []
+    for name, value in vars(known).items():
+        if isinstance(value, list):  # argparse drops the value "--"
+            raise UserError(f"--{name} cannot be '--'")
+    return known, rest
 
 
 def check_flags(args: Sequence[str], names: Iterable[str]) -> None:

@@ -46,7 +46,7 @@ def harden(
     from statetrack.files import check_new
     from statetrack.theory import harden as harden_model
     from statetrack.theory.folders import is_compiled
-    from statetrack.theory.hardening.harden import families_of
+    from statetrack.theory.hardening.harden import check_orders, families_of
     from statetrack.theory.hardening.runs import (
         compare,
         compare_automata,
@@ -58,6 +58,7 @@ def harden(
 
     check_json(json)
     at_least("samples", samples, 1)
+    check_orders(orders)
     if is_compiled(run):
         raise UserError(f"{run} was compiled, and is exact as it is")
     opened = Run.open(run)

@@ -5,7 +5,6 @@ Which flags there are depends on the task, so its name is read first, as in `sta
 
 from __future__ import annotations
 
-import argparse
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ import numpy as np
 
 from statetrack.config import to_dict
 from statetrack.files import plain_name
-from statetrack.flags import Flag, config_flags, described, parse, positional
+from statetrack.flags import Flag, config_flags, described, first_values, parse, positional
 from statetrack.tasks import FAMILIES, IGNORE, Task, generator, make_task
 from statetrack.tasks.exchange import compare_task, export_task, format_of, wrong_target
 from statetrack.terminal import Json, check_json, make_console, print_table, write_result
@@ -171,25 +170,19 @@ def _parse(
 ) -> tuple[Any, Task | None]:
     """The values of the flags and, if one of them (`name` or --task) names a task, that task."""
     name = _task_name(flags, args)
-    if name is None:
-        return parse(command, about, flags, args), None
-    task = make_task(name)
-    options = list(config_flags(task))
+    options = [] if name is None else list(config_flags(make_task(name)))
     given = parse(command, about, flags + options, args)
-    return given, replace(task, **{flag.name: getattr(given, flag.name) for flag in options})
+    if name is None:  # none is given, or the first parser failed where this one did not
+        name = given.task if hasattr(given, "task") else given.name
+    chosen = {flag.name: getattr(given, flag.name) for flag in options}
+    return given, None if name is None else replace(make_task(name), **chosen)
 
 
 def _task_name(flags: list[Flag], args: Sequence[str]) -> str | None:
     """The task on the command line, whose options are not known yet."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in flags:
-        if flag.name not in ("name", "file"):
-            first.add_argument(f"--{flag.name.replace('_', '-')}", f"--{flag.name}")
-    try:
-        known, rest = first.parse_known_args(list(args))
-    except argparse.ArgumentError:  # a flag without its value: the real parser will say so
-        return None
+    named = [flag.name for flag in flags if flag.name not in ("name", "file")]
+    known, rest = first_values(named, args)
     if hasattr(known, "task"):
-        named: str | None = known.task
-        return named
+        task: str | None = known.task
+        return task
     return next((word for word in rest if not word.startswith("-")), None)

@@ -7,7 +7,6 @@ model and the training, with the file's values, or the defaults, as defaults.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import inspect
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,7 @@ from statetrack.config import hints, unknown
 from statetrack.errors import UserError
 from statetrack.experiments.presets import PRESETS
 from statetrack.files import free_folder, plain_name
-from statetrack.flags import Flag, config_flags, described, parse
+from statetrack.flags import Flag, config_flags, described, first_values, parse
 from statetrack.layers import MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import Task, make_task
@@ -78,13 +77,7 @@ def _settled(base: RunConfig, given: Any) -> RunConfig:
 
 def _base(args: Sequence[str]) -> RunConfig:
     """The configuration whose fields are the defaults of the flags."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for flag in ("--config", "--preset", "--task", "--mixer", "--resume"):
-        first.add_argument(flag)
-    try:
-        known, _ = first.parse_known_args(list(args))
-    except argparse.ArgumentError:  # a flag without its value: the real parser will say so
-        known = first.parse_args([])
+    known, _ = first_values(("config", "preset", "task", "mixer", "resume"), args)
     if known.resume is not None:
         config = Run.open(Path(known.resume)).config
         others = (known.config, known.preset, known.task or config.task.name, known.mixer)

@@ -179,7 +179,11 @@ def test_sizes_are_counted_without_making_the_model(config):
     [
         ({"num_layers": 10**8}, r"parameters in 100,000,000 layers needs .* this machine has"),
         ({"mlp_size": 10**12}, "needs .* PB; this machine has"),
-        ({"hidden_size": 10**13}, r"a tensor of shape \[\d+, \d+\], more than torch can address"),
+        (
+            {"mlp_size": 2**53, "hidden_size": 2**20},
+            r"a tensor of shape \[\d+, \d+\], more than torch can address",
+        ),
+        ({"hidden_size": 10**13}, r"hidden_size must lie in 1..1,048,576; got 10000000000000"),
         ({"mixer": DeltaNetConfig(expand_k=1e300)}, "a tensor with a size above 2"),
         ({"num_layers": 10**30}, "num_layers must be a whole number of at most 2.53"),
     ],

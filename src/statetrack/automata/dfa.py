@@ -81,7 +81,7 @@ class DFA:
         check_type("a word", word, (str, tuple, list), "a text or a list of symbols")
         numbers = {symbol: i for i, symbol in enumerate(self.alphabet)}
         for symbol in word:
-            if symbol not in numbers:
+            if not isinstance(symbol, str) or symbol not in numbers:
                 raise UserError(
                     f"unknown symbol {symbol!r} in {word!r}; known: {', '.join(self.alphabet)}"
                 )
@@ -97,7 +97,7 @@ class DFA:
         if words.ndim != 2 or words.dtype.kind not in "biu":
             got = f"{words.dtype} of shape {list(words.shape)}"
             raise UserError(f"words must be symbols by number [B, T]; got {got}")
-        starts = np.asarray(self.start if start is None else start)
+        starts = _array("start", self.start if start is None else start, np.int64, "iu")
         if starts.dtype.kind not in "iu" or starts.shape not in ((), (len(words),)):
             raise UserError(f"start must be a state, or one for each word; got {start!r}")
         symbols = len(self.alphabet)
@@ -229,8 +229,8 @@ class DFA:
 def _array(what: str, values: object, dtype: type, kinds: str) -> NDArray[Any]:
     """A table of a DFA, as an array of its own."""
     try:
-        array = np.array(values)
-    except (ValueError, RuntimeError):  # ragged lists; tensors with gradients
+        array = np.asarray(values)
+    except (ValueError, RuntimeError, TypeError):  # ragged; with gradients; sparse
         array = np.empty(0, dtype=object)
     if array.size and array.dtype.kind not in kinds:
         raise UserError(f"a DFA's {what} cannot be {type(values).__name__} of {array.dtype}")

@@ -18,7 +18,7 @@ from functools import cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 
 MAX_ORDER = 2520  # A7; a table has order^2 entries
 
@@ -84,9 +84,14 @@ class Group:
         return tuple(chosen)
 
 
-@cache
 def group(name: str) -> Group:
     """The group called `name`."""
+    check_type("the name of a group", name, str, "a text")
+    return _group(name)
+
+
+@cache
+def _group(name: str) -> Group:
     factors = [_factor(part, name) for part in name.split("_x_")]
     order = math.prod(order for order, _ in factors)
     if order > MAX_ORDER:

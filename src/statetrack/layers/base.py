@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from statetrack.config import Named, check_types, hints, option, unknown
-from statetrack.errors import UserError
+from statetrack.config import Named, check_types, hints, option, unknown, within
+from statetrack.errors import UserError, check_type
 from statetrack.layers import decoding
 from statetrack.layers.transitions import Transition
 from statetrack.ops import native
@@ -26,6 +26,7 @@ NOT_LINEAR = dict.fromkeys(
     ("eigenvalues", "negative_eigenvalues"), "there is no A(x): it is not a linear RNN"
 )
 """What a layer whose `transitions` is None does not support."""
+MAX_HIDDEN_SIZE = 1 << 20  # far beyond any model: a square matrix takes 4 TB
 VARIANT_SIZE = 12  # the hidden size of the layers that MixerConfig.variants lists
 
 
@@ -126,8 +127,8 @@ class Mixer(nn.Module, ABC):
         elif type(config) is not self.config_class:  # a subclass belongs to another layer
             wanted, got = self.config_class.__name__, type(config).__name__
             raise UserError(f"{type(self).__name__} takes a {wanted}; got a {got}")
-        if not isinstance(hidden_size, int) or hidden_size < 1:
-            raise UserError(f"hidden_size must be a whole number, at least 1; got {hidden_size!r}")
+        check_type("hidden_size", hidden_size, int, "a whole number")
+        within("hidden_size", hidden_size, 1, MAX_HIDDEN_SIZE)
         self.hidden_size = hidden_size
         self.config = config
 

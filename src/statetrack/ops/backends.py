@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.ops import native
 
 # Not every op has every one of these; an op says which it has when the choice is impossible.
@@ -17,6 +18,7 @@ BACKENDS = ("naive", "torch", "native")
 
 def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | None) -> str:
     """The backend to use: "auto" is native, torch or naive, the first that can."""
+    check_type(f"{op}: backend", backend, str, "a text")
     if backend == "auto":
         if "native" in available and native.serves(*tensors):
             return "native"
@@ -58,6 +60,14 @@ def check_tensors(op: str, needed: Mapping[str, object], others: Mapping[str, ob
         if not isinstance(x, Tensor) or x.layout is not torch.strided:
             got = x.layout if isinstance(x, Tensor) else type(x).__name__
             raise UserError(f"{op}: {name} must be a dense tensor; got {got}")
+
+
+def as_number(op: str, name: str, value: Any) -> float:
+    """The value of an argument that must be one number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise UserError(f"{op}: {name} must be one number; got {type(value).__name__}") from None
 
 
 def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int, ...]) -> None:

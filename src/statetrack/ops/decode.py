@@ -14,7 +14,7 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.ops import native
-from statetrack.ops.backends import check_shape
+from statetrack.ops.backends import as_number, check_shape
 from statetrack.ops.operators import operator
 
 
@@ -83,7 +83,7 @@ def _step(
         _check(op, n, state, q, k, v, beta, gate, both=g is not None and decay is not None)
     if torch.is_grad_enabled():
         refuse_gradients(op, state, q, k, v, beta, gate, scale)
-    scale = state.shape[2] ** -0.5 if scale is None else float(scale)
+    scale = state.shape[2] ** -0.5 if scale is None else as_number(op, "scale", scale)
     arguments = (state, q, k, v, beta, gate, n, scale)
     o = _recurrence_step(*arguments) if native.serves(*arguments[:6]) else _torch(*arguments)
     return o if o.dtype == v.dtype else o.to(v.dtype)

@@ -10,6 +10,7 @@ from torch import Tensor
 from statetrack.errors import UserError
 from statetrack.ops import native_recurrence
 from statetrack.ops.backends import (
+    as_number,
     check_shape,
     check_tensors,
     choose,
@@ -83,7 +84,7 @@ def run_recurrence(
     backend = choose(op, backend, (*implementations, "native"), *tensors)
     dtype = compute_dtype(*tensors)
     out_dtype = v.dtype
-    scale = K**-0.5 if scale is None else float(scale)
+    scale = K**-0.5 if scale is None else as_number(op, "scale", scale)
     if backend == "native":
         ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64, device="cpu")
         o, state = native_recurrence.recurrence(

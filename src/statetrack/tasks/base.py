@@ -198,7 +198,7 @@ def whole_numbers(values: object, what: str) -> Ints:
     """An array of whole numbers; raise a UserError for what is none."""
     try:
         array = np.asarray(values)
-    except (ValueError, RuntimeError):  # ragged lists; tensors with gradients
+    except (ValueError, RuntimeError, TypeError):  # ragged; with gradients; sparse
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "biu":
         raise UserError(f"{what} must be an array of whole numbers; got {type(values).__name__}")

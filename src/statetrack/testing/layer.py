@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import torch
 
-from statetrack.config import unknown
+from statetrack.config import at_least, unknown
+from statetrack.errors import UserError, check_type
 from statetrack.testing.case import Case
 from statetrack.testing.check import Check
 from statetrack.testing.checks import CHECKS
@@ -64,12 +66,19 @@ def check_layer(
         >>> report.summary()
         'DeltaNet: 2 passed'
     """
+    if not callable(factory):
+        raise UserError(f"factory must be a function; got {type(factory).__name__}")
+    check_type("exact", exact, torch.dtype, "a torch.dtype")
+    at_least("perturb", perturb, 0)
+    check_type("title", title, (str, NoneType), "a text")
+    check_type("only", only, (Iterable, NoneType), "names of checks")
+    check_type("unsupported", unsupported, (Mapping, NoneType), "reasons by the names of checks")
     case = Case(factory, exact=exact, perturb=perturb)
     layer = case.layer()
     declared = getattr(layer, "unsupported", {}) if unsupported is None else unsupported
-    wanted = set(CHECKS if only is None else only)
+    wanted = list(CHECKS if only is None else only)
     for name in (*wanted, *declared):
-        if name not in CHECKS:
+        if not isinstance(name, str) or name not in CHECKS:
             raise unknown("check", name, CHECKS)
     results = tuple(
         _run(check, case, declared.get(name)) for name, check in CHECKS.items() if name in wanted

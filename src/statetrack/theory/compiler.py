@@ -9,7 +9,7 @@ import torch
 
 from statetrack.automata import DFA, Group
 from statetrack.config import one_of
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.theory.cascade import Cascade
 from statetrack.theory.counting import find_counters
 from statetrack.theory.decomposition import METHODS, decompose
@@ -86,6 +86,7 @@ def compile(
     one_of("target", target, TARGETS)
     one_of("method", method, METHODS)
     one_of("delay", delay, DELAYS)
+    check_type("dtype", dtype, torch.dtype, "a torch.dtype")
     if not dtype.is_floating_point:
         raise UserError(f"dtype must be a floating-point type, such as torch.float32; got {dtype}")
     if target == MODEL:

@@ -273,7 +273,11 @@ def parse_word(word: str | Sequence[int], vocab: Sequence[str], max_tokens: int)
     if isinstance(word, str):
         ids = encode(word, vocab, "token in word")
     else:
-        ids = [int(i) for i in word]
+        try:
+            ids = [int(i) for i in word]
+        except (TypeError, ValueError, RuntimeError):
+            got = type(word).__name__
+            raise UserError(f"a word must be a text or a list of tokens' ids; got {got}") from None
         for i in ids:
             within("a token's id", i, 0, len(vocab) - 1)
     if not 1 <= len(ids) <= max_tokens // 8:

@@ -46,6 +46,16 @@ FAMILIES: dict[type[MixerConfig], ModuleType] = {
 }
 
 
+def check_orders(orders: Sequence[int]) -> None:
+    """Raise unless these are orders that `harden` takes."""
+    check_type("orders", orders, (tuple, list), "a list of whole numbers")
+    if not orders:
+        raise UserError("orders must have at least one m")
+    for m in orders:
+        check_type("an order", m, int, "a whole number")
+        at_least("an order", m, 1)
+
+
 @torch.no_grad()
 def harden(
     model: SequenceModel, validation: Batch, *, orders: Sequence[int] = (1, 2, 3)
@@ -65,12 +75,7 @@ def harden(
         orders: the m such that two reflections may be pi / m apart, where a token has one; 1, 2 and
             3 suit permutations.
     """
-    check_type("orders", orders, (tuple, list), "a list of whole numbers")
-    if not orders:
-        raise UserError("orders must have at least one m")
-    for m in orders:
-        check_type("an order", m, int, "a whole number")
-        at_least("an order", m, 1)
+    check_orders(orders)
     if not isinstance(model, SequenceModel) or not isinstance(validation, Batch):
         got = f"{type(model).__name__} and {type(validation).__name__}"
         raise UserError(f"harden takes a SequenceModel and a Batch of sequences; got {got}")
