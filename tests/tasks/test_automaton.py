@@ -76,7 +76,7 @@ def test_no_symbols() -> None:
     task = make_task("tomita1")
     with pytest.raises(UserError, match="tomita1: the input has tokens that are no symbols"):
         task.solve(np.array([[1, 2, 3]]))
-    assert (task.solve(np.zeros((2, 5))) == IGNORE).all()
+    assert (task.solve(np.zeros((2, 5), dtype=int)) == IGNORE).all()
     for shape in ((2, 0), (0, 3)):
         assert task.solve(np.empty(shape, dtype=np.int64)).shape == shape
 

@@ -171,8 +171,8 @@ def _default_word(subject: _Subject) -> str | list[int]:
     word = None if subject.dfa is None else counting_word(subject.dfa)
     if word is not None:
         return [subject.vocab.index(name) for name in word]
-    if subject.run is None:
-        raise UserError("a model whose task does not count has no default word: give one")
+    if subject.run is None and subject.dfa is None:
+        raise UserError("a model without a task has no default word: give one, such as '1'")
     return [int(torch.bincount(subject.tokens[subject.seen]).argmax())]
 
 
