@@ -197,7 +197,7 @@ def test_token_ids_out_of_range(name: str, token: int, message: str) -> None:
 @pytest.mark.parametrize("shape", [(3,), (1, 2, 3)], ids=str)
 def test_solve_takes_a_batch(shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match=re.escape(f"[B, T]; got shape {list(shape)}")):
-        make_task("parity").solve(np.ones(shape))
+        make_task("parity").solve(np.ones(shape, dtype=int))
 
 
 @pytest.mark.parametrize("data_seed", [-1, 2**32])

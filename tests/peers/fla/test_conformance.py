@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 from tests.peers.common import SINGLE, Conformance, assert_documented, called, each_check, finding
 from tests.peers.fla.conformance import CHECKS, FUSED_HOOKS, PEERS, WIDTH
 from tests.peers.fla.cpu import on_cpu  # noqa: F401

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from tests.ops.common import assert_close, draw
+from statetrack.testing.inputs import draw
+from tests.ops.common import assert_close
 from tests.peers.common import (
     QUICK,
     SINGLE,
