@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
+from statetrack.errors import UserError
 from statetrack.ops import (
     cross_entropy,
     delta_product,
     delta_rule,
     gated_linear_attention,
+    native,
     rms_norm,
     selective_scan,
     short_conv,
@@ -230,3 +232,37 @@ def test_implied_zeros(name):
             zero[i] = torch.zeros_like(zero[i])
             implied[i] = torch._efficientzerotensor(zero[i].shape)
             assert_right([run(*implied)], [run(*zero).double()])
+
+
+@pytest.mark.native
+@every_op
+def test_freed_storage_is_refused(name):
+    if name == "linear_scan":
+        pytest.skip("no native backend")
+    if native.WHY_MISSING:
+        pytest.skip("no native kernels")
+    for i in range(len(CASES[name][1])):
+        given = list(tensors(name))
+        given[i].untyped_storage().resize_(0)
+        with pytest.raises(UserError, match="has no memory: its storage was freed"):
+            function(name, "native")(*given)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "naive"])
+def test_a_learned_scale(backend):
+    inputs = delta_rule_inputs(1, 3, 1, 2, 2)
+    del inputs["initial_state"]
+
+    def loss(scale: Tensor, backend: str, dtype: torch.dtype) -> Tensor:
+        given = {name: x.to(dtype) for name, x in inputs.items()}
+        o, _ = delta_rule(**given, scale=scale, backend=backend)
+        return o.square().sum()
+
+    scale = torch.tensor(0.7, requires_grad=True)
+    (gradient,) = torch.autograd.grad(loss(scale, backend, torch.float32), scale)
+    exact = scale.detach().double()
+    step = 1e-6
+    ends = [loss(exact + s * step, "naive", torch.float64) for s in (1, -1)]
+    assert_right([gradient], [(ends[0] - ends[1]) / (2 * step)])
+    with pytest.raises(UserError, match="scale must be one number"):
+        loss(torch.ones(2), backend, torch.float32)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
+from statetrack.ops.native import pointer
 from statetrack.ops.transforms import gradients_through, observed, transformed
 
 library = torch.library.Library("statetrack", "FRAGMENT")
@@ -34,8 +35,15 @@ def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> 
     tell autograd itself.
     """
     name = schema.partition("(")[0]
+
+    def on_cpu(*inputs: Any) -> Any:
+        for x in inputs:
+            if isinstance(x, Tensor):
+                pointer(x)  # raises for freed storage, before anything reads it
+        return run(*inputs)
+
     library.define(schema)
-    library.impl(name, run, "CPU")
+    library.impl(name, on_cpu, "CPU")
     torch.library.register_fake(f"statetrack::{name}", fake, lib=library)
     registered = getattr(torch.ops.statetrack, name)
 
@@ -45,7 +53,7 @@ def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> 
         for x in inputs:  # not any(): see native.serves
             if isinstance(x, Tensor) and not is_plain(x):
                 return registered(*inputs)
-        return run(*inputs)
+        return on_cpu(*inputs)
 
     return call
 
