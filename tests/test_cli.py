@@ -371,7 +371,7 @@ def test_info_is_true(command: Command) -> None:
 
 def shown(steps: int, *, terminal: bool) -> str:
     out = StringIO()
-    console = PlainConsole(file=out, force_terminal=terminal, width=100, highlight=False)
+    console = PlainConsole(file=out, force_terminal=terminal, width=100)
     show = print_progress(console, "DeltaNet [0,1]")
     for step in range(1, steps + 1):
         show(Progress(step, steps, 0.5, 0.75, float(step), float(steps - step)))
