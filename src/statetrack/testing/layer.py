@@ -71,7 +71,7 @@ def check_layer(
     check_type("exact", exact, torch.dtype, "a torch.dtype")
     at_least("perturb", perturb, 0)
     check_type("title", title, (str, NoneType), "a text")
-    check_type("only", only, (Sequence, Set, NoneType), "a list of names of checks")
+    check_type("only", only, (Sequence, Set, Mapping, NoneType), "a list of names of checks")
     check_type("unsupported", unsupported, (Mapping, NoneType), "reasons by the names of checks")
     case = Case(factory, exact=exact, perturb=float(perturb))
     layer = case.layer()
