@@ -66,6 +66,7 @@ def test_what_is_no_word(given: object, says: str) -> None:
         ("delta_net", "hidden_size", "True", "hidden_size must be a whole number; got bool"),
         ("theory.compile", "dtype", "text", "dtype must be a torch.dtype; got str"),
         ("theory.diagnose", "samples", "list", "samples must be a number; got list"),
+        ("check_layer", "only", "scalar tensor", "only must be a list of names of checks"),
         ("check_layer", "factory", "text", "factory must be a function; got str"),
         ("evaluate", "samples", "list", "samples"),
         ("automata.group", "name", "list", "the name of a group must be a text; got list"),

@@ -109,6 +109,7 @@ def test_words() -> None:
         ("", "must have 1..8 tokens; got 0"),
         ("  ", "must have 1..8 tokens; got 0"),
         ([], "must have 1..8 tokens; got 0"),
+        (5, "a word must be a text or a list of tokens' ids; got int"),
         ("1" * 9, "must have 1..8 tokens; got 9"),
         ("12", "unknown token in word '2'; known: 0, 1"),
         ("1 x", "unknown token in word 'x'; known: 0, 1"),

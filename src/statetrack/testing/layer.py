@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from types import NoneType
 from typing import Any
@@ -20,7 +20,7 @@ from statetrack.testing.report import Report, Result
 def check_layer(
     factory: Callable[[], Any],
     *,
-    only: Iterable[str] | None = None,
+    only: Collection[str] | None = None,
     title: str | None = None,
     unsupported: Mapping[str, str] | None = None,
     exact: torch.dtype = torch.float64,
@@ -71,9 +71,9 @@ def check_layer(
     check_type("exact", exact, torch.dtype, "a torch.dtype")
     at_least("perturb", perturb, 0)
     check_type("title", title, (str, NoneType), "a text")
-    check_type("only", only, (Iterable, NoneType), "names of checks")
+    check_type("only", only, (Sequence, Set, Mapping, NoneType), "a list of names of checks")
     check_type("unsupported", unsupported, (Mapping, NoneType), "reasons by the names of checks")
-    case = Case(factory, exact=exact, perturb=perturb)
+    case = Case(factory, exact=exact, perturb=float(perturb))
     layer = case.layer()
     declared = getattr(layer, "unsupported", {}) if unsupported is None else unsupported
     wanted = list(CHECKS if only is None else only)
