@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "files": {"errors"},
     "memory": {"errors"},
-    "flags": {"config"},
+    "flags": {"config", "errors"},
     "terminal": {"errors", "files", "training"},  # training for its types only
     "ops": {"errors"},
     "automata": {"errors", "files"},

@@ -135,7 +135,7 @@ def test_the_page_escapes_what_it_is_given(tmp_path: Path) -> None:
 
 def test_a_smoke_test_says_that_its_numbers_mean_nothing(tmp_path: Path) -> None:
     summary = {**demo(tmp_path).summary(), "smoke": True}
-    assert "these numbers mean nothing" in page(summary, "<svg></svg>")
+    assert "These numbers mean nothing" in page(summary, "<svg></svg>")
 
 
 @pytest.mark.parametrize("done", [0, 1, 6])

@@ -165,7 +165,7 @@ def test_compiled_networks() -> None:
     spectrum = as_model.layers[0].spectrum
     assert spectrum is not None
     assert {made.vocab[token] for token in spectrum.by_token} == {"0", "1", "2"}
-    assert diagnose(compile("(ab)*")).word == ("a",)
+    assert diagnose(compile("(abab)*")).word == ("a", "b")
     with pytest.raises(UserError, match="checkpoint is for runs"):
         diagnose(compile("Z3"), checkpoint=1)
 
