@@ -1,4 +1,4 @@
-"""How well `statetrack diagnose` predicts the horizon that `statetrack eval` measures.
+"""Compare the horizon that `statetrack diagnose` predicts with the one that `eval` measures.
 
     python -m benchmarks.horizons --seeds 8000 --log runs/horizons/log.jsonl
 
@@ -56,7 +56,7 @@ class Case:
 
     @property
     def config(self) -> RunConfig:
-        """How it is trained."""
+        """The configuration of its training run."""
         if self.mixer == "delta_product":
             return harden.config("Z3, DeltaProduct", self.seed)
         if self.task == "parity":

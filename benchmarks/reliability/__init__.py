@@ -1,1 +1,1 @@
-"""What runs, files and inputs survive: each module is a command that prints a table."""
+"""Reliability tests of run folders, kernels and inputs; each module is a command."""

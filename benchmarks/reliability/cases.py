@@ -279,7 +279,7 @@ def _selective_scan(d: Draw, step: bool) -> Case:
 
 
 def _valid(d: Draw, B: int, T: int) -> Tensor:
-    """Which tokens exist: padding at the right ends."""
+    """A mask [B, T] that is False for padding, at the right end of each row."""
     return torch.arange(T) < torch.tensor([d.random.randint(0, T) for _ in range(B)])[:, None]
 
 

@@ -48,7 +48,7 @@ FILES = 8  # that a run writes: config.json, metrics.jsonl and two for each of i
 
 
 class Outcome(NamedTuple):
-    """What an attack did: what was lost, doubled or otherwise wrong, or None."""
+    """The outcome of one attack: what was lost, doubled or wrong; None if nothing was."""
 
     lost: str | None = None
     doubled: str | None = None
@@ -56,7 +56,7 @@ class Outcome(NamedTuple):
 
 
 def compared(folder: Path, undisturbed: Path) -> Outcome:
-    """How a run ended."""
+    """The exit code and output of a run."""
     if not (folder / "config.json").exists():
         return Outcome(lost=f"there is no run in {folder.name}")
     steps = [(row["step"], row["kind"]) for row in Run.open(folder).metrics()]

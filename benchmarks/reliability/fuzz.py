@@ -58,7 +58,7 @@ TEMPLATE = [
 
 
 class Verdict(NamedTuple):
-    """How a case ended."""
+    """The verdict on a case."""
 
     problem: str  # "", "traceback", "hang" or "harm"
     detail: str = ""
@@ -199,7 +199,7 @@ def try_one(case: Case, folder: Path, template: Path) -> Verdict:
 
 
 def child(batch: list[tuple[int, Case]], scratch: Path, log: Path) -> None:
-    """What a forked process does, a line in its log for every case; it never returns."""
+    """Run cases in a forked process, logging a line for each; never returns."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     quiet = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -233,7 +233,7 @@ def preload() -> None:
 
 
 def generate(count: int, seed: int) -> list[Case]:
-    """So many different cases of every kind, always the same for a seed."""
+    """Draw distinct cases of every kind; the same seed gives the same cases."""
     found: dict[Case, None] = {}
     for share, strategy in KINDS.values():
         some = list(dict.fromkeys(_examples(strategy, round(1.2 * share * count), seed)))

@@ -168,7 +168,7 @@ def run(case: Case, dtype: torch.dtype, backend: str, seed: int) -> Tensors:
 
 
 def _weights(outputs: list[Tensor], seed: int) -> Iterator[Tensor]:
-    """Of the loss: of all outputs, without what comes after the first, or of a few tokens."""
+    """Weights of the loss: on all outputs, on the first alone, or on some of its tokens."""
     normal = draw(seed + 1)
     kind = seed // 7 % 4
     for i, y in enumerate(outputs):

@@ -48,7 +48,7 @@ SHAPES = [
     ]
 ]
 # Gradients of gates come from long sums: half a digit less.
-TOLERANCE, GATE_TOLERANCE = 3e-6, 1e-5
+TOLERANCE, GATE_TOLERANCE = 2e-6, 1e-5
 
 
 def assert_right(op, inputs: Tensors, level: str, **options) -> None:
@@ -59,6 +59,8 @@ def assert_right(op, inputs: Tensors, level: str, **options) -> None:
     assert actual.keys() == expected.keys()
     for name in expected:
         tolerance = GATE_TOLERANCE if name in ("dg", "ddecay") else TOLERANCE
+        if name == "dk" and expected[name].numel() == 1:
+            tolerance = 3e-6  # the difference of two numbers 100 times as large
         assert_close(actual[name], expected[name], tolerance, name)
 
 

@@ -17,7 +17,6 @@ from statetrack.ops import (
     delta_product,
     delta_rule,
     gated_linear_attention,
-    native,
     rms_norm,
     selective_scan,
     short_conv,
@@ -33,6 +32,7 @@ from statetrack.testing.inputs import (
     selective_scan_inputs,
     spread,
 )
+from tests.ops.pointwise import needs_native
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:There is a performance drop"),
@@ -179,11 +179,12 @@ def test_second_derivatives(name):
         assert_right(second(name, "torch", torch.float32), second(name, "naive", torch.float64))
 
 
-@every_op
-@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [(name, "auto") for name in CASES]
+    + [(name, "torch") for name in CASES if name.startswith(WITH_TORCH_BACKEND)],
+)
 def test_a_batch_of_gradients(name, backend):
-    if backend == "torch" and not name.startswith(WITH_TORCH_BACKEND):
-        pytest.skip("no torch backend")
     leaves = [x.requires_grad_() for x in tensors(name)]
     y = function(name, backend)(*leaves)
     few = torch.eye(y.numel())[:: max(1, y.numel() // 5)].reshape(-1, *y.shape)
@@ -234,13 +235,10 @@ def test_implied_zeros(name):
             assert_right([run(*implied)], [run(*zero).double()])
 
 
+@needs_native
 @pytest.mark.native
-@every_op
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"linear_scan"}))
 def test_freed_storage_is_refused(name):
-    if name == "linear_scan":
-        pytest.skip("no native backend")
-    if native.WHY_MISSING:
-        pytest.skip("no native kernels")
     for i in range(len(CASES[name][1])):
         given = list(tensors(name))
         given[i].untyped_storage().resize_(0)
