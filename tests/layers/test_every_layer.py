@@ -92,14 +92,14 @@ def test_a_layer_without_the_switch_says_why(name):
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("mixer", VARIANTS, ids=[mixer.title for mixer in VARIANTS])
 def test_trains_stably(mixer, precision):
-    """150 steps at lr 1e-3 on the prefix sums of bits: finite throughout, and it learns."""
+    """300 steps at lr 1e-3 on the prefix sums of bits: finite throughout, and it learns."""
     torch.manual_seed(0)
     model = SequenceModel(
         ModelConfig(vocab_size=4, hidden_size=32, num_layers=1, mixer=mixer, mlp_size=32)
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     losses = []
-    for _ in range(150):
+    for _ in range(300):
         bits = torch.randint(2, (8, 16))
         with torch.autocast("cpu", torch.bfloat16, enabled=precision is torch.bfloat16):
             logits, _ = model(bits)
