@@ -25,7 +25,7 @@ from benchmarks.processes import machine
 from benchmarks.timing import seconds
 from statetrack.errors import UserError
 from statetrack.files import check_output, write_atomic
-from statetrack.ops import native
+from statetrack.kernels import library
 from statetrack.theory import CompiledRNN, compile, theorems
 from statetrack.theory.decomposition import METHODS
 
@@ -71,7 +71,7 @@ def main(
         "# Compiled networks, measured\n",
         f"`python -m benchmarks.theory {shlex.join(sys.argv[1:])}`\n",
         f"{about['processor']}, {about['cores']} cores, of which one thread uses one; native "
-        f"kernels: {native.level()}; torch {torch.__version__}\n",
+        f"kernels: {library.level()}; torch {torch.__version__}\n",
     ]
     print("\n".join(said), flush=True)
     parts: dict[Part, Callable[[], Lines]] = {

@@ -22,17 +22,18 @@ ALLOWED: dict[str, set[str]] = {
     "memory": {"errors"},
     "flags": {"config", "errors"},
     "terminal": {"errors", "files", "training"},  # training for its types only
-    "ops": {"errors"},
+    "kernels": {"errors"},
+    "ops": {"errors", "kernels"},
     "automata": {"errors", "files"},
-    "layers": {"errors", "config", "ops"},
+    "layers": {"errors", "config", "kernels", "ops"},
     "models": {"errors", "config", "files", "layers", "memory", "ops"},
     "integrations": {"errors", "layers", "ops"},
     "testing": {"errors", "config"},  # no pytest, and no layers of ours: it is for any layer
     "tasks": {"errors", "config", "files", "automata", "memory"},
     "training": {"errors", "config", "files", "layers", "memory", "models", "ops", "tasks"},
     "theory": {
-        "errors", "config", "files", "terminal", "automata", "layers", "models", "ops", "tasks",
-        "training",
+        "errors", "config", "files", "terminal", "automata", "kernels", "layers", "models", "ops",
+        "tasks", "training",
     },
     "experiments": {
         "errors", "allocator", "config", "files", "terminal", "automata", "layers", "models",

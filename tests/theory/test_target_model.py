@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
+from statetrack.kernels import library
 from statetrack.models import SequenceModel
-from statetrack.ops import delta_rule, native
+from statetrack.ops import delta_rule
 from statetrack.ops.delta_rule.chunk import MAX_CHUNK
 from statetrack.theory import CompiledModel, compile, model_proofs
 from statetrack.theory import model as model_module
@@ -59,8 +60,8 @@ def test_without_native_kernels(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = compile(LANGUAGES[name], TARGET, dtype=dtype)
-    monkeypatch.setattr(native, "WHY_MISSING", "not asked")
-    assert not native.serves(torch.zeros(1))
+    monkeypatch.setattr(library, "WHY_MISSING", "not asked")
+    assert not library.serves(torch.zeros(1))
     assert net.prove().holds
     check_word(net, 10_000)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.ops import native
+from statetrack.kernels import library
 from statetrack.theory.induction import Bools, Ints, Proof, by_levels, induct
 from statetrack.theory.layers import Layer
 from statetrack.theory.network import CompiledRNN
@@ -72,7 +72,7 @@ def _backends(layer: Layer) -> list[str]:
     """All that there are for the layer's op; dense layers have their scan only."""
     if layer.target == "dense":
         return ["torch"]
-    return ["naive", "torch"] + ["native"] * native.serves(*layer.buffers())
+    return ["naive", "torch"] + ["native"] * library.serves(*layer.buffers())
 
 
 def _by_states(net: CompiledRNN, claim: str, right: list[Bools], max_states: int) -> Proof:
