@@ -21,17 +21,18 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "memory": {"errors"},
     "terminal": {"errors", "files", "training"},  # training for its types only
-    "ops": {"errors"},
+    "kernels": {"errors"},
+    "ops": {"errors", "kernels"},
     "automata": {"errors", "files"},
-    "layers": {"errors", "config", "ops"},
+    "layers": {"errors", "config", "kernels", "ops"},
     "models": {"errors", "config", "files", "layers", "memory", "ops"},
     "integrations": {"errors", "layers", "ops"},
     "testing": {"errors", "config"},  # no pytest, and no layers of ours: it is for any layer
     "tasks": {"errors", "config", "files", "automata", "memory"},
     "training": {"errors", "config", "files", "layers", "memory", "models", "ops", "tasks"},
     "compiler": {
-        "errors", "config", "files", "terminal", "automata", "layers", "models", "ops", "tasks",
-        "training",
+        "errors", "config", "files", "terminal", "automata", "kernels", "layers", "models", "ops",
+        "tasks", "training",
     },
     "explanation": {"errors", "files", "terminal", "automata", "compiler", "layers"},
     "diagnosis": {

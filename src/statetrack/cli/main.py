@@ -405,7 +405,7 @@ def info(json: Json = None) -> None:
     import torch
 
     from statetrack import __version__
-    from statetrack.ops import native
+    from statetrack.kernels import library
     from statetrack.ops.backends import BACKENDS
     from statetrack.sweep.pool import cores
 
@@ -419,8 +419,9 @@ def info(json: Json = None) -> None:
         "torch threads": torch.get_num_threads(),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),
         "op backends": ", ".join(BACKENDS),
-        "native kernels": native.WHY_MISSING or f"{native.level()} (of {', '.join(native.LEVELS)})",
-        "default backend": "torch" if native.WHY_MISSING else "native on the CPU, torch elsewhere",
+        "native kernels": library.WHY_MISSING
+        or f"{library.level()} (of {', '.join(library.LEVELS)})",
+        "default backend": "torch" if library.WHY_MISSING else "native on the CPU, torch elsewhere",
     }
     print_table(
         make_console(json), "statetrack", ["what", "value"], [[k, str(v)] for k, v in facts.items()]

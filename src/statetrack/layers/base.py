@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
+from statetrack.kernels import library
 from statetrack.layers import decoding
 from statetrack.layers.transitions import Transition
-from statetrack.ops import native
 from statetrack.ops.program import Program
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
 from statetrack.ops.recorder import NotRecordableError
@@ -220,7 +220,7 @@ class Mixer(nn.Module, ABC):
         if done is not None:
             return done
         # without kernels a single step is the defining loop, once round
-        backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
+        backend = "auto" if library.serves(x_t, next(self.parameters())) else "naive"
         y, state = self.mix(x_t[:, None], state, None, backend)
         return y[:, 0], state
 
