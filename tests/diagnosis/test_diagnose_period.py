@@ -12,7 +12,7 @@ from statetrack.compiler import theorems
 from statetrack.diagnosis import Kind, diagnose
 from statetrack.diagnosis.period import MAX_ORDER, order
 from statetrack.layers import Dense, Diagonal, Transition
-from tests.compiler.constructed import Constructed, rotation, scalar, sign
+from tests.diagnosis.constructed import Constructed, rotation, scalar, sign
 
 BITS = ("0", "1")
 
