@@ -171,6 +171,8 @@ def test_text_and_values() -> None:
     assert "cannot recognise (11)*, nor (1^m)* for any m >= 2" in found.verdicts()[1].text
     assert "Every modulus from 2 to 12 is ruled out." in text
     assert not any(" can " in verdict.text for verdict in found.verdicts())
+    assert "what is not ruled out need not be possible" not in text
+    assert "what is not ruled out need not be possible" in found.text(verbose=True)
 
 
 def test_values_are_plain() -> None:
@@ -283,7 +285,7 @@ def test_command(
         "Remedy: Train with --allow-neg-eigval, for more steps, or on longer sequences.\n"
     )
     assert (
-        "It cannot recognise (11)*, nor (1^m)* for any m >= 2 at arbitrary length, whatever" in out
+        "It cannot recognise (11)*, nor (1^m)* for any m >= 2, at arbitrary length, whatever" in out
     )
     assert figure.is_file()
     expected = {"run": str(run), **found["[0,1]"].to_dict()}

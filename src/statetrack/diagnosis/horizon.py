@@ -90,6 +90,8 @@ class Horizon:
 
     def sentences(self) -> Iterator[str]:
         """The verdict, then the numbers."""
+        if not self.task:
+            return
         predicted, measured = self.prediction, self.measured
         trained = f"it was trained on lengths up to {self.trained:,}"
         if predicted is not None and not predicted.learned:

@@ -53,7 +53,8 @@ class Diagnosis:
         name = language(self.word, m)
         for kind, bound in self._bounds():
             if bound.excludes(m):
-                return Verdict(kind, name, self._because(kind, bound, f"cannot recognise {name}"))
+                claim = f"cannot recognise {name} at arbitrary length"
+                return Verdict(kind, name, self._because(kind, bound, claim))
         if self.probed.factor is None:
             return Verdict(Kind.NOT_EXCLUDED, name, f"undetermined: {self.probed.why}")
         return Verdict(Kind.NOT_EXCLUDED, name, f"{m} divides {self.probed.factor}")
@@ -66,9 +67,11 @@ class Diagnosis:
             if bound.factor is None:
                 claim = "nothing is ruled out"
             elif bound.factor == 1:
-                claim = f"cannot recognise {language(self.word, 2)}, nor {family} for any m >= 2"
+                claim = f"cannot recognise {language(self.word, 2)}, nor {family} for any m >= 2, "
+                claim += "at arbitrary length"
             else:
-                claim = f"cannot recognise {family} unless m divides {bound.factor}"
+                claim = f"cannot recognise {family} at arbitrary length unless m divides "
+                claim += str(bound.factor)
             verdicts.append(Verdict(kind, family, self._because(kind, bound, claim)))
         left = [m for m in MODULI if self.verdict(m).kind is Kind.NOT_EXCLUDED]
         text = f"{'every' if len(left) < len(MODULI) else 'no'} modulus from {MODULI[0]} to "
@@ -87,16 +90,14 @@ class Diagnosis:
                 overflows = f"bf16 and fp32 overflow after about {tokens} of it"
                 found.append(f"layer {i}: an eigenvalue has modulus {modulus:.5g} > 1; {overflows}")
             if layer.period is not None and layer.period.ill_conditioned:
-                found.append(
-                    f"layer {i}: eigenvalues over a period are uncertain, nearly defective"
-                )
+                found.append(f"layer {i}: eigenvalues over a period are nearly defective")
         return found
 
     def table(self) -> tuple[str, list[str], list[list[str]]]:
         """Title, columns and rows, one row per layer."""
         columns = [
             "layer", "min Re", "max |Im|", "max |λ|",
-            f"negative or complex λ lasts, tokens in {' / '.join(PRECISIONS)}", "guarantee", "period",
+            f"λ < 0 or complex lasts, tokens in {' / '.join(PRECISIONS)}", "guarantee", "period",
         ]  # fmt: skip
         rows = [[str(i), *_cells(layer)] for i, layer in enumerate(self.layers)]
         return "Eigenvalues of single transitions", columns, rows
@@ -159,8 +160,6 @@ class Diagnosis:
 
     def _because(self, kind: Kind, bound: Bound, claim: str) -> str:
         """A claim with its scope and reason; for probed ones, how long fading eigenvalues last."""
-        if bound.factor is not None:
-            claim += " at arbitrary length"
         scope = "whatever the weights" if kind is Kind.ARCHITECTURAL else "with these weights"
         text = f"{claim}, {scope}: {bound.why}"
         fading = [layer.period.fading for layer in self.layers if layer.period]

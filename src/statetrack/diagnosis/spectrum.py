@@ -58,8 +58,8 @@ class Extremes:
     @classmethod
     def from_maxima(cls, maxima: Floats) -> Extremes:
         """Name the numbers of `_maxima`."""
-        min_real, *others, last = maxima.tolist()
-        return cls(-min_real, *others, last if last >= 0 else None)
+        negated, imag, modulus, oscillates = maxima.tolist()
+        return cls(-negated, imag, modulus, oscillates if oscillates >= 0 else None)
 
     def decay_length(self, precision: str) -> float | None:
         """Tokens for which a negative or complex eigenvalue keeps its sign; None without one."""
@@ -152,13 +152,13 @@ class Spectrum:
                 "left_out": f"{tokens:,} tokens and {heads:,} heads make {tokens * heads:,} pairs; "
                 f"at most {MAX_PAIRS:,} are listed: see by_token and by_head"
             }
-        min_real, max_imag, max_modulus, oscillates = self.maxima
+        negated, imag, modulus, oscillates = self.maxima.tolist()
         return {
             "tokens": [vocab[token] for token in self.tokens],
-            "min_real": (-min_real).tolist(),
-            "max_imag": max_imag.tolist(),
-            "max_modulus": max_modulus.tolist(),
-            "oscillating_modulus": np.where(oscillates < 0, None, oscillates).tolist(),  # type: ignore[call-overload]
+            "min_real": [[-value for value in row] for row in negated],
+            "max_imag": imag,
+            "max_modulus": modulus,
+            "oscillating_modulus": [[m if m >= 0 else None for m in row] for row in oscillates],
         }
 
 
