@@ -21,7 +21,7 @@ import torch
 import tyro
 
 from benchmarks import harden
-from statetrack.diagnosis.horizon import LIMIT, measure_horizon, predict_horizon
+from statetrack.diagnosis.horizon import MAX_HORIZON, measure_horizon, predict_horizon
 from statetrack.layers import GatedDeltaNetConfig, MambaConfig, MixerConfig
 from statetrack.recipes import presets
 from statetrack.tasks import make_task
@@ -107,7 +107,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         **asdict(case),
         "title": config.model.title,
         "layers": config.model.num_layers,
-        "trained": prediction.trained,
+        "trained": config.training.max_length,
         "learned": prediction.learned,
         "predicted": round(prediction.horizon),
         "measured": found.horizon or 0,
@@ -144,7 +144,7 @@ def report(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         past = row["measured"] == LENGTHS[-1]
         measured = f"{'over ' if past else ''}{row['measured']:,}"
-        predicted = f"{'over ' if row['predicted'] == LIMIT else ''}{row['predicted']:,}"
+        predicted = f"{'over ' if row['predicted'] == MAX_HORIZON else ''}{row['predicted']:,}"
         ratio = "-" if past else f"{max(1, row['predicted']) / max(1, row['measured']):.2f}"
         within = "yes" if agrees(row) else "no"
         cells = [row["task"], row["title"], row["layers"], row["seed"], row["trained"]]

@@ -82,7 +82,7 @@ def test_linear_ones_in_0_1_cannot_do_parity(
             assert total.min_real >= -1e-9
             assert total.max_imag <= 1e-6
         else:
-            assert total.turning_modulus is None or total.turning_modulus < 0.99
+            assert total.oscillating_modulus is None or total.oscillating_modulus < 0.99
 
 
 def test_three_factors_in_0_1_do_turn() -> None:
@@ -110,7 +110,7 @@ def test_a_signed_gate_is_enough(name: str) -> None:
 def test_no_claim_of_other_layers(name: str) -> None:
     found = diagnose(model(other(name)), "1")
     assert found.architectural.factor is None
-    assert claims(found).startswith("no claim")
+    assert claims(found).startswith("nothing is ruled out")
     if name != "full_matrix":  # nor of these weights
         assert found.probed.factor is None
         assert all(found.verdict(m).kind is Kind.NOT_EXCLUDED for m in range(2, 9))
@@ -176,4 +176,4 @@ def test_the_command_reads_compiled_folders(command: Command, tmp_path: Path) ->
         command("compile", "Z3", "--out", folder, "--target", target)
         code, out, err = command("diagnose", folder, "--max-length", "40", "--samples", "16")
         assert (code, err) == (0, "")
-        assert "unless m divides 3, as it is" in " ".join(out.split())
+        assert "at arbitrary length unless m divides 3, with these weights" in " ".join(out.split())

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from statetrack.diagnosis import diagnose
-from statetrack.diagnosis.diagnose import counting_word, cycle
-from statetrack.diagnosis.distinction import Means
 from statetrack.diagnosis.horizon import predict_horizon
+from statetrack.diagnosis.retention import StateMeans
 from statetrack.diagnosis.segments import Probe, match
+from statetrack.diagnosis.subject import counting_word, cycle
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS, Dense, Diagonal, HouseholderProduct
 from statetrack.models import SequenceModel
 from statetrack.tasks import make_task
 from statetrack.testing.inputs import draw, unit
 from statetrack.training import Run, RunConfig, train
-from tests.compiler.constructed import Constructed, scalar
+from tests.diagnosis.constructed import Constructed, scalar
 from tests.training.small import small_config
 
 
@@ -69,7 +69,7 @@ def test_joined_segments_are_what_the_model_does(name: str) -> None:
     state = tuple(type(s)(s[0], *f[1:]) for s, f in zip(state, fresh, strict=True))
     _, state = model(tokens[j, one:two], state)
     P, C = joined.maps[0]
-    memory = P.apply(probe.before[0][i]) + C
+    memory = P.apply(probe.memory[0][0][i]) + C
     torch.testing.assert_close(
         memory.flatten(), state[0][0].double().flatten(), rtol=1e-4, atol=1e-4
     )
@@ -89,7 +89,10 @@ def test_the_prediction_agrees_with_the_evaluation(trained: Run) -> None:
     assert predicted.limiting is not None
     assert predicted.limiting.share > 0.9
     lines = " ".join(str(found).split())
-    assert f"accuracy falls below 0.99 after length {predicted.horizon:,.0f}." in lines
+    verdict = f"This model tracks parity to about {measured.horizon} tokens; it was trained on "
+    assert lines.startswith(f"DeltaNet [-1,1] on parity {verdict}lengths up to 40. Predicted hori")
+    assert f"Predicted horizon: {predicted.horizon:,.0f}. Measured horizon: " in lines
+    assert f"Layer 0, head {predicted.limiting.head} limits it: each token loses " in lines
     assert lines.endswith(
         "Try `statetrack harden RUN`: it makes transitions exact where accuracy allows."
     )
@@ -98,8 +101,11 @@ def test_the_prediction_agrees_with_the_evaluation(trained: Run) -> None:
 def test_what_is_kept_is_all_if_nothing_is_lost(parity: dict[str, Run]) -> None:
     run = parity["[-1,1]"]
     probe = Probe.of(run.model(), run.config)
-    means = Means.of(probe)
-    (share,), (kept,) = means.shares(probe), means.kept(probe.segments, np.random.default_rng(0))
+    means = StateMeans.of(probe)
+    (share,), (kept,) = (
+        means.explained(probe),
+        means.retained(probe.segments, np.random.default_rng(0)),
+    )
     assert share.max() > 0.99
     assert kept[share.argmax()] == pytest.approx(1, abs=1e-3)
 
@@ -116,11 +122,11 @@ def test_what_has_not_learned_its_task() -> None:
     [
         ("delta_net,attention", "parity", "layer 1 (Attention) has no transitions"),
         ("slstm", "parity", "layer 0 (sLSTM) has no transitions"),
-        ("mlstm", "parity", "layer 0 (mLSTM) keeps its memory scaled"),
+        ("mlstm", "parity", "layer 0 (mLSTM) scales its memory"),
         (
             "delta_net",
             "modular_arithmetic_brackets",
-            "modular_arithmetic_brackets has no automaton",
+            "modular_arithmetic_brackets has no DFA",
         ),
     ],
 )

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from statetrack.compiler import theorems
 from statetrack.diagnosis import Diagnosis, Kind, diagnose
-from statetrack.diagnosis.diagnose import parse_word
-from statetrack.diagnosis.horizon import LIMIT
+from statetrack.diagnosis.horizon import MAX_HORIZON
+from statetrack.diagnosis.subject import parse_word
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig, Diagonal, Transition
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import make_task
 from statetrack.training import Run, train
-from tests.compiler.constructed import Constructed, scalar
 from tests.conftest import Command
+from tests.diagnosis.constructed import Constructed, scalar
 from tests.training.refusal import Refused
 from tests.training.small import small_config
 
@@ -47,7 +47,7 @@ def test_trained_on_parity_without_negative_eigenvalues(found: dict[str, Diagnos
     (layer,) = positive.layers
     assert layer.spectrum is not None
     assert layer.spectrum.total.min_real >= 0
-    assert layer.spectrum.total.horizon("bf16") is None
+    assert layer.spectrum.total.decay_length("bf16") is None
 
 
 def test_trained_on_parity_with_negative_eigenvalues(found: dict[str, Diagnosis]) -> None:
@@ -62,7 +62,7 @@ def test_trained_on_parity_with_negative_eigenvalues(found: dict[str, Diagnosis]
     one = layer.spectrum.by_token[negative.vocab.index("1")]
     assert one.min_real == pytest.approx(-1, abs=1e-4)  # in one head at least a reflection
     assert one.min_real < layer.before.total.min_real
-    assert (one.horizon("fp32") or 0) > 1e6
+    assert (one.decay_length("fp32") or 0) > 1e6
 
 
 def test_before_training_is_the_run_s_own_initialisation(
@@ -147,7 +147,7 @@ def test_large_models_are_probed_at_fewer_tokens(monkeypatch: pytest.MonkeyPatch
         read.append(tokens.numel())
         return scalar(-1.0)(tokens)
 
-    monkeypatch.setattr(module("statetrack.diagnosis.diagnose"), "NUMBERS", 200)
+    monkeypatch.setattr(module("statetrack.diagnosis.diagnose"), "MAX_EIGENVALUES", 200)
     found = diagnose(Constructed(watched), "1", vocab=BITS)
     assert max(read) <= 200
     assert found.verdict(2).kind is Kind.NOT_EXCLUDED
@@ -171,6 +171,8 @@ def test_text_and_values() -> None:
     assert "cannot recognise (11)*, nor (1^m)* for any m >= 2" in found.verdicts()[1].text
     assert "Every modulus from 2 to 12 is ruled out." in text
     assert not any(" can " in verdict.text for verdict in found.verdicts())
+    assert "what is not ruled out need not be possible" not in text
+    assert "what is not ruled out need not be possible" in found.text(verbose=True)
 
 
 def test_values_are_plain() -> None:
@@ -183,7 +185,7 @@ def test_values_are_plain() -> None:
     assert after["min_real"] == pytest.approx(-1)
     assert set(after["by_token"]) == set("01234")
     assert len(after["by_head"]) == after["heads"] == 1
-    assert after["horizon"] == {"bf16": None, "fp32": None}  # no end
+    assert after["decay_length"] == {"bf16": None, "fp32": None}  # no end
     assert result["layers"][1]["before"] is None
 
 
@@ -205,7 +207,7 @@ def test_by_token_and_head(monkeypatch: pytest.MonkeyPatch) -> None:
         "min_real": [[-0.5, 0.25], [0.25, -0.5]],
         "max_imag": [[0.0, 0.0], [0.0, 0.0]],
         "max_modulus": [[1.0, 1.0], [1.0, 1.0]],
-        "turning_modulus": [[0.5, None], [None, 0.5]],
+        "oscillating_modulus": [[0.5, None], [None, 0.5]],
     }
     monkeypatch.setattr(module("statetrack.diagnosis.spectrum"), "MAX_PAIRS", 3)
     assert joint()["left_out"].startswith("2 tokens and 2 heads make 4 pairs; at most")
@@ -217,7 +219,7 @@ def test_layers_that_are_no_linear_rnns_have_a_row() -> None:
     assert [len(row) for row in rows] == [len(columns)] * 2
     assert "no linear RNN" in rows[0]
     assert found.to_dict()["layers"][0]["after"] is None
-    assert "no claim: layer 0 is no linear RNN" in str(found)
+    assert "Nothing is ruled out, whatever the weights: layer 0 is no linear RNN." in str(found)
 
 
 # -- the figure -----------------------------------------------------------------------------------
@@ -276,11 +278,15 @@ def test_command(
     run = parity["[0,1]"].folder
     code, out, err = command("diagnose", run, "--figure", figure, "--json", file, *few)
     assert (code, err) == (0, "")
-    assert out.startswith("DeltaNet [0,1] on parity\nNot learned: accuracy is below 0.99")
+    assert out.startswith(
+        "DeltaNet [0,1] on parity\nThis model has not learned parity: accuracy is below 0.99"
+    )
     assert out.endswith(
         "Remedy: Train with --allow-neg-eigval, for more steps, or on longer sequences.\n"
     )
-    assert "architectural: cannot recognise (11)*" in out
+    assert (
+        "It cannot recognise (11)*, nor (1^m)* for any m >= 2, at arbitrary length, whatever" in out
+    )
     assert figure.is_file()
     expected = {"run": str(run), **found["[0,1]"].to_dict()}
     assert json.loads(file.read_text()) == json.loads(json.dumps(expected))
@@ -292,7 +298,7 @@ def test_command_tells_a_program(command: Command, run_folder: Path) -> None:
     assert code == 0
     result = json.loads(out)
     assert (result["word"], result["tolerance"]) == (["0", "1"], 1e-3)
-    assert "architectural: cannot" in err
+    assert "It cannot recognise" in err
     assert result["languages"][0]["language"] == "((01)^2)*"
 
 
@@ -313,7 +319,7 @@ def test_what_was_not_trained_has_no_before(command: Command, tmp_path: Path) ->
     assert command("compile", "a*b*", *flags).code == 0
     found = diagnose(tmp_path / "net", max_length=0)
     assert found.horizon.prediction is not None
-    assert found.horizon.prediction.horizon == LIMIT
+    assert found.horizon.prediction.horizon == MAX_HORIZON
     assert all(layer.spectrum is not None and layer.before is None for layer in found.layers)
 
 

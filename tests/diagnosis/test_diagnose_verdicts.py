@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from statetrack.diagnosis import Kind, diagnose
-from statetrack.diagnosis.spectrum import Extremes, horizon, overflow
+from statetrack.diagnosis.spectrum import Extremes, decay_length, overflow_length
 from statetrack.layers import (
     DeltaNetConfig,
     Dense,
@@ -19,7 +19,7 @@ from statetrack.layers import (
 )
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.testing.inputs import draw, unit
-from tests.compiler.constructed import Constructed, rotation, scalar
+from tests.diagnosis.constructed import Constructed, rotation, scalar
 
 BITS = ("0", "1")
 BETA = {"[0,1]": (1.0, 0.0), "[-1,1]": (2.0, -1.0)}  # the greatest beta, the least eigenvalue
@@ -183,17 +183,17 @@ def test_a_negative_eigenvalue_above_minus_one_fades(value, tokens):
     assert verdict.kind is Kind.PROBED  # the architecture could, these weights cannot
     assert f"along the word lasts {tokens:,} tokens in bf16" in verdict.text
     assert found.layers[0].spectrum is not None
-    assert round(found.layers[0].spectrum.total.horizon("bf16")) == tokens
+    assert round(found.layers[0].spectrum.total.decay_length("bf16")) == tokens
 
 
-def test_horizons_by_multiplication():
+def test_decay_lengths_by_multiplication():
     """T is where |l|^T is half a unit in the last place of 1: the last step that still counts."""
     for modulus in (0.3, 0.9, 0.999):
         for precision, digits in (("bf16", 9), ("fp32", 24)):
-            assert modulus ** horizon(modulus, precision) == pytest.approx(2.0**-digits)
-    assert horizon(1.0, "bf16") == math.inf
-    assert horizon(0.0, "bf16") == 0
-    assert 1.01 ** overflow(1.01) == pytest.approx(torch.finfo(torch.float32).max, rel=1e-2)
+            assert modulus ** decay_length(modulus, precision) == pytest.approx(2.0**-digits)
+    assert decay_length(1.0, "bf16") == math.inf
+    assert decay_length(0.0, "bf16") == 0
+    assert 1.01 ** overflow_length(1.01) == pytest.approx(torch.finfo(torch.float32).max, rel=1e-2)
 
 
 def test_complex_eigenvalues_fade_as_well():
@@ -219,7 +219,7 @@ def test_extremes():
     assert found.min_real == -0.5
     assert found.max_imag == pytest.approx(0.7)
     assert found.max_modulus == 1.0
-    assert found.turning_modulus == pytest.approx(math.hypot(0.2, 0.7))
+    assert found.oscillating_modulus == pytest.approx(math.hypot(0.2, 0.7))
     positive = Extremes.of(values[:1].astype(complex), 1e-4)
-    assert positive.turning_modulus is None
-    assert positive.horizon("bf16") is None
+    assert positive.oscillating_modulus is None
+    assert positive.decay_length("bf16") is None

@@ -18,6 +18,7 @@ def diagnose(
     max_length: int = 1000,
     samples: int = 1024,
     figure: Path | None = None,
+    verbose: bool = False,
     json: Json = None,
 ) -> None:
     """Tell up to which length a run's model is right, what limits it, and what it cannot learn.
@@ -37,6 +38,7 @@ def diagnose(
         samples: sequences that are evaluated to measure it.
         figure: a PNG, SVG or PDF of what is kept by length, and of the eigenvalues on the complex
             plane, before and after training.
+        verbose: print the memory of each head, too.
         json: see above.
     """
     from statetrack.diagnosis import diagnose as diagnose_run
@@ -56,7 +58,7 @@ def diagnose(
             samples=samples,
             on_progress=status.update,
         )
-    diagnosis.print(console)
+    diagnosis.print(console, verbose)
     if figure is not None:
         with console.status("drawing"):
             diagnosis.plot(figure)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from statetrack.config import at_least
-from statetrack.diagnosis.spectrum import horizon, turning
+from statetrack.diagnosis.spectrum import decay_length, oscillating
 from statetrack.errors import UserError, check_type
 from statetrack.hardening import delta_net, diagonal
 from statetrack.hardening.judge import Judge
@@ -149,11 +149,11 @@ def lasting(model: SequenceModel, seen: Seen) -> Horizon | None:
         values = transition.eigvals()[here].numpy()  # [N, ..., eigenvalues]
         if isinstance(transition, Diagonal):
             values = values[..., None]
-        moduli = np.where(turning(values, 1e-4), np.abs(values), 0.0).max(-1)
+        moduli = np.where(oscillating(values, 1e-4), np.abs(values), 0.0).max(-1)
         moduli = 1 - np.abs(1 - moduli)
         least = np.where(moduli > SLOW, moduli, np.inf).min(0)  # by part
         worst += least[least < np.inf].tolist()
-    return Horizon(*(horizon(end(worst), "fp32") for end in (min, max))) if worst else None
+    return Horizon(*(decay_length(end(worst), "fp32") for end in (min, max))) if worst else None
 
 
 def _text(settings: Sequence[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""`accelerate` changes no number: models of transformers before and after."""
+"""`use_native_kernels` changes no number: models of transformers before and after."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from statetrack import UserError
 from statetrack.integrations import hf_functions
-from statetrack.integrations.hf import LAYERS, Acceleration, accelerate
+from statetrack.integrations.hf import LAYERS, NativeKernels, use_native_kernels
 from tests.ops.common import assert_close
 from tests.peers.common import SINGLE, assert_same_gradients, logits_and_gradients
 from tests.peers.hf import models
@@ -26,7 +26,7 @@ def model(request: Any) -> Any:
 def assert_unchanged(model: Any, x: Tensor, **options: Any) -> None:
     """Logits and gradients stay as they are."""
     expected, their_gradients = logits_and_gradients(model, lambda: model(x, **options).logits)
-    with accelerate(model):
+    with use_native_kernels(model):
         logits, gradients = logits_and_gradients(model, lambda: model(x, **options).logits)
     assert_close(logits, expected, SINGLE)
     assert_same_gradients(gradients, their_gradients)
@@ -62,7 +62,7 @@ def test_the_cache(model: Any) -> None:
         return found
 
     before = logits()
-    with accelerate(model):
+    with use_native_kernels(model):
         for mine, theirs in zip(logits(), before, strict=True):
             assert_close(mine, theirs, SINGLE)
 
@@ -79,7 +79,7 @@ def test_generation(model: Any, options: dict[str, Any]) -> None:
         )
 
     before = generate()
-    with accelerate(model):
+    with use_native_kernels(model):
         assert torch.equal(generate(), before)
 
 
@@ -94,7 +94,7 @@ def test_a_step_with_gradients(model: Any) -> None:
         return model(x[:, 4:], use_cache=True, **{name: cache}).logits
 
     before = step()
-    with accelerate(model):
+    with use_native_kernels(model):
         logits, gradients = logits_and_gradients(model, step)
         assert_close(logits, before, SINGLE)
         assert any(g.abs().sum() > 0 for n, g in gradients.items() if n.endswith("A_log"))
@@ -106,7 +106,7 @@ def test_bfloat16(model: Any) -> None:
     exact = model(x, use_cache=False).logits
     model.bfloat16()
     theirs = model(x, use_cache=False).logits.float()
-    with accelerate(model):
+    with use_native_kernels(model):
         mine = model(x, use_cache=False).logits.float()
     assert (mine - exact).norm() <= 1.5 * (theirs - exact).norm()
 
@@ -124,7 +124,7 @@ def test_our_ops_run(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = models.tokens(1, 8)
     model(x, use_cache=False)
     assert not called
-    with accelerate(model) as handle:
+    with use_native_kernels(model) as handle:
         model(x, use_cache=False)
         assert len(called) == len(handle.layers)
 
@@ -133,7 +133,7 @@ def test_undo(model: Any) -> None:
     other = copy.deepcopy(model)
     x = models.tokens(1, 8)
     before = model(x, use_cache=False).logits
-    handle = accelerate(model)
+    handle = use_native_kernels(model)
     assert all("forward" in vars(layer) for layer in handle.layers)
     assert not any("forward" in vars(m) for m in other.modules())
     handle.undo()
@@ -142,8 +142,8 @@ def test_undo(model: Any) -> None:
     assert torch.equal(model(x, use_cache=False).logits, before)
 
 
-def test_a_copy_stays_accelerated(model: Any) -> None:
-    accelerate(model)
+def test_a_copy_keeps_the_kernels(model: Any) -> None:
+    use_native_kernels(model)
     twin = copy.deepcopy(model)
     with torch.no_grad():
         for p in twin.parameters():
@@ -152,12 +152,12 @@ def test_a_copy_stays_accelerated(model: Any) -> None:
 
 
 def test_errors(model: Any) -> None:
-    with accelerate(model) as handle:
-        assert isinstance(handle, Acceleration)
+    with use_native_kernels(model) as handle:
+        assert isinstance(handle, NativeKernels)
         with pytest.raises(UserError, match="undo that first"):
-            accelerate(model)
+            use_native_kernels(model)
     with pytest.raises(UserError, match="not on the CPU"):
-        accelerate(model.to("meta"))
+        use_native_kernels(model.to("meta"))
 
 
 def test_other_models() -> None:
@@ -166,9 +166,9 @@ def test_other_models() -> None:
         num_attention_heads=1,
     )  # fmt: skip
     with pytest.raises(UserError, match=r"LlamaForCausalLM has no layer .* MambaMixer, "):
-        accelerate(transformers.LlamaForCausalLM(config))
+        use_native_kernels(transformers.LlamaForCausalLM(config))
     with pytest.raises(UserError, match="the activation 'relu', not silu, swish"):
-        accelerate(models.mamba(hidden_act="relu"))
+        use_native_kernels(models.mamba(hidden_act="relu"))
 
 
 def test_packed_sequences_are_refused() -> None:
@@ -182,4 +182,4 @@ def test_another_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     path = next(path for path in LAYERS if path.endswith("MambaMixer"))
     monkeypatch.setitem(LAYERS, path, {"no_such_function": lambda: None})
     with pytest.raises(UserError, match=r"transformers .* no_such_function"):
-        accelerate(models.mamba())
+        use_native_kernels(models.mamba())

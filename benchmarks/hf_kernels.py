@@ -1,9 +1,9 @@
-"""What `accelerate` gains: models of transformers before and after.
+"""Time models of transformers with and without `use_native_kernels`.
 
-    .venv-peers-hf/bin/python -m benchmarks.accelerate --threads 1 --out results/accelerate.md
+    .venv-peers-hf/bin/python -m benchmarks.hf_kernels --threads 1 --out results/hf-kernels.md
 
-Both are checked to compute the same; then they take turns in one process, and the least time of all
-rounds counts.
+Results are compared first. Then both variants take turns in one process; the shortest time of all
+rounds is reported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import statetrack
 from benchmarks.processes import machine
 from benchmarks.timing import seconds
 from statetrack.files import check_output, write_atomic
-from statetrack.integrations.hf import accelerate
+from statetrack.integrations.hf import use_native_kernels
 from statetrack.kernels import library
 
 VOCABULARY, WIDTH, LAYERS = 512, 256, 4
@@ -86,16 +86,16 @@ def decode(model: Any, batch: int, count: int) -> Callable[[], Tensor]:
 def measure(model: Any, call: Callable[[], Tensor], rounds: int) -> tuple[float, float]:
     """The least seconds before and after."""
     before = call()
-    with accelerate(model):
+    with use_native_kernels(model):
         after = call()
     distance = float((after - before).norm() / before.norm())
     if not distance <= 1e-4:
         raise SystemExit(f"{type(model).__name__} is not timed: off by {distance:.1e}")
     least = [float("inf"), float("inf")]
     for _ in range(rounds):
-        for way in (0, 1):
-            with accelerate(model) if way else nullcontext():
-                least[way] = min(least[way], seconds(call))
+        for native_kernels in (0, 1):
+            with use_native_kernels(model) if native_kernels else nullcontext():
+                least[native_kernels] = min(least[native_kernels], seconds(call))
     return least[0], least[1]
 
 
@@ -103,10 +103,10 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
     """The table with all that is needed to read it."""
     about = machine()
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    columns = ["model", "what", "transformers ms", "accelerated ms", "ratio"]
+    columns = ["model", "what", "transformers ms", "native ms", "ratio"]
     return "\n".join(
         [
-            f"# Accelerated models of transformers, measured by `{command}`",
+            f"# Models of transformers on native kernels, measured by `{command}`",
             "",
             f"{about['processor']}, {about['cores']} cores; native kernels: {library.level()}; "
             f"{versions}.",
@@ -157,7 +157,7 @@ def main(
             rows.append([name, what, *times])
             print(" | ".join(rows[-1]), flush=True)
     if out is not None:
-        command = " ".join(["python -m benchmarks.accelerate", *sys.argv[1:]])
+        command = " ".join(["python -m benchmarks.hf_kernels", *sys.argv[1:]])
         write_atomic(out, markdown(rows, command))
 
 
