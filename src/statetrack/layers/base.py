@@ -19,6 +19,7 @@ from statetrack.layers.transitions import Transition
 from statetrack.ops.program import Program
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
 from statetrack.ops.recorder import NotRecordableError
+from statetrack.plugins import load_plugins
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -47,7 +48,7 @@ class MixerConfig(Named):
 
     @classmethod
     def class_for(cls, name: str) -> type[MixerConfig]:
-        if name not in MIXERS:
+        if name not in MIXERS and not (load_plugins() and name in MIXERS):
             raise unknown("mixer", name, MIXERS)
         return MIXERS[name]
 
