@@ -16,6 +16,7 @@ def info(*, json: str | None = None) -> None:
     from statetrack.ops.backends import BACKENDS
     from statetrack.sweep.pool import cores
 
+    missing = library.WHY_MISSING
     facts = {
         "statetrack": __version__,
         "python": platform.python_version(),
@@ -27,7 +28,7 @@ def info(*, json: str | None = None) -> None:
         "op backends": ", ".join(BACKENDS),
         "native kernels": library.WHY_MISSING
         or f"{library.level()} (of {', '.join(library.LEVELS)})",
-        "default backend": "torch" if library.WHY_MISSING else "native on the CPU, torch elsewhere",
+        "default backend": "torch" if missing else "native on the CPU, torch elsewhere",
     }
     rows = [[name, str(value)] for name, value in facts.items()]
     print_table(make_console(json), "statetrack", ["what", "value"], rows)

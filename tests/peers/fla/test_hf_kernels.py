@@ -1,4 +1,4 @@
-"""Beside flash-linear-attention transformers calls kernels for GPUs; models on native kernels do not."""
+"""With fla installed, transformers calls GPU kernels; models on native kernels do not."""
 
 from __future__ import annotations
 
