@@ -12,7 +12,7 @@ from statetrack.errors import UserError
 from statetrack.kernels import library
 from statetrack.models import SequenceModel
 from statetrack.ops import delta_rule
-from statetrack.ops.delta_rule.chunk import MAX_CHUNK
+from statetrack.ops.recurrence.chunk_delta import MAX_CHUNK
 from statetrack.theory import CompiledModel, compile, model_proofs
 from statetrack.theory import model as model_module
 from statetrack.theory.hub import hub_swaps

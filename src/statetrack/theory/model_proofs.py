@@ -11,7 +11,7 @@ from torch import Tensor
 
 from statetrack.layers.gated_delta_product import GatedDeltaProduct
 from statetrack.models import SequenceModel
-from statetrack.ops.delta_rule.chunk import MAX_CHUNK
+from statetrack.ops.recurrence.chunk_delta import MAX_CHUNK
 from statetrack.theory.induction import Proof
 from statetrack.theory.model import CompiledModel, mixers
 from statetrack.theory.proofs import NORM_SLACK, type_name
