@@ -21,8 +21,8 @@ from typing import Any
 
 import tyro
 
-from statetrack.experiments import presets
-from statetrack.experiments.pool import Report, run_jobs
+from statetrack.recipes import presets
+from statetrack.sweep.pool import Report, run_jobs
 from statetrack.training import RunConfig, evaluate, train
 
 # not the lengths that the demo reports
@@ -119,7 +119,7 @@ def confirm(
         with tempfile.TemporaryDirectory() as folder:
             command = ["demo", "--seed", str(seed), "--out", f"{folder}/demo", "--json", "-"]
             done = subprocess.run(
-                [sys.executable, "-m", "statetrack.cli", *command], check=True, stdout=-1
+                [sys.executable, "-m", "statetrack.cli.main", *command], check=True, stdout=-1
             )
         result = json.loads(done.stdout)
         row = {key: result[key] for key in ("seed", "seconds", "parity", "swaps")}

@@ -23,16 +23,16 @@ from typing import Any
 import torch
 import tyro
 
-from statetrack.experiments import presets
+from statetrack.hardening import harden
+from statetrack.hardening.runs import compare, compare_automata, training_lengths
 from statetrack.layers import (
     DeltaProductConfig,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
     GLAConfig,
 )
+from statetrack.recipes import presets
 from statetrack.tasks import make_task
-from statetrack.theory import harden
-from statetrack.theory.hardening.runs import compare, compare_automata, training_lengths
 from statetrack.training import RunConfig, train
 
 SAMPLES = {500: 256, 10_000: 16, 100_000: 4}  # sequences by length

@@ -21,10 +21,10 @@ import torch
 import tyro
 
 from benchmarks import harden
-from statetrack.experiments import presets
+from statetrack.diagnosis.horizon import LIMIT, measure_horizon, predict_horizon
 from statetrack.layers import GatedDeltaNetConfig, MambaConfig, MixerConfig
+from statetrack.recipes import presets
 from statetrack.tasks import make_task
-from statetrack.theory.diagnostics.horizon import LIMIT, measure_horizon, predict_horizon
 from statetrack.training import RunConfig, train
 
 TASKS = ("parity", "S5_only_swaps", "Z3")

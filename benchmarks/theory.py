@@ -1,4 +1,4 @@
-"""How exact, how far and how fast the networks of `statetrack.theory` are.
+"""How exact, how far and how fast the networks of `statetrack.compiler` are.
 
     python -m benchmarks.theory --out results/theory.md
     python -m benchmarks.theory --only exactness --tokens 10000 --names S5 "a*b*"
@@ -23,11 +23,11 @@ import tyro
 from benchmarks.languages import LANGUAGES, lively_word, random_minimal
 from benchmarks.processes import machine
 from benchmarks.timing import seconds
+from statetrack.compiler import CompiledRNN, compile, theorems
+from statetrack.compiler.decomposition import METHODS
 from statetrack.errors import UserError
 from statetrack.files import check_output, write_atomic
 from statetrack.kernels import library
-from statetrack.theory import CompiledRNN, compile, theorems
-from statetrack.theory.decomposition import METHODS
 
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROWS, LENGTH, THREADS = 256, 4_096, 2  # of the batch whose tokens are counted

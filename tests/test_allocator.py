@@ -6,13 +6,14 @@ import os
 import platform
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import statetrack
-from statetrack import cli
 from tests.conftest import Command
 
+MAIN = import_module("statetrack.cli.main")
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 
 # page faults of 40 tensors of 64 MB after 20 that may fill the heap
@@ -66,12 +67,12 @@ def test_commands_that_compute_call_it(
     name: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    monkeypatch.setattr(cli, "tune_allocator", lambda: called.append(name))
+    monkeypatch.setattr(MAIN, "tune_allocator", lambda: called.append(name))
     command(name, "--no-such-flag")
     assert called == [name]
 
 
 def test_others_do_not(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "tune_allocator", lambda: pytest.fail("not asked for"))
+    monkeypatch.setattr(MAIN, "tune_allocator", lambda: pytest.fail("not asked for"))
     assert command("models").code == 0
     assert command("--version").code == 0

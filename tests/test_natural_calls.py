@@ -12,9 +12,9 @@ import torch
 
 import statetrack
 from benchmarks.reliability.calls import CALLS, ODD
+from statetrack.compiler import CompiledModel, CompiledRNN, compile
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
-from statetrack.theory import CompiledModel, CompiledRNN, compile
 from tests.conftest import Command
 
 EVEN = "(b*ab*a)*b*"  # an even number of a
@@ -64,8 +64,8 @@ def test_what_is_no_word(given: object, says: str) -> None:
             "hidden_size must lie in 1..1,048,576; got 1000000000",
         ),
         ("delta_net", "hidden_size", "True", "hidden_size must be a whole number; got bool"),
-        ("theory.compile", "dtype", "text", "dtype must be a torch.dtype; got str"),
-        ("theory.diagnose", "samples", "list", "samples must be a number; got list"),
+        ("st.compile", "dtype", "text", "dtype must be a torch.dtype; got str"),
+        ("st.diagnose", "samples", "list", "samples must be a number; got list"),
         ("check_layer", "only", "scalar tensor", "only must be a list of names of checks"),
         ("check_layer", "factory", "text", "factory must be a function; got str"),
         ("evaluate", "samples", "list", "samples"),

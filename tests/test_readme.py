@@ -8,8 +8,8 @@ import shlex
 import pytest
 
 from statetrack.automata.groups import MAX_ORDER
-from statetrack.cli import main
-from statetrack.experiments import bench
+from statetrack.cli.main import main
+from statetrack.recipes import bench
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()

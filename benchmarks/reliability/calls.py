@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 import statetrack
-from statetrack import automata, theory
+import statetrack as st
+from statetrack import automata, compiler
 from statetrack.layers import MIXERS, MixerConfig
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import Task, generator, make_task
@@ -246,45 +247,45 @@ def _load() -> Any:
     return statetrack.load, {"folder": Path("run")}
 
 
-@_call("theory.compile", "language target method delay dtype")
+@_call("st.compile", "language target method delay dtype")
 def _compile() -> Any:
-    return theory.compile, {"language": "(ab)*"}
+    return st.compile, {"language": "(ab)*"}
 
 
-@_call("theory.explain", "given")
+@_call("st.explain", "given")
 def _explain() -> Any:
-    return theory.explain, {"given": "(ab)*"}
+    return st.explain, {"given": "(ab)*"}
 
 
-@_call("theory.decompose", "language method")
+@_call("compiler.decompose", "language method")
 def _decompose() -> Any:
-    return theory.decompose, {"language": "(ab)*"}
+    return compiler.decompose, {"language": "(ab)*"}
 
 
 @_call("CompiledRNN.accepts", "given backend")
 def _accepts() -> Any:
-    return theory.compile("(ab)*").accepts, {"given": "ab"}
+    return st.compile("(ab)*").accepts, {"given": "ab"}
 
 
 @_call("CompiledRNN.run", "tokens carry backend")
 def _run() -> Any:
-    return theory.compile("(ab)*").run, {"tokens": torch.zeros(B, T, dtype=torch.int64)}
+    return st.compile("(ab)*").run, {"tokens": torch.zeros(B, T, dtype=torch.int64)}
 
 
 @_call("CompiledModel.accepts", "given")
 def _model_accepts() -> Any:
-    return theory.compile("S3", "gated_deltaproduct").accepts, {"given": "0 1"}
+    return st.compile("S3", "gated_deltaproduct").accepts, {"given": "0 1"}
 
 
-@_call("theory.harden", "model validation orders")
+@_call("st.harden", "model validation orders")
 def _harden() -> Any:
     batch = _task().sample(generator(0, "test", 0), np.array([4, 5]))
-    return theory.harden, {"model": _model(len(_task().vocab)), "validation": batch}
+    return st.harden, {"model": _model(len(_task().vocab)), "validation": batch}
 
 
-@_call("theory.diagnose", "model word checkpoint vocab tolerance max_tokens max_length samples")
+@_call("st.diagnose", "model word checkpoint vocab tolerance max_tokens max_length samples")
 def _diagnose() -> Any:
-    return theory.diagnose, {"model": Path("run"), "max_length": 0, "samples": 2}
+    return st.diagnose, {"model": Path("run"), "max_length": 0, "samples": 2}
 
 
 @_call("check_layer", "factory only title unsupported exact perturb")

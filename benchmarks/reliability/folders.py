@@ -35,12 +35,12 @@ from benchmarks.reliability.processes import (
     snapshot,
     start,
 )
+from statetrack.compiler.compiler import compile
+from statetrack.compiler.folders import load, save
+from statetrack.compiler.languages import find_language
 from statetrack.errors import UserError
-from statetrack.experiments.pool import Report, run_jobs
+from statetrack.sweep.pool import Report, run_jobs
 from statetrack.terminal import Json, check_json, write_result
-from statetrack.theory.compiler import compile
-from statetrack.theory.folders import load, save
-from statetrack.theory.languages import find_language
 from statetrack.training import Progress, Run, train
 
 NOBODY = 65534  # a user without permissions

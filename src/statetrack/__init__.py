@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from statetrack.allocator import tune_allocator as tune_allocator
+    from statetrack.compiler import compile as compile
+    from statetrack.compiler import load as load
+    from statetrack.diagnosis import diagnose as diagnose
     from statetrack.errors import UserError as UserError
+    from statetrack.explanation import explain as explain
+    from statetrack.hardening import harden as harden
     from statetrack.layers import GLA as GLA
     from statetrack.layers import MLSTM as MLSTM
     from statetrack.layers import SLSTM as SLSTM
@@ -43,7 +48,6 @@ if TYPE_CHECKING:
     from statetrack.ops import gated_linear_attention as gated_linear_attention
     from statetrack.ops import selective_scan as selective_scan
     from statetrack.tasks import make_task as make_task
-    from statetrack.theory import load as load
     from statetrack.training import Run as Run
     from statetrack.training import RunConfig as RunConfig
     from statetrack.training import TrainingConfig as TrainingConfig
@@ -54,7 +58,11 @@ __version__ = version("statetrack")
 
 _HOMES = {
     "allocator": ["tune_allocator"],
+    "compiler": ["compile", "load"],
+    "diagnosis": ["diagnose"],
     "errors": ["UserError"],
+    "explanation": ["explain"],
+    "hardening": ["harden"],
     "layers": [
         *("Attention", "AttentionConfig", "DeltaNet", "DeltaNetConfig"),
         *("DeltaProduct", "DeltaProductConfig", "DiagonalRNN", "DiagonalRNNConfig"),
@@ -66,7 +74,6 @@ _HOMES = {
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],
-    "theory": ["load"],
     "training": ["Run", "RunConfig", "TrainingConfig", "evaluate", "train"],
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -37,7 +37,7 @@ def test_cases_are_different_and_the_same_for_a_seed() -> None:
 
 def test_a_traceback_is_found() -> None:
     assert fuzz.attempt(Case("command", ("info",))).problem == ""
-    verdict = fuzz.attempt(Case("call", call="theory.explain", wrong=(("nonsense", "5"),)))
+    verdict = fuzz.attempt(Case("call", call="st.explain", wrong=(("nonsense", "5"),)))
     assert verdict.problem == "traceback"
 
 

@@ -23,8 +23,8 @@ from benchmarks.ops.rows import (
     selective_scan_flops,
 )
 from statetrack.errors import UserError
-from statetrack.experiments import checkout_benchmarks
 from statetrack.ops import delta_rule
+from statetrack.recipes import checkout_benchmarks
 from tests.conftest import ROOT, Command
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import theory
 from benchmarks.languages import LANGUAGES, lively_word
-from statetrack.theory import compile
+from statetrack.compiler import compile
 
 
 def cells(text: str, first: str) -> list[list[str]]:

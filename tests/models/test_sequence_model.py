@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from statetrack.errors import UserError
-from statetrack.experiments import presets
 from statetrack.layers import MIXERS, DeltaNetConfig, MambaConfig, MLSTMConfig, SLSTMConfig
 from statetrack.models import ModelConfig, SequenceModel, model_size
+from statetrack.recipes import presets
 from statetrack.training import TrainingConfig
 from statetrack.training.optim import make_optimizer
 from tests.models.common import DELTA, MAMBA, MODELS, VOCAB, make_model, small, tokens

@@ -25,7 +25,7 @@ pytestmark = [
 def info(**env: str) -> subprocess.CompletedProcess[str]:
     """`statetrack info` in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "statetrack.cli", "info", "--json", "-"],
+        [sys.executable, "-m", "statetrack.cli.main", "info", "--json", "-"],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

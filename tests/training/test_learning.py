@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from statetrack.experiments.presets import demo_parity
+from statetrack.recipes.presets import demo_parity
 from statetrack.training import Evaluation, evaluate, train
 
 

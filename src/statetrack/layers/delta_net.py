@@ -102,6 +102,16 @@ class DeltaNetConfig(MixerConfig):
         return (0.0 if n <= 2 else -(math.cos(math.pi / n) ** n)), 1.0
 
 
+class DeltaProjections(NamedTuple):
+    """The weights of a layer's projections from x [D], by what they make; n factors, H heads."""
+
+    q: Tensor  # [key heads, K, D]
+    k: Tensor  # [n, key heads, K, D]
+    v: Tensor  # [n, H, V, D]
+    beta: Tensor  # [n, H, D]: the logits
+    gate: Tensor | None  # [H, D]: the step sizes before their bias and softplus
+
+
 class DeltaNetState(NamedTuple):
     """What the layers on the delta rule remember."""
 
@@ -162,6 +172,22 @@ class DeltaNet(Mixer):
         S = self.zeros(batch, self.num_v_heads, self.key_size, self.value_size)
         conv = first_window(self.conv, S, sum(self.sizes))
         return DeltaNetState(S, conv)
+
+    def projections(self) -> DeltaProjections:
+        """Return the weights that make q, k, v, beta and the gate, as views that can be set.
+
+        They act on x [D]; normalisation, SiLU and sigmoids follow.
+        """
+        n, heads = self.config.factors, self.num_v_heads
+        q, k, v = self.qkv_proj.weight.split(self.sizes)
+        keys = -1, self.key_size, self.hidden_size
+        return DeltaProjections(
+            q.view(keys),
+            k.view(n, *keys),
+            v.view(n, heads, self.value_size, -1),
+            self.beta.proj.weight.view(n, heads, -1),
+            None,
+        )
 
     def _gate(self, x: Tensor) -> Gate:
         """The gate before the delta rule, [B, T, H], for the layers that have one."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from statetrack.config import option
 from statetrack.layers.base import register
 from statetrack.layers.common import Gate, init_step_sizes_, xavier_
-from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig
+from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaProjections
 from statetrack.ops.program import Program
 
 
@@ -79,6 +79,9 @@ class GatedDeltaNet(DeltaNet):
         self.A_log = nn.Parameter((16 * (1 - torch.rand(self.num_v_heads))).log())  # A in (0, 16]
         self.dt_bias = nn.Parameter(torch.empty(self.num_v_heads))
         init_step_sizes_(self.dt_bias, 1e-3, 1e-1)
+
+    def projections(self) -> DeltaProjections:
+        return super().projections()._replace(gate=self.a_proj.weight)
 
     def _gate(self, x: Tensor) -> Gate:
         step = self.a_proj(x).to(torch.promote_types(x.dtype, torch.float32)) + self.dt_bias

@@ -8,10 +8,10 @@ import pytest
 import torch
 import xlstm
 
-from statetrack.experiments import presets
 from statetrack.layers import MLSTM
 from statetrack.models import SequenceModel
 from statetrack.models.convert.mlstm import xlstm_mlstm
+from statetrack.recipes import presets
 from statetrack.testing.inputs import draw
 from tests.ops.common import assert_close
 from tests.peers.hf.xlstm_layers import assert_same_layer

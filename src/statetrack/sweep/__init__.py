@@ -1,0 +1,1 @@
+"""Run many training jobs side by side and show their progress."""
