@@ -7,10 +7,10 @@ import io
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -99,16 +99,16 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     path = Path(path)
     if isinstance(data, str):
         data = data.encode()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=PREFIX)
+    # not tempfile.mkstemp, whose files only their owner may read
+    temporary = path.parent / f"{PREFIX}{secrets.token_hex(8)}"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException as error:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a full disk does not say for which file
         raise
@@ -217,9 +217,3 @@ def free_folder(parent: Path, stem: str) -> Path:
 def plain_name(text: str) -> str:
     """A text as part of a file's name: a task's may hold slashes and stars."""
     return re.sub(r"[^\w.+-]", "_", text)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -15,7 +15,7 @@ from statetrack.errors import UserError
 from statetrack.kernels import library
 from statetrack.models import SequenceModel
 from statetrack.ops import delta_rule
-from statetrack.ops.delta_rule.chunk import MAX_CHUNK
+from statetrack.ops.recurrence.chunk_delta import MAX_CHUNK
 from tests.compiler.languages import LANGUAGES, ONE_LAYER, SHORTER, lively_word, random_dfa
 
 TARGET = "gated_deltaproduct"

@@ -16,7 +16,7 @@ from statetrack.compiler.reachable import Mistake, Read, explore, read_whole_wor
 from statetrack.compiler.wording import counted
 from statetrack.layers.gated_delta_product import GatedDeltaProduct
 from statetrack.models import SequenceModel
-from statetrack.ops.delta_rule.chunk import MAX_CHUNK
+from statetrack.ops.recurrence.chunk_delta import MAX_CHUNK
 
 FORMATS = (torch.float32, torch.bfloat16)
 

@@ -123,7 +123,7 @@ class SLSTM(Mixer):
             self.R,
             initial_state=state[:4],
             output_final_state=True,
-            valid=valid,
+            mask=valid,
             backend=backend,
         )
         assert memory is not None

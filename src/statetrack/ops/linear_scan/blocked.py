@@ -1,4 +1,4 @@
-"""The linear recurrence h_t = a_t h_{t-1} + b_t, elementwise, on a blocked parallel scan.
+"""The linear recurrence on a blocked parallel scan.
 
 The sequence is cut into blocks. All blocks advance together, one position at a time, from a zero
 state; then the states between blocks are chained, and each block receives what its incoming state
@@ -15,28 +15,7 @@ import torch
 from torch import Tensor
 
 from statetrack.kernels.transforms import transformed
-from statetrack.ops.backends import choose
-
-
-def linear_scan(a: Tensor, b: Tensor, h0: Tensor, *, backend: str = "auto") -> Tensor:
-    """All h_t = a_t h_{t-1} + b_t for a, b [B, T, ...] from h_0 [B, ...], of one number type.
-
-    Under `torch.func` transforms and forward mode both backends are the defining loop.
-    """
-    if choose("linear_scan", backend, ("naive", "torch"), a, b, h0) == "naive" or transformed():
-        return linear_scan_naive(a, b, h0)
-    h: Tensor = LinearScan.apply(a, b, h0)
-    return h
-
-
-def linear_scan_naive(a: Tensor, b: Tensor, h0: Tensor) -> Tensor:
-    """By definition: the oracle."""
-    h = h0
-    states = []
-    for a_t, b_t in zip(a.unbind(1), b.unbind(1), strict=True):
-        h = a_t * h + b_t
-        states.append(h)
-    return torch.stack(states, 1)
+from statetrack.ops.linear_scan.naive import linear_scan_naive
 
 
 class LinearScan(torch.autograd.Function):
@@ -53,10 +32,8 @@ class LinearScan(torch.autograd.Function):
         a, h, h0 = ctx.saved_tensors
         # the gradient runs backwards: db_t = dh_t + a_{t+1} db_{t+1}
         following = torch.cat([a[:, 1:], torch.zeros_like(a[:, :1])], 1)
-        backend = "naive" if transformed(dh) else "torch"
-        db = linear_scan(following.flip(1), dh.flip(1), torch.zeros_like(h0), backend=backend).flip(
-            1
-        )
+        scan = linear_scan_naive if transformed(dh) else LinearScan.apply
+        db = scan(following.flip(1), dh.flip(1), torch.zeros_like(h0)).flip(1)
         previous = torch.cat([h0[:, None], h[:, :-1]], 1)
         return db * previous, db, a[:, 0] * db[:, 0]
 

@@ -28,17 +28,29 @@ from statetrack.ops.chunks import decay_products, merge, split
 MAX_CHUNK = 32
 
 
-def delta_rule_chunk(
+def delta_product_chunk(
     q: Tensor, k: Tensor, v: Tensor, beta: Tensor, decay: Tensor | None, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Same arguments and results as `delta_rule_naive`."""
+    """Same arguments and results as `delta_product_naive`.
+
+    A token with n factors becomes n steps of which only the first has a gate and only the last is
+    read.
+    """
+    n = k.shape[2]
+    if n > 1:
+        nothing = q.new_zeros(*q.shape[:2], n - 1, *q.shape[2:])
+        q = torch.cat([nothing, q[:, :, None]], 2).flatten(1, 2)
+        if decay is not None:
+            ones = decay.new_ones(*decay.shape[:2], n - 1, decay.shape[2])
+            decay = torch.cat([decay[:, :, None], ones], 2).flatten(1, 2)
+    k, v, beta = (x.flatten(1, 2) for x in (k, v, beta))
     length = q.shape[1]
     q, k, v, beta = (split(x, MAX_CHUNK) for x in (q, k, v, beta))  # [B, N, H, C, ...]
     if decay is not None:
         decay = split(decay, MAX_CHUNK, fill=1.0)
     run = _outputs if transformed() else ChunkedDeltaRule.apply
     o, state = run(q, k, v, beta[..., None], decay, state)
-    return merge(o, length), state
+    return merge(o, length)[:, n - 1 :: n], state
 
 
 class ChunkedDeltaRule(torch.autograd.Function):

@@ -1,6 +1,6 @@
-"""The matrix-valued recurrences on the native kernels, as torch operators.
+"""The recurrence with a matrix-valued state on the native kernels, as torch operators.
 
-One operator serves the delta rule, its products and linear attention (see csrc/kernels.h):
+One operator serves the delta rule, its products and linear attention:
 
     S_t = a_t S_{t-1} + k_t u_t^T,   o_t = scale S_t^T q_t,
     u_t = v_t,  or  beta_t (v_t - a_t S_{t-1}^T k_t)  if there is a beta.
@@ -20,24 +20,14 @@ from torch import Tensor
 
 from statetrack.kernels.interface import STRUCTURES
 from statetrack.kernels.library import call, pointer, view, viewable
-from statetrack.kernels.operators import differentiable, empty_like, operator
+from statetrack.kernels.operators import differentiable, empty_like, needs_gradients, operator
 
 Recurrence = STRUCTURES["Recurrence"]
 
 
-def _arguments(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    gate: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    scale: float,
-    factors: int,
-    log_gate: bool,
-) -> tuple[ctypes.Structure, list[Tensor | None]]:
+def _arguments(*inputs: Any) -> tuple[ctypes.Structure, list[Tensor | None]]:
     """The structure, and the tensors that it points to."""
+    q, k, v, beta, gate, initial, bounds, scale, factors, log_gate = inputs
     channels = gate.shape[3] if gate is not None and gate.dim() == 4 else 1
     if channels > 1 and (beta is not None or factors != 1):
         raise ValueError("gates on channels are for linear attention: without beta, one factor")
@@ -155,26 +145,13 @@ operator(
 differentiable("recurrence", _gradients, _definition, reads=[2])
 
 
-def recurrence(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    beta: Tensor | None,
-    gate: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    *,
-    scale: float,
-    factors: int = 1,
-    log_gate: bool = False,
-) -> tuple[Tensor, Tensor]:
+def recurrence_native(*inputs: Any) -> tuple[Tensor, Tensor]:
     """o [B, T, H, V] and the final state [N, H, K, V]; see the module's docstring.
 
-    q: [B, T, H, K]; k: [B, T * factors, H, K]; v: [B, T * factors, H, V];
-    beta: [B, T * factors, H]; gate: [B, T, H] or, without beta, [B, T, H, K];
-    initial: [N, H, K, V]; bounds: [N + 1] int64 on the CPU, where sequences begin and end.
+    The inputs, in the operator's order, are q [B, T, H, K]; k [B, T * factors, H, K];
+    v [B, T * factors, H, V]; beta [B, T * factors, H]; gate [B, T, H] or, without beta,
+    [B, T, H, K]; initial [N, H, K, V]; bounds [N + 1] int64 on the CPU, where sequences begin and
+    end; scale; factors; and whether `gate` is the logarithm of the gate.
     """
-    tensors = (q, k, v, beta, gate, initial)
-    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    o, final, _ = _recurrence(*tensors, bounds, scale, factors, log_gate, keep)
+    o, final, _ = _recurrence(*inputs, needs_gradients(inputs))
     return o, final
