@@ -119,7 +119,7 @@ def confirm(
         with tempfile.TemporaryDirectory() as folder:
             command = ["demo", "--seed", str(seed), "--out", f"{folder}/demo", "--json", "-"]
             done = subprocess.run(
-                [sys.executable, "-m", "statetrack.cli.main", *command], check=True, stdout=-1
+                [sys.executable, "-m", "statetrack", *command], check=True, stdout=-1
             )
         result = json.loads(done.stdout)
         row = {key: result[key] for key in ("seed", "seconds", "parity", "swaps")}

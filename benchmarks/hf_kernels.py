@@ -24,7 +24,7 @@ from benchmarks.processes import machine
 from benchmarks.timing import seconds
 from statetrack.files import check_output, write_atomic
 from statetrack.integrations.hf import use_native_kernels
-from statetrack.ops import native
+from statetrack.kernels import library
 
 VOCABULARY, WIDTH, LAYERS = 512, 256, 4
 PROMPT = 16
@@ -108,7 +108,7 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
         [
             f"# Models of transformers on native kernels, measured by `{command}`",
             "",
-            f"{about['processor']}, {about['cores']} cores; native kernels: {native.level()}; "
+            f"{about['processor']}, {about['cores']} cores; native kernels: {library.level()}; "
             f"{versions}.",
             "",
             f"Models of {LAYERS} layers, width {WIDTH}, {VOCABULARY} tokens, float32. Results were "

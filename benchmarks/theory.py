@@ -27,7 +27,7 @@ from statetrack.compiler import CompiledRNN, compile, theorems
 from statetrack.compiler.decomposition import METHODS
 from statetrack.errors import UserError
 from statetrack.files import check_output, write_atomic
-from statetrack.ops import native
+from statetrack.kernels import library
 
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROWS, LENGTH, THREADS = 256, 4_096, 2  # of the batch whose tokens are counted
@@ -71,7 +71,7 @@ def main(
         "# Compiled networks, measured\n",
         f"`python -m benchmarks.theory {shlex.join(sys.argv[1:])}`\n",
         f"{about['processor']}, {about['cores']} cores, of which one thread uses one; native "
-        f"kernels: {native.level()}; torch {torch.__version__}\n",
+        f"kernels: {library.level()}; torch {torch.__version__}\n",
     ]
     print("\n".join(said), flush=True)
     parts: dict[Part, Callable[[], Lines]] = {

@@ -236,15 +236,6 @@ struct BackwardHead {
   }
 };
 
-template <class Sweep, class Make>
-void sweep_together(int count, int64_t turn, const Make& make) {
-  alignas(64) char memory[MOST_HEADS][sizeof(Sweep)];
-  Sweep* sweeps[MOST_HEADS];
-  for (int i = 0; i < count; ++i) sweeps[i] = make(memory[i], i);
-  take_turns(sweeps, count, turn);
-  for (int i = 0; i < count; ++i) sweeps[i]->finish();
-}
-
 template <bool DELTA, bool CHANNEL>
 struct BackwardUnits {
   using Head = BackwardHead<DELTA, CHANNEL>;
@@ -254,13 +245,11 @@ struct BackwardUnits {
   int64_t count() const { return x.N * heads_of.groups; }
 
   void operator()(int64_t i) const {
-    alignas(64) char memory[MOST_HEADS][sizeof(Head)];
-    Head* heads[MOST_HEADS];
-    const int n = each_head(heads_of, i % heads_of.groups, [&](int64_t head, int place) {
-      heads[place] = new (memory[place]) Head(x, i / heads_of.groups, head);
+    PerHead<Head> heads;
+    each_head(heads_of, i % heads_of.groups, [&](int64_t head, int) {
+      heads.add(x, i / heads_of.groups, head);
     });
-    run(heads, n);
-    for (int place = 0; place < n; ++place) heads[place]->~Head();
+    run(heads.items, heads.count);
   }
 
   void run(Head** heads, int n) const {
@@ -298,17 +287,17 @@ struct BackwardUnits {
   }
   template <class Block>
   void sweep_a_block(Head** heads, int n, const Block& block) const {
-    using Sweep = SweepA<DELTA, CHANNEL, Block>;
-    sweep_together<Sweep>(n, heads_of.turn, [&](char* at, int i) {
-      return new (at) Sweep(heads[i]->segment, block, heads[i]->G + block.start * x.K, heads[i]->buf);
-    });
+    PerHead<SweepA<DELTA, CHANNEL, Block>> sweeps;
+    for (int i = 0; i < n; ++i)
+      sweeps.add(heads[i]->segment, block, heads[i]->G + block.start * x.K, heads[i]->buf);
+    sweeps.run(heads_of.turn);
   }
   template <bool GRAD, class Block>
   void sweep_b_block(Head** heads, int n, const Block& block) const {
-    using Sweep = SweepB<DELTA, CHANNEL, GRAD, Block>;
-    sweep_together<Sweep>(n, heads_of.turn, [&](char* at, int i) {
-      return new (at) Sweep(heads[i]->segment, block, heads[i]->S + block.start * x.V, heads[i]->buf);
-    });
+    PerHead<SweepB<DELTA, CHANNEL, GRAD, Block>> sweeps;
+    for (int i = 0; i < n; ++i)
+      sweeps.add(heads[i]->segment, block, heads[i]->S + block.start * x.V, heads[i]->buf);
+    sweeps.run(heads_of.turn);
   }
 };
 

@@ -20,18 +20,22 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "files": {"errors"},
     "memory": {"errors"},
+    "plugins": {"errors"},
     "terminal": {"errors", "files", "training"},  # training for its types only
-    "ops": {"errors"},
+    "kernels": {"errors"},
+    "ops": {"errors", "kernels"},
     "automata": {"errors", "files"},
-    "layers": {"errors", "config", "ops"},
+    "layers": {"errors", "config", "kernels", "ops", "plugins"},
     "models": {"errors", "config", "files", "layers", "memory", "ops"},
     "integrations": {"errors", "layers", "ops"},
     "testing": {"errors", "config"},  # no pytest, and no layers of ours: it is for any layer
-    "tasks": {"errors", "config", "files", "automata", "memory"},
-    "training": {"errors", "config", "files", "layers", "memory", "models", "ops", "tasks"},
+    "tasks": {"errors", "config", "files", "automata", "memory", "plugins"},
+    "training": {
+        "errors", "config", "files", "layers", "memory", "models", "ops", "plugins", "tasks",
+    },
     "compiler": {
-        "errors", "config", "files", "terminal", "automata", "layers", "models", "ops", "tasks",
-        "training",
+        "errors", "config", "files", "terminal", "automata", "kernels", "layers", "models", "ops",
+        "tasks", "training",
     },
     "explanation": {"errors", "files", "terminal", "automata", "compiler", "layers"},
     "diagnosis": {

@@ -28,7 +28,7 @@ from torch import Tensor
 from benchmarks.processes import machine
 from benchmarks.reliability.cases import Case, draw_case
 from statetrack.files import write_atomic
-from statetrack.ops import native
+from statetrack.kernels import library
 from statetrack.terminal import Json, check_json, make_console, write_result
 from statetrack.testing.inputs import Tensors, draw
 
@@ -104,10 +104,10 @@ def _is_wrong(native: float, naive: float) -> bool:
 
 def compare(case: Case, seed: int) -> Iterator[Worst]:
     """The worst row of every output and gradient of one case."""
-    levels, text = native.LEVELS, str(case)
+    levels, text = library.LEVELS, str(case)
     expected = run(case, torch.float64, "naive", seed)
     naive = run(case, torch.float32, "naive", seed)
-    with native.forced(levels[seed % len(levels)]):
+    with library.forced(levels[seed % len(levels)]):
         actual = run(case, torch.float32, "native", seed)
     for name in expected:
         keep = case.rows[name.removeprefix("d")]
@@ -208,7 +208,7 @@ def report(worst: Sequence[Worst], cases: int) -> str:
     lines = [
         "# Numerical cases\n",
         f"`python -m benchmarks.reliability.numerics {shlex.join(sys.argv[1:])}`\n",
-        f"{cases:,} random cases, native float32 kernels ({', '.join(native.LEVELS)}) against the "
+        f"{cases:,} random cases, native float32 kernels ({', '.join(library.LEVELS)}) against the "
         f"definitions in float64; {about['processor']}, torch {torch.__version__}. Errors are "
         "relative to the own row; naive: the same row in the naive loop in float32. Wrong: rows "
         f"above {LIMIT:g} that are below it in the naive loop, and {SAME_SIZE} times its error.\n",

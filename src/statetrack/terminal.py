@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.status import Status
 from rich.table import Table
@@ -19,10 +18,6 @@ from statetrack.files import check_output, write_json
 
 if TYPE_CHECKING:
     from statetrack.training import Progress
-
-Json = Annotated[
-    str | None, tyro.conf.arg(metavar="FILE|-", help="write the result as JSON; - for stdout")
-]
 
 
 def print_progress(console: PlainConsole, title: str) -> Callable[[Progress], None]:

@@ -409,7 +409,7 @@ def test_progress_in_a_terminal_is_one_line() -> None:
 
 # -- the process ----------------------------------------------------------------------------------
 
-STATETRACK = [sys.executable, "-m", "statetrack.cli.main"]
+STATETRACK = [sys.executable, "-m", "statetrack"]
 
 
 @pytest.mark.parametrize("args", [[], ["--help"]], ids=["nothing", "--help"])

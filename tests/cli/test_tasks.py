@@ -411,7 +411,7 @@ def test_add_a_task_as_the_page_says(tmp_path: Path) -> None:
 
     def statetrack(*args: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "statetrack.cli.main", *args],
+            [sys.executable, "-m", "statetrack", *args],
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
             cwd=tmp_path,
             capture_output=True,

@@ -12,8 +12,9 @@ from statetrack.compiler import CompiledModel, compile, model_proofs
 from statetrack.compiler import model as model_module
 from statetrack.compiler.hub import hub_swaps
 from statetrack.errors import UserError
+from statetrack.kernels import library
 from statetrack.models import SequenceModel
-from statetrack.ops import delta_rule, native
+from statetrack.ops import delta_rule
 from statetrack.ops.delta_rule.chunk import MAX_CHUNK
 from tests.compiler.languages import LANGUAGES, ONE_LAYER, SHORTER, lively_word, random_dfa
 
@@ -59,8 +60,8 @@ def test_without_native_kernels(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = compile(LANGUAGES[name], TARGET, dtype=dtype)
-    monkeypatch.setattr(native, "WHY_MISSING", "not asked")
-    assert not native.serves(torch.zeros(1))
+    monkeypatch.setattr(library, "WHY_MISSING", "not asked")
+    assert not library.serves(torch.zeros(1))
     assert net.prove().holds
     check_word(net, 10_000)
 

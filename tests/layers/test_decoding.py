@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from statetrack.kernels import library
 from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, GatedDeltaNetConfig, decoding
 from statetrack.layers.base import register
-from statetrack.ops import native
 from statetrack.ops.program import Program
 from statetrack.testing.inputs import draw
 from tests.layers.common import HIDDEN, LAYERS, make_layer, make_state
@@ -69,12 +69,12 @@ def test_which_layers_record_their_steps() -> None:
     assert recorded >= {"gla", "mamba", "mamba2", "mlstm"}
 
 
-@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("level", library.LEVELS)
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("config", RECORDED)
 def test_a_program_is_the_definition(config, batch, level, runs) -> None:
     layer, x, state = setting(config, batch)
-    with torch.no_grad(), native.forced(level):
+    with torch.no_grad(), library.forced(level):
         assert_right(layer, x, state)
         assert_right(layer, x + 1, state)  # the second time it is not recorded again
     assert len(runs) == 2

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statetrack.errors import UserError
-from statetrack.ops import native, short_conv
+from statetrack.kernels import library
+from statetrack.ops import short_conv
 from statetrack.testing.inputs import Tensors, draw
 from tests.ops.common import assert_close
 from tests.ops.pointwise import (
@@ -119,8 +120,8 @@ def test_the_window_of_one_call_is_where_the_next_goes_on(backend):
 def test_ends_of_the_range():
     """SiLU is 0 far to the left and the identity far to the right; NaN stays NaN."""
     z = torch.tensor([-3e38, -1e30, -1e4, -100.0, -88.0, -20.0, 0.0, 20.0, 100.0, 1e30, torch.nan])
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             z_leaf = z[None, None].clone().requires_grad_()
             (y,), _ = short_conv(z_leaf, torch.ones(len(z), 1), silu=True, backend="native")
             (slope,) = torch.autograd.grad(y.sum(), z_leaf)

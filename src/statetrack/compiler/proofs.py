@@ -16,7 +16,7 @@ from statetrack.compiler.targets import HouseholderLayer
 from statetrack.compiler.whole_words import advance, read_whole_words
 from statetrack.compiler.wording import abridge, counted, size_of
 from statetrack.errors import UserError
-from statetrack.ops import native
+from statetrack.kernels import library
 
 SLAB = 1 << 22  # numbers of tables at once
 MAX_INTEGER = {torch.float32: 1 << 24, torch.bfloat16: 1 << 8}  # up to which all are exact
@@ -72,7 +72,7 @@ def _backends(layer: Layer) -> list[str]:
     """All that there are for the layer's op; dense layers have their scan only."""
     if layer.target == "dense":
         return ["torch"]
-    return ["naive", "torch"] + ["native"] * native.serves(*layer.buffers())
+    return ["naive", "torch"] + ["native"] * library.serves(*layer.buffers())
 
 
 def _by_states(net: CompiledRNN, claim: str, right: list[Bools], max_states: int) -> Proof:

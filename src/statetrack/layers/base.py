@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
+from statetrack.kernels import library
 from statetrack.layers import decoding
 from statetrack.layers.transitions import Transition
-from statetrack.ops import native
 from statetrack.ops.program import Program
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
 from statetrack.ops.recorder import NotRecordableError
+from statetrack.plugins import load_plugins
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -47,7 +48,7 @@ class MixerConfig(Named):
 
     @classmethod
     def class_for(cls, name: str) -> type[MixerConfig]:
-        if name not in MIXERS:
+        if name not in MIXERS and not (load_plugins() and name in MIXERS):
             raise unknown("mixer", name, MIXERS)
         return MIXERS[name]
 
@@ -220,7 +221,7 @@ class Mixer(nn.Module, ABC):
         if done is not None:
             return done
         # without kernels a single step is the defining loop, once round
-        backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
+        backend = "auto" if library.serves(x_t, next(self.parameters())) else "naive"
         y, state = self.mix(x_t[:, None], state, None, backend)
         return y[:, 0], state
 

@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
+from statetrack.kernels import library
+from statetrack.kernels.operators import is_plain
+from statetrack.kernels.transforms import observed
 from statetrack.layers.common import (
     BetaGate,
     GatedRMSNorm,
@@ -23,11 +26,8 @@ from statetrack.layers.common import (
     RMSNorm,
     ShortConv,
 )
-from statetrack.ops import native
-from statetrack.ops.operators import is_plain
 from statetrack.ops.program import Program
 from statetrack.ops.recorder import NotRecordableError
-from statetrack.ops.transforms import observed
 
 if TYPE_CHECKING:
     from statetrack.layers.base import Mixer
@@ -51,7 +51,7 @@ def step(layer: Mixer, x: Tensor, state: Any) -> tuple[Tensor, Any] | None:
     for part in inputs:
         if not is_plain(part) or part.dtype is not torch.float32:
             return None
-    if not native.serves(*inputs) or torch.is_autocast_enabled("cpu"):
+    if not library.serves(*inputs) or torch.is_autocast_enabled("cpu"):
         return None
     program = _program(layer, len(x))
     if program is None:

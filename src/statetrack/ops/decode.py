@@ -7,15 +7,14 @@ Each function is the op of the same name for T = 1, without its time dimension.
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops import native
+from statetrack.kernels import library
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.kernels.operators import operator
 from statetrack.ops.backends import as_number, check_shape
-from statetrack.ops.operators import operator
 
 
 def delta_rule_step(
@@ -85,7 +84,7 @@ def _step(
         refuse_gradients(op, state, q, k, v, beta, gate, scale)
     scale = state.shape[2] ** -0.5 if scale is None else as_number(op, "scale", scale)
     arguments = (state, q, k, v, beta, gate, n, scale)
-    o = _recurrence_step(*arguments) if native.serves(*arguments[:6]) else _torch(*arguments)
+    o = _recurrence_step(*arguments) if library.serves(*arguments[:6]) else _torch(*arguments)
     return o if o.dtype == v.dtype else o.to(v.dtype)
 
 
@@ -149,17 +148,7 @@ def _check(
         check_shape(op, "the gate", gate, dims, shape)
 
 
-class RecurrenceStep(ctypes.Structure):
-    """The arguments of the kernel, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "beta", "gate")),
-        *((name, ctypes.c_void_p) for name in ("before", "state", "o")),
-        *((name, ctypes.c_int64) for name in ("B", "H", "K", "V", "factors", "gate_channels")),
-        ("key_heads", ctypes.c_int64),
-        ("scale", ctypes.c_double),
-        ("threads", ctypes.c_int64),
-    ]
+RecurrenceStep = STRUCTURES["RecurrenceStep"]
 
 
 def _cpu(
@@ -179,10 +168,10 @@ def _cpu(
     beta = None if beta is None else _plain(beta)
     gate = None if gate is None else _plain(gate)
     arguments = RecurrenceStep(
-        *map(native.pointer, (q, k, v, beta, gate, state, state, o)),
+        *map(library.pointer, (q, k, v, beta, gate, state, state, o)),
         *(B, H, K, V, n, channels, H, scale, torch.get_num_threads()),
     )
-    native.call("recurrence_step", arguments)
+    library.call("recurrence_step", arguments)
     torch.autograd.graph.increment_version(state)  # autograd must know that it changed
     return o
 

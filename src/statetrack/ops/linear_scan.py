@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack.kernels.transforms import transformed
 from statetrack.ops.backends import choose
-from statetrack.ops.transforms import transformed
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, *, backend: str = "auto") -> Tensor:

@@ -18,23 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import View, call, pointer, viewable
-from statetrack.ops.operators import differentiable, empty_like, operator
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.kernels.library import call, pointer, view, viewable
+from statetrack.kernels.operators import differentiable, empty_like, operator
 
-
-class Recurrence(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, View) for name in ("q", "k", "v", "beta", "gate")),
-        *((name, ctypes.c_int64) for name in ("gate_channels", "log_gate")),
-        *((name, ctypes.c_void_p) for name in ("initial", "o", "error", "final")),
-        *((name, ctypes.c_void_p) for name in ("d_o", "d_final", "dq", "dk", "dv", "dbeta")),
-        *((name, ctypes.c_void_p) for name in ("dgate", "d_initial", "bounds")),
-        *((name, ctypes.c_int64) for name in ("N", "T", "H", "K", "V", "factors")),
-        ("scale", ctypes.c_double),
-        ("threads", ctypes.c_int64),
-    ]
+Recurrence = STRUCTURES["Recurrence"]
 
 
 def _arguments(
@@ -48,7 +36,7 @@ def _arguments(
     scale: float,
     factors: int,
     log_gate: bool,
-) -> tuple[Recurrence, list[Tensor | None]]:
+) -> tuple[ctypes.Structure, list[Tensor | None]]:
     """The structure, and the tensors that it points to."""
     channels = gate.shape[3] if gate is not None and gate.dim() == 4 else 1
     if channels > 1 and (beta is not None or factors != 1):
@@ -58,7 +46,7 @@ def _arguments(
     views = [None if x is None else viewable(x) for x in (q, k, v, beta, gate)]
     initial = None if initial is None else initial.float().contiguous()
     x = Recurrence(
-        *map(View.of, views),
+        *map(view, views),
         gate_channels=channels,
         log_gate=log_gate,
         initial=pointer(initial),

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack.kernels.transforms import gradients_through, transformed
 from statetrack.ops.chunks import decay_products, merge, split
-from statetrack.ops.transforms import gradients_through, transformed
 
 MAX_CHUNK = 32
 

@@ -13,36 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import View, call, pointer, viewable
-from statetrack.ops.operators import differentiable, empty_like, operator
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.kernels.library import call, pointer, view, viewable
+from statetrack.kernels.operators import differentiable, empty_like, operator
 
 CHUNK = 64
 """Tokens from one state that is kept for the backward pass to the next."""
 
 
-class SelectiveScan(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, View) for name in ("u", "delta", "B", "C", "z")),
-        *((name, ctypes.c_void_p) for name in ("A", "skip", "initial", "y", "final")),
-        *((name, ctypes.c_void_p) for name in ("checkpoints", "dy", "d_final")),
-        *((name, ctypes.c_void_p) for name in ("du", "ddelta", "dA", "dB", "dC", "dskip", "dz")),
-        *((name, ctypes.c_void_p) for name in ("d_initial", "bounds")),
-        *((name, ctypes.c_int64) for name in ("sequences", "T", "D", "N")),
-        *((name, ctypes.c_int64) for name in ("chunk", "negative", "threads")),
-    ]
+SelectiveScan = STRUCTURES["SelectiveScan"]
 
 
-class SelectiveScanStep(ctypes.Structure):
-    """The arguments of the step, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("before", "state", "u", "delta", "A", "B", "C")),
-        *((name, ctypes.c_void_p) for name in ("skip", "z", "y")),
-        *((name, ctypes.c_int64) for name in ("rows", "D", "N", "negative", "log_rates")),
-        ("threads", ctypes.c_int64),
-    ]
+SelectiveScanStep = STRUCTURES["SelectiveScanStep"]
 
 
 def _dense(x: Tensor | None) -> Tensor | None:
@@ -60,12 +42,12 @@ def _arguments(
     initial: Tensor | None,
     bounds: Tensor | None,
     negative: bool,
-) -> tuple[SelectiveScan, list[Tensor | None]]:
+) -> tuple[ctypes.Structure, list[Tensor | None]]:
     """The structure, and the tensors that it points to."""
     rows = [None if x is None else viewable(x.unsqueeze(2)) for x in (u, delta, B, C, z)]
     dense = [_dense(A), _dense(D), _dense(initial)]
     x = SelectiveScan(
-        *map(View.of, rows),
+        *map(view, rows),
         *map(pointer, dense),
         bounds=pointer(bounds),
         sequences=len(u) if bounds is None else len(bounds) - 1,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.ops.native import pointer
-from statetrack.ops.transforms import gradients_through, observed, transformed
+from statetrack.kernels.library import pointer
+from statetrack.kernels.transforms import gradients_through, observed, transformed
 
 library = torch.library.Library("statetrack", "FRAGMENT")
 
@@ -50,7 +50,7 @@ def operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> 
     def call(*inputs: Any) -> Any:
         if observed():
             return registered(*inputs)
-        for x in inputs:  # not any(): see native.serves
+        for x in inputs:  # not any(): see library.serves
             if isinstance(x, Tensor) and not is_plain(x):
                 return registered(*inputs)
         return on_cpu(*inputs)
