@@ -13,8 +13,8 @@ from statetrack.errors import UserError
 from statetrack.kernels import library
 from statetrack.kernels.interface import STRUCTURES
 from statetrack.ops import delta_rule
-from statetrack.testing.inputs import delta_rule_inputs
 from tests.ops.common import run
+from tests.ops.inputs import delta_rule_inputs
 
 pytestmark = [
     pytest.mark.native,

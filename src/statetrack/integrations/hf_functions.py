@@ -264,27 +264,16 @@ def gated_delta_rule_step(
     g: Tensor,
     beta: Tensor,
     initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """`gated_delta_rule` for T = 1."""
+    """`gated_delta_rule` for T = 1, with its other arguments."""
     if torch.is_grad_enabled() or initial_state is None:
-        return gated_delta_rule(
-            query,
-            key,
-            value,
-            g,
-            beta,
-            initial_state=None if initial_state is None else initial_state.clone(),
-            output_final_state=output_final_state,
-            use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-            **options,
-        )
+        state = None if initial_state is None else initial_state.clone()
+        return gated_delta_rule(query, key, value, g, beta, initial_state=state, **options)
     _refuse_packed(options)
-    if use_qk_l2norm_in_kernel:
+    if options.get("use_qk_l2norm_in_kernel", False):
         query, key = l2_normalize(query), l2_normalize(key)
-    # the step writes into the cache's own tensor, which the layer overwrites with the result anyway
+    # the step writes into the cache's own tensor, which the layer overwrites with the result
     state = initial_state.float().contiguous()
     o = delta_rule_step(state, query[:, 0], key[:, 0], value[:, 0], beta[:, 0], g[:, 0])
-    return o[:, None], state if output_final_state else None
+    return o[:, None], state if options.get("output_final_state", False) else None

@@ -73,8 +73,8 @@ def check_layer(
     check_type("title", title, (str, NoneType), "a text")
     check_type("only", only, (Sequence, Set, Mapping, NoneType), "a list of names of checks")
     check_type("unsupported", unsupported, (Mapping, NoneType), "reasons by the names of checks")
-    case = Case(factory, exact=exact, perturb=float(perturb))
-    layer = case.layer()
+    case = Case(factory, exact, float(perturb))
+    layer = case.layer
     declared = getattr(layer, "unsupported", {}) if unsupported is None else unsupported
     wanted = list(CHECKS if only is None else only)
     for name in (*wanted, *declared):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from statetrack.config import unknown
 from statetrack.testing.case import TOLERANCES, error, gradients, tensors
-from statetrack.testing.check import Check, Measured, check
+from statetrack.testing.check import Check, Measured, op_check
 from statetrack.testing.inputs import draw
 from statetrack.testing.report import Report
 
@@ -61,20 +61,20 @@ class OpCase:
                 yield Measured(f"gradient of {name}", distance, self.tolerance)
 
 
-@check
+@op_check
 def values(case: OpCase) -> Iterator[Measured]:
     """Outputs without gradients equal the reference's."""
     with torch.no_grad():
         yield from case.compare(case.leaves)
 
 
-@check
+@op_check
 def all_gradients(case: OpCase) -> Iterator[Measured]:
     """Outputs and the gradients of all inputs through all outputs equal the reference's."""
     yield from case.compare(case.leaves)
 
 
-@check
+@op_check
 def strided(case: OpCase) -> Iterator[Measured]:
     """Inputs that are strided views give the same outputs and gradients."""
     for enabled in (False, True):
@@ -86,7 +86,7 @@ def strided(case: OpCase) -> Iterator[Measured]:
             yield from case.compare(views)
 
 
-@check
+@op_check
 def lazy_views(case: OpCase) -> Iterator[Measured]:
     """Views that torch negates lazily, such as imaginary parts of conjugates, are read negated."""
     for negated, x in case.leaves.items():
@@ -100,7 +100,7 @@ def lazy_views(case: OpCase) -> Iterator[Measured]:
                     yield measured._replace(where=f"{measured.where}, {negated} negated")
 
 
-@check
+@op_check
 def inputs_kept(case: OpCase) -> Iterator[Measured]:
     """The inputs are not changed."""
     before = {name: x.detach().clone() for name, x in case.leaves.items()}
@@ -109,7 +109,7 @@ def inputs_kept(case: OpCase) -> Iterator[Measured]:
         yield Measured(name, error(x, before[name]), 0.0)
 
 
-@check
+@op_check
 def same_bits(case: OpCase) -> Iterator[Measured]:
     """Twice the same inputs give the same outputs and gradients, bit for bit."""
     found = []

@@ -1,4 +1,4 @@
-"""With fla installed, transformers calls GPU kernels; models on native kernels do not."""
+"""Beside flash-linear-attention transformers calls GPU kernels; with native kernels it does not."""
 
 from __future__ import annotations
 

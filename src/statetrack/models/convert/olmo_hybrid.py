@@ -30,7 +30,7 @@ OUTPUT_NORM_EPS = 1e-5  # of the norm of each head; independent of rms_norm_eps
 
 
 def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
-    """Convert a model: norms stand before Gated DeltaNet and its MLP, but behind attention."""
+    """Convert a model; norms come before Gated DeltaNet and its MLP, but after attention."""
     options.expect("hidden_act", "silu", "swish")
     options.expect("attention_bias", False)
     options.expect("attention_dropout", 0.0, None)
