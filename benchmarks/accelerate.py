@@ -1,6 +1,6 @@
 """What `accelerate` gains: models of transformers before and after.
 
-    .venv-peers-hf/bin/python -m benchmarks.accelerate --threads 1 --out results/accelerate.md
+    .venv-peers-hf/bin/python -m benchmarks hf --threads 1 --out results/accelerate.md
 
 Both are checked to compute the same; then they take turns in one process, and the least time of all
 rounds counts.
@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import torch
 import transformers
-import tyro
 from torch import Tensor
 
 import statetrack
@@ -125,6 +124,7 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
 
 
 def main(
+    *,
     only: tuple[Literal["Mamba", "Mamba2", "OLMo-Hybrid", "Qwen3-Next"], ...] = (
         "Mamba",
         "Mamba2",
@@ -157,9 +157,5 @@ def main(
             rows.append([name, what, *times])
             print(" | ".join(rows[-1]), flush=True)
     if out is not None:
-        command = " ".join(["python -m benchmarks.accelerate", *sys.argv[1:]])
+        command = " ".join(["python -m benchmarks", *sys.argv[1:]])
         write_atomic(out, markdown(rows, command))
-
-
-if __name__ == "__main__":
-    tyro.cli(main)
