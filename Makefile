@@ -35,13 +35,13 @@ sanitize: .venv/installed-dev
 CASES ?= 10000
 SEED ?= 0
 fuzz: .venv/installed-dev
-	$(BIN)/python -m benchmarks.reliability.fuzz --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m benchmarks fuzz --cases $(CASES) --seed $(SEED)
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What `statetrack bench` and `make test-peers` compare with: two environments, since Triton must
+# What `python -m benchmarks` and `make test-peers` compare with: two environments, since Triton must
 # be importable for the one package and must not be for the other. First this package with what it
 # needs, at the pinned versions, then the rest as it is listed. For a torch without CUDA packages,
 # let PIP_EXTRA_INDEX_URL name an index of its CPU builds.

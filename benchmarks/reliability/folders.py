@@ -1,6 +1,6 @@
 """Run folders under attack: two writers, a full disk, no permission, links, killed workers.
 
-    python -m benchmarks.reliability.folders --tries 20
+    python -m benchmarks folders --tries 20
 
 After each attack the runs are resumed and compared with an undisturbed one, bit for bit.
 """
@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tyro
-
 from benchmarks.reliability.kills import Moment, kill_at
 from benchmarks.reliability.processes import (
     CONFIG,
@@ -40,7 +38,7 @@ from statetrack.compiler.folders import load, save
 from statetrack.compiler.languages import find_language
 from statetrack.errors import UserError
 from statetrack.sweep.pool import Report, run_jobs
-from statetrack.terminal import Json, check_json, write_result
+from statetrack.terminal import check_json, write_result
 from statetrack.training import Progress, Run, train
 
 NOBODY = 65534  # a user without permissions
@@ -244,13 +242,12 @@ def train_slowly(folder: Path, report: Report) -> None:
     train(CONFIG, folder, on_progress=show)
 
 
-def main(tries: int = 20, seed: int = 0, json: Json = None) -> None:
+def main(*, tries: int = 20, seed: int = 0, json: str | None = None) -> None:
     """Attack, resume, compare and print.
 
     Args:
         tries: how often two writers meet; a fifth of it is how many pools lose a worker.
         seed: of the moments at which workers are killed.
-        json: see above.
     """
     check_json(json)
     body: list[list[object]] = []
@@ -279,7 +276,3 @@ def main(tries: int = 20, seed: int = 0, json: Json = None) -> None:
     report(markdown(["attack", *columns], body), json)
     write_result(json, [dict(zip(["attack", *columns], row, strict=True)) for row in body])
     sys.exit(1 if any(total[name] for name in Outcome._fields) else 0)
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

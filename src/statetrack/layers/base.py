@@ -36,7 +36,6 @@ class MixerConfig(Named):
     """Options of a layer; each layer's own class adds what is special to it."""
 
     kind: ClassVar[str] = "mixer"
-    renamed: ClassVar[Mapping[str, str]] = {"head_norm_eps": "output_norm_eps"}
     name: ClassVar[str]
     label: ClassVar[str]
     has_beta: ClassVar[bool] = False  # whether the saturation penalty has something to act on

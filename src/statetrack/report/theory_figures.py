@@ -1,4 +1,4 @@
-"""The figures of docs/theory.md: `python -m statetrack.report.theory_figures docs`."""
+"""Draw the figures of docs/theory.md: `python -m statetrack.report.theory_figures docs`."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ SIGNS = ListedColormap([ORANGE, "white", BLUE])  # of -1, 0, 1
 
 
 def states_on_ones(eigenvalue: float, tokens: int) -> torch.Tensor:
-    """[tokens + 1]: h_t = a h_{t-1} + (1 - a) / 2 from h_0 = 0, which is (1 - a^t) / 2."""
+    """Return h_0..h_tokens of h_t = a h_{t-1} + (1 - a) / 2, h_0 = 0: (1 - a^t) / 2."""
     return (1 - torch.tensor(eigenvalue, dtype=torch.float64) ** torch.arange(tokens + 1)) / 2
 
 
 def settles(eigenvalue: float) -> int | None:
-    """From which token on the state is one number in bfloat16; None if never."""
+    """Return the token from which on the state is constant in bfloat16; None if there is none."""
     rounded = states_on_ones(eigenvalue, MAX_TOKENS).bfloat16()
     last = int((rounded != rounded[-1]).nonzero().max())
     return last + 1 if last < MAX_TOKENS - 1 else None
 
 
 def draw_states(path: Path) -> None:
-    """What a scalar recurrence makes of 1111..., for some eigenvalues."""
+    """Draw the states of a scalar recurrence on 1111..., for some eigenvalues."""
     figure = Figure(figsize=(8.5, 2.7), layout="constrained")
     panels = figure.subplots(1, len(EIGENVALUES), sharey=True)
     t = np.arange(TOKENS + 1)
@@ -103,7 +103,7 @@ def draw_swaps(path: Path, points: Sequence[int] = POINTS) -> None:
 
 
 def _draw_wires(axes: Any, objects: Any, moves: Any) -> None:
-    """Objects come in on the right, as vectors do to a matrix, and leave on the left."""
+    """Draw how objects move, from right to left, as vectors pass a matrix."""
     bend = np.linspace(0, 1, 40)
     for place, (thing, target) in enumerate(zip(objects, moves, strict=True)):
         height = place + (target - place) * (3 * bend**2 - 2 * bend**3)
@@ -117,7 +117,7 @@ def _draw_wires(axes: Any, objects: Any, moves: Any) -> None:
 
 
 def _draw_cells(axes: Any, matrix: Any) -> None:
-    """-1, 0 and 1 as colours, the numbers in them."""
+    """Draw the entries -1, 0 and 1 as coloured cells with numbers."""
     axes.imshow(matrix, cmap=SIGNS, vmin=-1, vmax=1)
     rows, columns = matrix.shape
     axes.set_xticks(np.arange(columns + 1) - 0.5, [])
@@ -131,7 +131,7 @@ def _draw_cells(axes: Any, matrix: Any) -> None:
 
 
 def context_names(cascade: Cascade) -> list[list[str]]:
-    """What leads to each context of each level: the symbol and the old coordinates above."""
+    """Name each context of each level by the symbol and the old coordinates above."""
     names: list[list[str]] = [[] for _ in range(cascade.levels[0].contexts)]
     for symbol, context in zip(cascade.dfa.alphabet, cascade.first, strict=True):
         names[context].append(symbol)
@@ -148,9 +148,9 @@ def context_names(cascade: Cascade) -> list[list[str]]:
 
 
 def draw_cascade(path: Path, cascade: Cascade, word: str) -> None:
-    """Two or more levels as boxes, what their contexts do, and their coordinates on a word.
+    """Draw the levels of a cascade as boxes, and their coordinates while it reads a word.
 
-    Of b1, the symbol is b and the old coordinate of level 1 is 1.
+    In a name such as b1, the symbol is b and the old coordinate of level 1 is 1.
     """
     depth = len(cascade.levels)
     figure = Figure(figsize=(8.5, 1.1 * depth + 0.9), layout="constrained")
