@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.automata.dfa import breadth_first
+from statetrack.automata.closure import reachable
 from statetrack.errors import UserError
 
 NAMED = (
@@ -86,7 +86,7 @@ def _random(states: int, seed: int) -> DFA:
     while True:
         delta = rng.integers(0, size, (size, 2))
         accepting = rng.random(size) < 0.5
-        if len(breadth_first(delta, 0)) == states:
+        if len(reachable(0, delta.tolist().__getitem__)[0]) == states:
             dfa = DFA(("a", "b"), delta, 0, accepting).minimal()
             if dfa.states == states:
                 return dfa
