@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
 from statetrack.layers import decoding
+from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Transition
 from statetrack.ops import native
 from statetrack.ops.program import Program
@@ -155,7 +156,7 @@ class Mixer(nn.Module, ABC):
         """
         self.check_input(x)
         if mask is None and cu_seqlens is None:
-            return self.mix(x, self._state(state, x.shape[0]), None)
+            return self.mix(x, self._state(state, x.shape[0]), TENSORS)
         if mask is not None and cu_seqlens is not None:
             raise UserError("give a mask or cu_seqlens, not both")
         if mask is not None:
@@ -169,8 +170,13 @@ class Mixer(nn.Module, ABC):
             bounds = check_cu_seqlens(cu_seqlens, batch, length)
             ragged = Ragged.from_bounds(bounds, batch, length, x.device)
         x = ragged.pad(x)
-        y, state = self.mix(x, self._state(state, x.shape[0]), ragged.valid)
+        y, state = self.mix(x, self._state(state, x.shape[0]), TensorOps(ragged.valid))
         return ragged.unpad(y), state
+
+    def first_state(self, x: Tensor) -> Any:
+        """The state before the first token of x, which is checked to be [B, T, hidden_size]."""
+        self.check_input(x)
+        return self.init_state(x.shape[0])
 
     def check_input(self, x: Tensor) -> None:
         """Raise a UserError unless x is [B, T, hidden_size]."""
@@ -221,7 +227,7 @@ class Mixer(nn.Module, ABC):
             return done
         # without kernels a single step is the defining loop, once round
         backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
-        y, state = self.mix(x_t[:, None], state, None, backend)
+        y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
 
     def record(self, p: Program, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -232,10 +238,11 @@ class Mixer(nn.Module, ABC):
         raise NotRecordableError(type(self).__name__)
 
     @abstractmethod
-    def mix(
-        self, x: Tensor, state: Any, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Any]:
-        """x [B, T, hidden_size]; valid [B, T] is False for padding at the right ends."""
+    def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:
+        """Mix x [B, T, hidden_size]: y and the next state.
+
+        ops.mask [B, T] is False for padding at the right ends.
+        """
 
     @abstractmethod
     def init_state(self, batch: int) -> Any:
