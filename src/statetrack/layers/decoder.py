@@ -212,15 +212,15 @@ class StepRecorder:
         weight, bias = _own(module, nn.Linear)
         values = [x] if isinstance(x, Value) else x
         y = None
-        for value, columns in zip(
-            values, weight.split([v.buffer.shape[1] for v in values], 1), strict=True
-        ):
+        for value, columns in zip(values, weight.chunk(len(values), 1), strict=True):
             y = self.program.linear(value.buffer, columns, bias if y is None else None, y)
         assert y is not None
         return Value(y)
 
     def split_linear(self, x: Value, module: nn.Module, sizes: Sequence[int]) -> list[Value]:
         weight, bias = _own(module, nn.Linear)
+        if len(weight) != sum(sizes):
+            raise NotRecordableError(f"{len(weight)} features in place of {sum(sizes)}")
         biases = [None] * len(sizes) if bias is None else bias.split(list(sizes))
         parts = zip(weight.split(list(sizes)), biases, strict=True)
         return [Value(self.program.linear(x.buffer, *part)) for part in parts]
@@ -307,6 +307,8 @@ class StepRecorder:
     def norm(self, x: Value, module: nn.Module, gate: Value | None = None) -> Value:
         weight, _ = _own(module, RMSNorm if gate is None else GatedRMSNorm)
         assert isinstance(module, (RMSNorm, GatedRMSNorm))
+        if x.buffer.numel() % len(weight):
+            raise NotRecordableError(f"a norm of {len(weight)} features for {x.buffer.shape[1]}")
         first = isinstance(module, GatedRMSNorm) and module.gate_first
         factor = None if gate is None else gate.buffer
         return Value(self.program.norm(x.buffer, weight, module.eps, factor, gate_first=first))
