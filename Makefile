@@ -28,7 +28,7 @@ sanitize: .venv/installed-dev
 	STATETRACK_CFLAGS="$(SANITIZE)" STATETRACK_EMULATE_AVX512=1 $(BIN)/python setup.py --quiet build --build-base .sanitize --build-lib .sanitize/lib
 	PYTHONPATH=.sanitize/lib LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 sh -c '\
 	$(BIN)/python tests/sanitized.py && \
-	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoding.py'
+	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoder.py'
 
 # Bad inputs of every kind: command lines, damaged files, calls. `make fuzz CASES=500 SEED=7` for
 # fewer or others.

@@ -44,11 +44,11 @@ def read_heads(model: SequenceModel, seen: Seen) -> list[Head]:
     """The constants of every head, by token and factor."""
     layer = layer_of(model, seen)
     x = seen.x[None]
-    _, k, v, _ = layer._project(x, layer.init_state(1).conv, None)
-    beta = layer.beta(x)[0].view(-1, layer.num_v_heads)
-    gates = layer._gate(x).values()
+    inputs = layer.op_inputs(x)
+    k, v, beta = inputs.k[0], inputs.v[0], inputs.beta[0]
+    gates = None if inputs.gate is None else inputs.gate.values()[0]
     return [
-        Head(k[0, :, i], v[0, :, i], beta[:, i], None if gates is None else gates[0, :, i])
+        Head(k[:, i], v[:, i], beta[:, i], None if gates is None else gates[:, i])
         for i in range(layer.num_v_heads)
     ]
 
@@ -159,7 +159,7 @@ def ideal(model: SequenceModel, seen: Seen) -> SequenceModel:
         return model
     made = copy.deepcopy(model)
     layer = layer_of(made, seen)
-    _, k, v, _ = layer._project(seen.x[None], layer.init_state(1).conv, None)
+    _, k, v, *_ = layer.op_inputs(seen.x[None])
     length, n = k[0].norm(dim=-1, keepdim=True), len(seen.ids)
     length = torch.where(length > 0.5, length, 1.0)  # others are not written along, and may be 0
     layer.qk_silu = False  # type: ignore[misc]  # of this one alone
