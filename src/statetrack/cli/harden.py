@@ -19,18 +19,17 @@ def harden(
     samples: int = 64,
     orders: tuple[int, ...] = (1, 2, 3),
     checkpoint: int | None = None,
+    verbose: bool = False,
     json: Json = None,
 ) -> int:
-    """Make a run's model exact, so that it goes on at any length as it does at the trained ones.
+    """Make a run's model exact, so that it is as good at every length as at the trained ones.
 
-    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN, in
-    [-1,1], one after the other. What almost reflects, keeps or flips does so exactly; what is
-    almost a finite group is one; a convolution that hardly matters is left out, and so is a layer's
-    memory. Roundings are judged on fresh sequences of the training lengths alone; if none is as
-    good as the model, nothing is written. The result is a new run, which every command takes, with
-    the automaton that the model is, if one can be read off it, as automaton.json; the old run is
-    left alone. The exit code is 1 if nothing is written, as for a model that has not learned its
-    task.
+    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA and the diagonal RNN, in
+    [-1,1]. Gates and keys that almost keep, flip or reflect the state do so exactly afterwards.
+    Candidates are judged on fresh sequences of the training lengths alone; if none is as good as
+    the model, nothing is written. The result is a new run, which every command takes, with the
+    automaton that the model is, if one can be read off it, as automaton.json. The old run is not
+    changed. The exit code is 1 if nothing is written.
 
     Args:
         run: a run folder.
@@ -39,6 +38,7 @@ def harden(
         samples: sequences per length.
         orders: the m such that two reflections may be pi / m apart.
         checkpoint: the step of the checkpoint; the last one if absent.
+        verbose: also print the settings of each layer's rounding.
         json: see above.
     """
     from statetrack.compiler.folders import is_compiled
@@ -46,7 +46,7 @@ def harden(
     from statetrack.errors import UserError
     from statetrack.files import check_new
     from statetrack.hardening import harden as harden_model
-    from statetrack.hardening.harden import check_orders, families_of
+    from statetrack.hardening.harden import check_orders, find_roundings
     from statetrack.hardening.runs import (
         compare,
         compare_automata,
@@ -73,20 +73,22 @@ def harden(
     with console.status("hardening"):
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
-        families_of(trained)  # a model that no training helps is refused first
+        find_roundings(trained)  # refuse first what no training helps
         validation = training_lengths(config)
         skill = learned(trained, config.task, validation)
         if not skill:
-            why = f"the model has not learned {config.task.name}: {skill}"
-            console.print(f"Train it first: {why}.\nNothing is written.")
-            write_result(json, {**told, "changed": False, "why": why})
+            reason = f"the model has not learned {config.task.name}: {skill}"
+            console.print(f"Train it first: {reason}.\nNothing is written.")
+            write_result(json, {**told, "changed": False, "reason": reason})
             return 1
         result = harden_model(trained, validation, orders=orders)
         if result.changed:
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)
             told["out"] = str(folder)
-    for sentence in result.sentences():
+    if result.changed:
+        console.print(str(automata))
+    for sentence in result.sentences(verbose):
         console.print(sentence)
     if not result.changed:
         console.print("Nothing is written.")
@@ -98,7 +100,6 @@ def harden(
     columns = ["length", "accuracy before", "after"]
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
-    console.print(str(automata))
     accuracy = [asdict(row) for row in rows]
     told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
     write_result(json, told)

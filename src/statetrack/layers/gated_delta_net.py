@@ -13,6 +13,7 @@ from statetrack.config import option
 from statetrack.layers.base import register
 from statetrack.layers.common import Gate, init_step_sizes_, xavier_
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaProjections
+from statetrack.layers.inverse import NO_STEP
 from statetrack.ops.program import Program
 
 
@@ -91,3 +92,8 @@ class GatedDeltaNet(DeltaNet):
     def _record_gate(self, p: Program, x: Tensor) -> Tensor:
         logits, signed = p.linear(x, self.a_proj.weight), self.config.allow_neg_gate
         return p.step_sizes(logits, self.dt_bias, self.A_log, signed=signed)[1]
+
+    @torch.no_grad()
+    def open_gates(self, heads: Tensor) -> None:
+        self.a_proj.weight[heads] = 0.0
+        self.dt_bias[heads] = NO_STEP

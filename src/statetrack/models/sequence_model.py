@@ -85,7 +85,7 @@ class SequenceModel(nn.Module):
         Returns:
             logits [B, T, vocab_size] and the state after the last token.
         """
-        x = self._embed(tokens)
+        x = self.embed(tokens)
         if tokens.dim() != 2:
             raise UserError(f"tokens must be [B, T]; got shape {list(tokens.shape)}")
         states = []
@@ -96,7 +96,7 @@ class SequenceModel(nn.Module):
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """One token [B]: logits [B, vocab_size] and the next state."""
-        x = self._embed(token)
+        x = self.embed(token)
         states = []
         for block, s in zip(self._blocks(), self._states(state), strict=True):
             x, s = block.step(x, s)
@@ -110,7 +110,7 @@ class SequenceModel(nn.Module):
     @torch.no_grad()
     def transitions(self, tokens: Tensor) -> list[Transition | None]:
         """A(x_t) of every layer for tokens [B, T]; None for a layer that is no linear RNN."""
-        x = self._embed(tokens)
+        x = self.embed(tokens)
         out = []
         for block in self._blocks():
             out.append(block.mixer.transitions(block.mixer_input(x)))
@@ -126,7 +126,8 @@ class SequenceModel(nn.Module):
             assert isinstance(block, Block)
             yield block
 
-    def _embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return what the first block gets for tokens [...]: [..., hidden_size]."""
         check_type("tokens", tokens, Tensor, "a tensor")
         if tokens.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
             tokens = tokens.long()
