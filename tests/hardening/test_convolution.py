@@ -12,9 +12,9 @@ import torch
 from statetrack.errors import UserError
 from statetrack.hardening import harden
 from statetrack.hardening.automaton import agree
-from statetrack.hardening.convolution import without_convolution
 from statetrack.hardening.diagonal import read_gates
 from statetrack.hardening.inputs import LayerInputs
+from statetrack.hardening.search import without_convolution
 from statetrack.layers import (
     DeltaNetConfig,
     DeltaProductConfig,

@@ -102,11 +102,6 @@ def candidates(
         yield Candidate(made, settings, components, left)
 
 
-def component_names(mixer: Mixer, x: Tensor) -> list[str]:
-    """Return one name for all channels of a layer."""
-    return ["all channels"]
-
-
 @torch.no_grad()
 def read_gates(mixer: Mixer, x: Tensor) -> Tensor:
     """Return the gates [n, C, N] for inputs x [n, D], each as if no other came before it."""

@@ -62,25 +62,15 @@ def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:
 
 def _check_finite(roots: Tensor) -> None:
     """Reflect roots in roots until there are no new ones: a finite group has finitely many."""
-    found = torch.empty(0, roots.shape[1], dtype=roots.dtype)
-    new = roots
-    while len(new):
-        found = torch.cat([found, new])
+    found = roots[:0]
+    todo = list(roots)
+    for root in todo:  # grows while it is read
+        if (found @ root > SAME_ROOT).any():
+            continue
+        found = torch.cat([found, root[None]])
         if len(found) > MAX_ELEMENTS:
             raise CannotRoundError(f"its reflections generate more than {MAX_ELEMENTS} roots")
-        images = (new[:, None] - 2 * (new @ roots.T)[..., None] * roots).flatten(0, 1)
-        new = _distinct(images)
-        new = new[((new @ found.T) < SAME_ROOT).all(1)]
-
-
-def _distinct(vectors: Tensor) -> Tensor:
-    _, index = torch.unique((vectors * 1e5).round(), dim=0, return_inverse=True)
-    first = torch.full((int(index.max()) + 1,), len(vectors))
-    first.scatter_reduce_(0, index, torch.arange(len(vectors)), "amin")
-    kept = vectors[first]
-    # rounding may have split one vector into two neighbours: keep the first of each
-    same = (kept @ kept.T) > SAME_ROOT
-    return kept[~same.tril(-1).any(1)]
+        todo.extend(root - 2 * (roots @ root)[:, None] * roots)
 
 
 def representation(matrices: Tensor) -> Tensor:

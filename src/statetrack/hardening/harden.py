@@ -69,37 +69,33 @@ def harden(
     inputs = LayerInputs.of_tokens(wide, validation)
     before = measure_horizon(model, inputs)
     judge = Judge(model, validation)
+    mistakes = judge.wrong, judge.scored
     try:
         found = Search(judge, roundings, orders).run(Progress(wide, judge.loss), inputs)
     except NoCandidateError as error:
+        loss = error.loss if math.isfinite(error.loss) else judge.loss
         return Hardened(
             model,
             wide,
-            changed=False,
-            reason=str(error),
-            loss=(judge.loss, error.loss if math.isfinite(error.loss) else judge.loss),
-            mistakes=(judge.wrong, judge.scored),
+            inputs,
+            loss=(judge.loss, loss),
+            mistakes=mistakes,
             horizon=(before, before),
-            settings=(),
             components=error.components,
-            memoryless=(),
-            slow=None,
-            inputs=inputs,
+            reason=str(error),
         )
     made = judge.rounded(found.model)
     return Hardened(
         made,
         found.exact_model(),
-        changed=True,
-        reason=None,
+        inputs,
         loss=(judge.loss, found.loss),
-        mistakes=(judge.wrong, judge.scored),
+        mistakes=mistakes,
         horizon=(before, measure_horizon(made, inputs)),
-        settings=found.settings,
         components=found.components,
+        settings=found.settings,
         memoryless=tuple(i for i, memoryless in enumerate(found.memoryless) if memoryless),
         slow=found.slow,
-        inputs=inputs,
     )
 
 

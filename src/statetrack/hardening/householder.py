@@ -25,7 +25,7 @@ from statetrack.hardening.groups import (
 )
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.search import NOT_NEEDED, SLOW, Candidate, Component
-from statetrack.layers import HouseholderProduct, Mixer
+from statetrack.layers import Mixer
 from statetrack.layers.inverse import DependentError, HeadTargets
 from statetrack.models import SequenceModel
 
@@ -92,13 +92,6 @@ def candidates(
         settings = {"tolerance": tolerance, "other_betas": other_betas, "remove_memory": forget}
         with suppress(DependentError):
             yield trained.with_heads(tuple(heads), settings, tuple(components))
-
-
-def component_names(mixer: Mixer, x: Tensor) -> list[str]:
-    """Return the names of a layer's heads."""
-    transition = mixer.transitions(x[None])
-    assert isinstance(transition, HouseholderProduct)
-    return [f"head {i}" for i in range(transition.shape[2])]
 
 
 @torch.no_grad()

@@ -36,16 +36,20 @@ class Hardened:
 
     model: SequenceModel
     exact: SequenceModel  # before its weights are rounded: float64, keys of length 1
-    changed: bool
-    reason: str | None  # why it was kept
+    inputs: LayerInputs
     loss: tuple[float, float]  # before and after; of the best candidate if it was kept
     mistakes: tuple[int, int]  # of the trained model, of how many answers at the training lengths
     horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: nothing turns or flips
-    settings: tuple[dict[str, Any], ...]  # by layer; none if it was kept
     components: tuple[Component, ...]
-    memoryless: tuple[int, ...]  # layers whose memory was removed
-    slow: int | None  # gates or factors that still fade, slower than training shows; None: kept
-    inputs: LayerInputs
+    reason: str | None = None  # why the trained model was kept
+    settings: tuple[dict[str, Any], ...] = ()  # by layer
+    memoryless: tuple[int, ...] = ()  # layers whose memory was removed
+    slow: int | None = None  # gates or factors that still fade, slower than training shows
+
+    @property
+    def changed(self) -> bool:
+        """Whether the model is another than the trained one."""
+        return self.reason is None
 
     def read(self, vocab: Sequence[str]) -> Reading:
         """Return the automaton of the model's answers and how certain it is."""

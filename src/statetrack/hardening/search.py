@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from statetrack.hardening.convolution import without_convolution
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.layers.inverse import independent
 from statetrack.models import SequenceModel
@@ -125,6 +125,28 @@ class Progress(NamedTuple):
         return model
 
 
+@torch.no_grad()
+def without_convolution(model: SequenceModel, inputs: LayerInputs) -> Iterator[SequenceModel]:
+    """Yield float64 models whose layer has no convolution, or one that only delays its input.
+
+    With a convolution an input's key, value or step size depends on the inputs before it. A model
+    that tracks a state needs the same effect of a token at every position, so training has made
+    these dependences small, or lets them cancel: each input gets the mean of what came out of the
+    convolution for it. Each model comes as it is and with a refitted output projection, as neither
+    is always better.
+    """
+    mixer, outputs = inputs.mixer(model), []
+    with mixer.get_submodule("conv").register_forward_hook(
+        lambda _, args, out: outputs.extend(out[0])
+    ):
+        _, before = inputs.run(model)
+    for delay in mixer.conv_delays:
+        means: list[Tensor] = [inputs.mean_by_input(part, delay) for part in outputs]
+        made = inputs.replace_mixer(model, mixer.without_conv(inputs.x, means, delay))
+        yield made
+        yield inputs.with_output(made, before)
+
+
 class NoCandidateError(Exception):
     """Why the trained model is kept."""
 
@@ -192,13 +214,9 @@ class Search:
         if mixer.conv_width > 1:
             mixer = mixer.with_config(conv_size=0)
         made = inputs.replace_mixer(progress.model, mixer.memoryless(inputs.x))
-        names = self.roundings[inputs.layer].component_names(mixer, inputs.x)
-        components = tuple(Component(name, None, NOT_NEEDED, True) for name in names)
-        judged = self.judge.judge(
-            Candidate(
-                inputs.with_output(made, before), {"memory": "none"}, components, memoryless=True
-            )
-        )
+        made = inputs.with_output(made, before)
+        whole = Component("", None, NOT_NEEDED, memory_removed=True)  # `_add` names it
+        judged = self.judge.judge(Candidate(made, {"memory": "none"}, (whole,), memoryless=True))
         if not judged.good:
             reason = f"{self._name(inputs)}: it needs its memory"
             raise NoCandidateError(reason, progress, judged.loss)
