@@ -14,6 +14,7 @@ from statetrack.compiler.model import CompiledModel, mixers
 from statetrack.compiler.proofs import NORM_SLACK, type_name
 from statetrack.compiler.reachable import Mistake, Read, explore, read_whole_words
 from statetrack.compiler.wording import counted
+from statetrack.layers.delta_net import DeltaInputs, DeltaNetState
 from statetrack.layers.gated_delta_product import GatedDeltaProduct
 from statetrack.models import SequenceModel
 from statetrack.ops.delta_rule.chunk import MAX_CHUNK
@@ -148,21 +149,21 @@ def _listen(layer: GatedDeltaProduct) -> list[Given]:
     """
     given: list[Given] = []
     seen: set[bytes] = set()
-    project, n = layer._project, layer.config.factors
+    op_inputs = layer.op_inputs
 
-    def listening(x: Tensor, window: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        q, k, v, after = project(x, window, *args)
-        rows = torch.cat([x.flatten(1), window.flatten(1)], 1).float().numpy()
+    def listening(x: Tensor, state: DeltaNetState, ops: Any) -> DeltaInputs:
+        inputs = op_inputs(x, state, ops)
+        rows = torch.cat([x.flatten(1), state.conv.flatten(1)], 1).float().numpy()
         fresh = {row.tobytes(): i for i, row in enumerate(rows)}
         new = [i for key, i in fresh.items() if key not in seen]
         seen.update(fresh)
         if new:
-            beta, gate = layer.beta(x).unflatten(-1, (n, -1)), layer._gate(x).values()
+            q, k, v, beta, gate, _ = inputs
             assert gate is not None
-            given.append((q[new, 0], k[new], v[new], beta[new, 0], gate[new, 0]))
-        return q, k, v, after
+            given.append((q[new, 0], k[new], v[new], beta[new], gate.values()[new, 0]))
+        return inputs
 
-    layer._project = listening  # type: ignore[method-assign, assignment]
+    layer.op_inputs = listening  # type: ignore[method-assign, assignment]
     layer.qkv_proj.register_forward_pre_hook(lambda *_: None)  # no program goes past a hook
     return given
 

@@ -15,6 +15,7 @@ from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
 from statetrack.layers import decoding
 from statetrack.layers.inverse import HeadTargets
+from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Transition
 from statetrack.ops import native
 from statetrack.ops.program import Program
@@ -156,7 +157,7 @@ class Mixer(nn.Module, ABC):
         """
         self.check_input(x)
         if mask is None and cu_seqlens is None:
-            return self.mix(x, self._state(state, x.shape[0]), None)
+            return self.mix(x, self._state(state, x.shape[0]), TENSORS)
         if mask is not None and cu_seqlens is not None:
             raise UserError("give a mask or cu_seqlens, not both")
         if mask is not None:
@@ -170,8 +171,13 @@ class Mixer(nn.Module, ABC):
             bounds = check_cu_seqlens(cu_seqlens, batch, length)
             ragged = Ragged.from_bounds(bounds, batch, length, x.device)
         x = ragged.pad(x)
-        y, state = self.mix(x, self._state(state, x.shape[0]), ragged.valid)
+        y, state = self.mix(x, self._state(state, x.shape[0]), TensorOps(ragged.valid))
         return ragged.unpad(y), state
+
+    def first_state(self, x: Tensor) -> Any:
+        """The state before the first token of x, which is checked to be [B, T, hidden_size]."""
+        self.check_input(x)
+        return self.init_state(x.shape[0])
 
     def check_input(self, x: Tensor) -> None:
         """Raise a UserError unless x is [B, T, hidden_size]."""
@@ -222,7 +228,7 @@ class Mixer(nn.Module, ABC):
             return done
         # without kernels a single step is the defining loop, once round
         backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
-        y, state = self.mix(x_t[:, None], state, None, backend)
+        y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
 
     def record(self, p: Program, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -233,10 +239,11 @@ class Mixer(nn.Module, ABC):
         raise NotRecordableError(type(self).__name__)
 
     @abstractmethod
-    def mix(
-        self, x: Tensor, state: Any, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Any]:
-        """x [B, T, hidden_size]; valid [B, T] is False for padding at the right ends."""
+    def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:
+        """Mix x [B, T, hidden_size]: y and the next state.
+
+        ops.mask [B, T] is False for padding at the right ends.
+        """
 
     @abstractmethod
     def init_state(self, batch: int) -> Any:
@@ -313,6 +320,14 @@ class Mixer(nn.Module, ABC):
             DependentError: no weights give each input its gates.
         """
         raise self._not_defined("with_gates")
+
+    def op_inputs(self, x: Tensor) -> Any:
+        """Return what the layer feeds its op for x [B, T, D], as a NamedTuple.
+
+        With a HouseholderProduct: k [B, T f, H, K], v [B, T f, H, V], beta [B, T f, H] and `gate`,
+        [B, T, H] or None, among others; f factors per position.
+        """
+        raise self._not_defined("op_inputs")
 
     def head_outputs(self, x: Tensor) -> Tensor:
         """Return what each head reads for x [B, T, D], normalised, without gain: [B, T, H, V]."""

@@ -21,7 +21,6 @@ from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
     BetaGate,
-    Gate,
     GatedRMSNorm,
     RMSNorm,
     ShortConv,
@@ -43,9 +42,8 @@ from statetrack.layers.inverse import (
     inverse_stretched_sigmoid,
     refit,
 )
+from statetrack.layers.operations import TENSORS, Gate, TensorOps
 from statetrack.layers.transitions import HouseholderProduct
-from statetrack.ops import delta_product
-from statetrack.ops.l2_norm import l2_normalize
 from statetrack.ops.program import Program
 
 STRETCH = 0.1  # beta_stretch of a hardened layer that had none
@@ -131,6 +129,17 @@ class DeltaProjections(NamedTuple):
     gate: Tensor | None  # [H, D]: the step sizes before their bias and softplus
 
 
+class DeltaInputs(NamedTuple):
+    """What the layers on the delta rule feed to `ops.delta_product`; n factors per token."""
+
+    q: Tensor  # [B, T, H, K]: of length 1
+    k: Tensor  # [B, T n, H, K]: of length 1
+    v: Tensor  # [B, T n, H, V]
+    beta: Tensor  # [B, T n, H]
+    gate: Gate | None  # [B, T, H]
+    window: Tensor  # [B, conv_size - 1, D]: the convolution's next window
+
+
 class DeltaNetState(NamedTuple):
     """What the layers on the delta rule remember."""
 
@@ -208,62 +217,48 @@ class DeltaNet(Mixer):
             None,
         )
 
-    def _gate(self, x: Tensor) -> Gate:
-        """The gate before the delta rule, [B, T, H], for the layers that have one."""
-        return Gate()
+    def op_inputs(
+        self, x: Tensor, state: DeltaNetState | None = None, ops: TensorOps = TENSORS
+    ) -> DeltaInputs:
+        """Return what the layer feeds to `ops.delta_product` for x [B, T, hidden_size].
 
-    def _project(
-        self, x: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V] and the convolution's next window."""
-        qkv = self.qkv_proj(x)
+        Without a state, x starts a sequence.
+        """
+        state = self.first_state(x) if state is None else state
+        c, n, window = self.config, self.config.factors, state.conv
         if self.conv:
-            units = [self.key_size, self.key_size, 0]
-            (q, k, v), window = self.conv(
-                qkv, window, valid, sizes=self.sizes, head_sizes=units, backend=backend
+            (q, k, v), window = ops.short_conv(
+                ops.linear(x, self.qkv_proj),
+                self.conv,
+                window,
+                sizes=self.sizes,
+                head_sizes=[self.key_size, self.key_size, 0],
             )
-            q, k = self._key_heads(q), self._key_heads(k)
         else:
-            q, k, v = qkv.split(self.sizes, -1)
-            if self.qk_silu:
-                q, k = F.silu(q), F.silu(k)
-            q, k, v = l2_normalize(self._key_heads(q)), l2_normalize(self._key_heads(k)), F.silu(v)
-        v = v.unflatten(-1, (-1, self.num_v_heads, self.value_size)).flatten(1, 2)
-        return q, k, v, window
-
-    def _key_heads(self, x: Tensor) -> Tensor:
-        """[B, T, n H K] -> [B, T n, H, K], each head as often as value heads share it."""
-        x = x.unflatten(-1, (-1, self.config.num_heads, self.key_size)).flatten(1, 2)
-        shared = self.num_v_heads // self.config.num_heads
-        return x if shared == 1 else x.repeat_interleave(shared, 2)
-
-    def mix(
-        self, x: Tensor, state: DeltaNetState, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, DeltaNetState]:
-        q, k, v, window = self._project(x, state.conv, valid, backend)
-        beta, gate = self.beta(x), self._gate(x)
-        if valid is not None:
-            padding = ~valid[..., None]
-            beta = beta.masked_fill(padding, 0.0)
-            gate = gate.kept(padding)
-        o, S = delta_product(
-            q,
-            k,
-            v,
-            beta.unflatten(-1, (-1, self.num_v_heads)).flatten(1, 2),
-            num_householder=self.config.factors,
-            g=gate.g,
-            decay=gate.decay,
-            initial_state=state.S,
-            output_final_state=True,
-            backend=backend,
+            q, k, v = ops.split_linear(x, self.qkv_proj, self.sizes)
+            q = ops.activate(q, silu=self.qk_silu, head_size=self.key_size)
+            k = ops.activate(k, silu=self.qk_silu, head_size=self.key_size)
+            v = ops.activate(v)
+        shared = self.num_v_heads // c.num_heads
+        return DeltaInputs(
+            ops.split_heads(q, c.num_heads, shared),
+            ops.split_heads(k, c.num_heads, shared, factors=n),
+            ops.split_heads(v, self.num_v_heads, factors=n),
+            ops.split_factors(self.beta(x, ops), n),
+            self._gate(x, ops),
+            window,
         )
-        assert S is not None
-        if self.g_proj is None:
-            o = self.norm(o, backend)
-        else:
-            o = self.norm(o, self.g_proj(x).view_as(o), backend)
-        return self.o_proj(o.flatten(-2)), DeltaNetState(S, window)
+
+    def _gate(self, x: Tensor, ops: TensorOps) -> Gate | None:
+        """The gate [B, T, H] before the delta rule, for the layers that have one."""
+        return None
+
+    def mix(self, x: Tensor, state: DeltaNetState, ops: TensorOps) -> tuple[Tensor, DeltaNetState]:
+        q, k, v, beta, gate, window = self.op_inputs(x, state, ops)
+        o, S = ops.recurrence(q, k, v, beta, gate, state.S, factors=self.config.factors)
+        out_gate = None if self.g_proj is None else ops.linear(x, self.g_proj)
+        o = ops.merge_heads(ops.norm(o, self.norm, out_gate))
+        return ops.linear(o, self.o_proj), DeltaNetState(S, window)
 
     def record(self, p: Program, x: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
         window = state.conv
@@ -307,25 +302,14 @@ class DeltaNet(Mixer):
         return None
 
     def transitions(self, x: Tensor) -> HouseholderProduct:
-        self.check_input(x)
-        _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)
+        _, k, _, beta, gate, _ = self.op_inputs(x)
         n = self.config.factors
         return HouseholderProduct(
-            decay=self._gate(x).values(),
+            decay=None if gate is None else gate.values(),
             k=k.unflatten(1, (-1, n)).transpose(2, 3),
-            beta=self.beta(x).unflatten(-1, (n, -1)).mT,
+            beta=beta.unflatten(1, (-1, n)).mT,
             bounds=self.config.bounds,
         )
-
-    def op_inputs(self, x):  # SHIM until h-layers
-        from types import SimpleNamespace
-
-        q, k, v, window = self._project(x, self.init_state(len(x)).conv, None)
-        beta = self.beta(x).unflatten(-1, (-1, self.num_v_heads)).flatten(1, 2)
-        gate = self._gate(x)
-        if gate.values() is None:
-            gate = None
-        return SimpleNamespace(q=q, k=k, v=v, beta=beta, gate=gate)
 
     def hardening_obstacle(self) -> str | None:
         if self.num_v_heads != self.config.num_heads:
@@ -371,10 +355,9 @@ class DeltaNet(Mixer):
 
     @torch.no_grad()
     def head_outputs(self, x: Tensor) -> Tensor:
-        recorded: list[Tensor] = []
-        with self.norm.register_forward_pre_hook(lambda _, args: recorded.append(args[0])):
-            self(x)
-        (o,) = recorded
+        state = self.first_state(x)
+        q, k, v, beta, gate, _ = self.op_inputs(x, state)
+        o, _ = TENSORS.recurrence(q, k, v, beta, gate, state.S, factors=self.config.factors)
         return F.rms_norm(o, o.shape[-1:], eps=self.config.output_norm_eps)
 
     @torch.no_grad()
@@ -426,7 +409,7 @@ class DeltaNet(Mixer):
         if not self.qk_silu:
             return self
         made = copy.deepcopy(self)
-        _, k, v, _ = made._project(x[None], made.init_state(1).conv, None)
+        _, k, v, *_ = made.op_inputs(x[None])
         length, n = k[0].norm(dim=-1, keepdim=True), len(x)
         length = torch.where(length > 0.5, length, 1.0)  # the others, not written along, may be 0
         made.qk_silu = False  # type: ignore[misc]  # of this one alone

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import option
 from statetrack.layers.base import register
-from statetrack.layers.common import Gate, init_step_sizes_, xavier_
+from statetrack.layers.common import init_step_sizes_, xavier_
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaProjections
 from statetrack.layers.inverse import NO_STEP
+from statetrack.layers.operations import Gate, TensorOps
 from statetrack.ops.program import Program
 
 
@@ -84,10 +84,9 @@ class GatedDeltaNet(DeltaNet):
     def projections(self) -> DeltaProjections:
         return super().projections()._replace(gate=self.a_proj.weight)
 
-    def _gate(self, x: Tensor) -> Gate:
-        step = self.a_proj(x).to(torch.promote_types(x.dtype, torch.float32)) + self.dt_bias
-        g = -torch.exp(self.A_log.to(step.dtype)) * F.softplus(step)
-        return Gate.of(g, signed=self.config.allow_neg_gate)
+    def _gate(self, x: Tensor, ops: TensorOps) -> Gate:
+        delta = ops.step_sizes(ops.linear(x, self.a_proj), self.dt_bias)
+        return ops.exp_decay(delta, self.A_log, signed=self.config.allow_neg_gate)
 
     def _record_gate(self, p: Program, x: Tensor) -> Tensor:
         logits, signed = p.linear(x, self.a_proj.weight), self.config.allow_neg_gate

@@ -16,8 +16,8 @@ from statetrack.config import at_least, option
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import ShortConv, check_step_sizes, first_window, init_step_sizes_
 from statetrack.layers.inverse import NO_NEGATIVE, NO_STEP, SATURATED, inverse_silu, refit
+from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops import selective_scan
 from statetrack.ops.program import Program
 from statetrack.ops.selective_scan import transition
 
@@ -54,6 +54,18 @@ class MambaConfig(MixerConfig):
             cls(allow_neg_eigval=True, d_state=5, conv_size=0, expand=1),
             cls(d_state=1, conv_size=2),
         ]
+
+
+class MambaInputs(NamedTuple):
+    """What Mamba feeds to `ops.selective_scan`."""
+
+    u: Tensor  # [B, T, D]
+    delta: Tensor  # [B, T, D] in float32 or wider: bfloat16 errors would grow with every token
+    A: Tensor  # [D, N], in the dtype of delta
+    B: Tensor  # [B, T, N]
+    C: Tensor  # [B, T, N]
+    z: Tensor  # [B, T, D]
+    window: Tensor  # [B, conv_size - 1, D]: the convolution's next window
 
 
 class MambaState(NamedTuple):
@@ -104,48 +116,26 @@ class Mamba(Mixer):
         conv = first_window(self.conv, h, self.channels)
         return MambaState(h, conv)
 
-    def _inputs(
-        self, u: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """u, delta [B, T, D], B, C [B, T, N] and the convolution's next window.
+    def op_inputs(
+        self, x: Tensor, state: MambaState | None = None, ops: TensorOps = TENSORS
+    ) -> MambaInputs:
+        """Return what the layer feeds to `ops.selective_scan` for x [B, T, hidden_size].
 
-        delta is in float32 or wider: in bfloat16 its errors would grow with every token.
+        Without a state, x starts a sequence.
         """
-        if self.conv:
-            (u,), window = self.conv(u, window, valid, backend=backend)
-        else:
-            u = F.silu(u)
-        low, B, C = self.x_proj(u).split([self.dt_rank, *[self.config.d_state] * 2], -1)
-        dt = self.dt_proj(low)
-        delta = F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32)))
-        return u, delta, B, C, window
+        state = self.first_state(x) if state is None else state
+        u, z = ops.split_linear(x, self.in_proj, [self.channels] * 2)
+        (u,), window = ops.short_conv(u, self.conv, state.conv)
+        sizes = [self.dt_rank, *[self.config.d_state] * 2]
+        low, B, C = ops.split_linear(u, self.x_proj, sizes)
+        delta = ops.step_sizes(ops.linear(low, self.dt_proj))
+        return MambaInputs(u, delta, ops.rates(self.A_log, delta), B, C, z, window)
 
-    def _rates(self, delta: Tensor) -> Tensor:
-        """A [D, N], in the type of delta."""
-        return -torch.exp(self.A_log.to(delta.dtype))
-
-    def mix(
-        self, x: Tensor, state: MambaState, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, MambaState]:
-        u, z = self.in_proj(x).chunk(2, -1)
-        u, delta, B, C, window = self._inputs(u, state.conv, valid, backend)
-        if valid is not None:
-            delta = delta.masked_fill(~valid[..., None], 0.0)
-        y, h = selective_scan(
-            u,
-            delta,
-            self._rates(delta),
-            B,
-            C,
-            self.D,
-            z,
-            allow_neg_eigval=self.config.allow_neg_eigval,
-            initial_state=state.h,
-            output_final_state=True,
-            backend=backend,
-        )
-        assert h is not None
-        return self.out_proj(y), MambaState(h, window)
+    def mix(self, x: Tensor, state: MambaState, ops: TensorOps) -> tuple[Tensor, MambaState]:
+        u, delta, A, B, C, z, window = self.op_inputs(x, state, ops)
+        signed = self.config.allow_neg_eigval
+        y, h = ops.selective_scan(u, delta, A, B, C, self.D, z, state.h, signed=signed)
+        return ops.linear(y, self.out_proj), MambaState(h, window)
 
     def record(self, p: Program, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         u, z = (p.linear(x, weight) for weight in self.in_proj.weight.chunk(2))
@@ -165,11 +155,8 @@ class Mamba(Mixer):
         return p.linear(y, self.out_proj.weight), MambaState(h, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
-        self.check_input(x)
-        u, _ = self.in_proj(x).chunk(2, -1)
-        _, delta, *_ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
-        c = self.config
-        values = transition(delta, self._rates(delta), c.allow_neg_eigval)  # [B, T, D, N]
+        inputs, c = self.op_inputs(x), self.config
+        values = transition(inputs.delta, inputs.A, c.allow_neg_eigval)  # [B, T, D, N]
         return Diagonal(values, bounds=c.bounds)
 
     def hardening_obstacle(self) -> str | None:
