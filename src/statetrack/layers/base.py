@@ -13,14 +13,12 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
-from statetrack.layers import decoding
+from statetrack.layers.decoder import Decoder
 from statetrack.layers.inverse import HeadTargets
 from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Transition
 from statetrack.ops import native
-from statetrack.ops.program import Program
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
-from statetrack.ops.recorder import NotRecordableError
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -157,7 +155,7 @@ class Mixer(nn.Module, ABC):
         """
         self.check_input(x)
         if mask is None and cu_seqlens is None:
-            return self.mix(x, self._state(state, x.shape[0]), TENSORS)
+            return self.mix(x, self.check_state(state, x.shape[0]), TENSORS)
         if mask is not None and cu_seqlens is not None:
             raise UserError("give a mask or cu_seqlens, not both")
         if mask is not None:
@@ -171,7 +169,7 @@ class Mixer(nn.Module, ABC):
             bounds = check_cu_seqlens(cu_seqlens, batch, length)
             ragged = Ragged.from_bounds(bounds, batch, length, x.device)
         x = ragged.pad(x)
-        y, state = self.mix(x, self._state(state, x.shape[0]), TensorOps(ragged.valid))
+        y, state = self.mix(x, self.check_state(state, x.shape[0]), TensorOps(ragged.valid))
         return ragged.unpad(y), state
 
     def first_state(self, x: Tensor) -> Any:
@@ -186,7 +184,8 @@ class Mixer(nn.Module, ABC):
             expected = f"[B, T, {self.hidden_size}], none of them 0"
             raise UserError(f"{type(self).__name__}: x must be {expected}; got {list(x.shape)}")
 
-    def _state(self, state: Any, batch: int) -> Any:
+    def check_state(self, state: Any, batch: int) -> Any:
+        """Return the state, the first one for None; raise if it is not of this layer and batch."""
         if state is None:
             return self.init_state(batch)
         kind, layout = self._own_state
@@ -222,21 +221,15 @@ class Mixer(nn.Module, ABC):
         if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
-        state = self._state(state, len(x_t))
-        done = decoding.step(self, x_t, state)
-        if done is not None:
-            return done
+        state = self.check_state(state, len(x_t))
         # without kernels a single step is the defining loop, once round
         backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
         y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
 
-    def record(self, p: Program, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Record one token x [B, hidden_size] as a program: y [B, hidden_size], the next state.
-
-        Optional: `step` uses it where it can, of the classes that define it.
-        """
-        raise NotRecordableError(type(self).__name__)
+    def decoder(self, batch_size: int) -> Decoder:
+        """Record a step for `batch_size` sequences, to decode fast: see `Decoder`."""
+        return Decoder(self, batch_size)
 
     @abstractmethod
     def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:

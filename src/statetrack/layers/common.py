@@ -148,8 +148,12 @@ class BetaGate(nn.Module):
         self.stretch = stretch
         self.proj = nn.Linear(hidden_size, num_betas, bias=False)
 
-    def forward(self, x: Tensor, ops: TensorOps = TENSORS) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[B, T, hidden_size] -> [B, T, num_betas]."""
+        return self.formula(x, TENSORS)
+
+    def formula(self, x: Tensor, ops: TensorOps) -> Tensor:
+        """The same with the operations of `ops`."""
         return ops.sigmoid_gate(ops.linear(x, self.proj), self.top, stretch=self.stretch)
 
 

@@ -42,9 +42,8 @@ from statetrack.layers.inverse import (
     inverse_stretched_sigmoid,
     refit,
 )
-from statetrack.layers.operations import TENSORS, Gate, TensorOps
+from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import HouseholderProduct
-from statetrack.ops.program import Program
 
 STRETCH = 0.1  # beta_stretch of a hardened layer that had none
 MAX_OUTPUT = 0.999  # rms of a memoryless head's normalised output, which stays below 1
@@ -244,7 +243,7 @@ class DeltaNet(Mixer):
             ops.split_heads(q, c.num_heads, shared),
             ops.split_heads(k, c.num_heads, shared, factors=n),
             ops.split_heads(v, self.num_v_heads, factors=n),
-            ops.split_factors(self.beta(x, ops), n),
+            ops.split_factors(ops.call(self.beta, x), n),
             self._gate(x, ops),
             window,
         )
@@ -253,53 +252,13 @@ class DeltaNet(Mixer):
         """The gate [B, T, H] before the delta rule, for the layers that have one."""
         return None
 
+    @recordable
     def mix(self, x: Tensor, state: DeltaNetState, ops: TensorOps) -> tuple[Tensor, DeltaNetState]:
         q, k, v, beta, gate, window = self.op_inputs(x, state, ops)
         o, S = ops.recurrence(q, k, v, beta, gate, state.S, factors=self.config.factors)
         out_gate = None if self.g_proj is None else ops.linear(x, self.g_proj)
         o = ops.merge_heads(ops.norm(o, self.norm, out_gate))
         return ops.linear(o, self.o_proj), DeltaNetState(S, window)
-
-    def record(self, p: Program, x: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        window = state.conv
-        units = [self.key_size, self.key_size, 0]
-        if self.conv:
-            (q, k, v), window = p.short_conv(
-                p.linear(x, self.qkv_proj.weight),
-                self.conv.weight,
-                None,
-                window,
-                sizes=self.sizes,
-                head_sizes=units,
-            )
-        else:
-            q, k, v = (
-                p.activated(p.linear(x, weight), silu=silu, head_size=unit)
-                for weight, silu, unit in zip(
-                    torch.split(self.qkv_proj.weight, self.sizes),
-                    (self.qk_silu, self.qk_silu, True),
-                    units,
-                    strict=True,
-                )
-            )
-        beta = p.linear(x, self.beta.proj.weight)
-        o, S = p.recurrence(
-            q,
-            k,
-            v,
-            p.sigmoid_gate(beta, 0.0, self.beta.top, stretch=self.beta.stretch),
-            self._record_gate(p, x),
-            state.S,
-            key_heads=self.config.num_heads,
-            factors=self.config.factors,
-        )
-        gate = None if self.g_proj is None else p.linear(x, self.g_proj.weight)
-        o = p.norm(o, self.norm.weight, self.norm.eps, gate)
-        return p.linear(o, self.o_proj.weight), DeltaNetState(S, window)
-
-    def _record_gate(self, p: Program, x: Tensor) -> Tensor | None:
-        """`_gate` in a program: what multiplies the state, [B, H]."""
-        return None
 
     def transitions(self, x: Tensor) -> HouseholderProduct:
         _, k, _, beta, gate, _ = self.op_inputs(x)

@@ -73,7 +73,7 @@ class FullMatrix(Mixer):
         n = self.config.size
         # near the identity: long products then neither grow nor vanish, and it trains fastest
         self.A = nn.Parameter(torch.eye(n) + 0.02 * torch.randn(hidden_size, n, n))
-        self.decoder = nn.Linear(n * n, hidden_size)
+        self.out_proj = nn.Linear(n * n, hidden_size)
 
     def init_state(self, batch: int) -> FullMatrixState:
         n = self.config.size
@@ -106,7 +106,7 @@ class FullMatrix(Mixer):
             scale = vec.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
             vec = vec / scale
             vec = vec / torch.maximum(vec.norm(dim=-1, keepdim=True), 1 / scale)
-        y = self.decoder(vec.to(self.decoder.weight.dtype))
+        y = self.out_proj(vec.to(self.out_proj.weight.dtype))
         return y, FullMatrixState(E[:, -1])
 
     def transitions(self, x: Tensor) -> Dense:

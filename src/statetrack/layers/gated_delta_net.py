@@ -14,7 +14,6 @@ from statetrack.layers.common import init_step_sizes_, xavier_
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaProjections
 from statetrack.layers.inverse import NO_STEP
 from statetrack.layers.operations import Gate, TensorOps
-from statetrack.ops.program import Program
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ class GatedDeltaNet(DeltaNet):
     config: GatedDeltaNetConfig
     no_weight_decay = ("A_log", "dt_bias")
     qk_silu = True
-    record = DeltaNet.record
 
     def __init__(self, hidden_size: int, config: GatedDeltaNetConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -85,12 +83,8 @@ class GatedDeltaNet(DeltaNet):
         return super().projections()._replace(gate=self.a_proj.weight)
 
     def _gate(self, x: Tensor, ops: TensorOps) -> Gate:
-        delta = ops.step_sizes(ops.linear(x, self.a_proj), self.dt_bias)
-        return ops.exp_decay(delta, self.A_log, signed=self.config.allow_neg_gate)
-
-    def _record_gate(self, p: Program, x: Tensor) -> Tensor:
-        logits, signed = p.linear(x, self.a_proj.weight), self.config.allow_neg_gate
-        return p.step_sizes(logits, self.dt_bias, self.A_log, signed=signed)[1]
+        logits, signed = ops.linear(x, self.a_proj), self.config.allow_neg_gate
+        return ops.step_sizes(logits, self.dt_bias, self.A_log, signed=signed)[1]
 
     @torch.no_grad()
     def open_gates(self, heads: Tensor) -> None:

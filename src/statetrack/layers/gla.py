@@ -22,10 +22,8 @@ from statetrack.layers.common import (
     xavier_,
 )
 from statetrack.layers.inverse import NO_NEGATIVE, SATURATED, refit, saturate
-from statetrack.layers.operations import TENSORS, Gate, TensorOps
+from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops.program import Program
-from statetrack.ops.recorder import NotRecordableError
 
 
 @dataclass(frozen=True)
@@ -150,40 +148,12 @@ class GLA(Mixer):
         gate = ops.sigmoid_decay(logits, root=c.gate_logit_normalizer, signed=c.allow_neg_eigval)
         return GLAInputs(q, k, v, gate, window)
 
+    @recordable
     def mix(self, x: Tensor, state: GLAState, ops: TensorOps) -> tuple[Tensor, GLAState]:
         q, k, v, gate, window = self.op_inputs(x, state, ops)
         o, S = ops.recurrence(q, k, v, None, gate, state.S)
         o = ops.merge_heads(ops.norm(o, self.norm, ops.linear(x, self.gate_proj)))
         return ops.linear(o, self.o_proj), GLAState(S, window)
-
-    def record(self, p: Program, x: Tensor, state: GLAState) -> tuple[Tensor, GLAState]:
-        c, window = self.config, state.conv
-        if self.conv:
-            (q, k, v), window = p.short_conv(
-                p.linear(x, self.qkv_proj.weight),
-                self.conv.weight,
-                None,
-                window,
-                sizes=self.sizes,
-            )
-        else:
-            q, k, v = (p.linear(x, weight) for weight in self.qkv_proj.weight.split(self.sizes))
-        match list(self.decay_proj):
-            case [nn.Linear() as down, nn.Linear() as up]:
-                logits = p.linear(p.linear(x, down.weight), up.weight, up.bias)
-            case _:
-                raise NotRecordableError("the decay's projection is not of low rank")
-        decay = p.sigmoid_gate(
-            logits,
-            -1.0 if c.allow_neg_eigval else 0.0,
-            1.0,
-            power=1 / c.gate_logit_normalizer,
-        )
-        o, S = p.recurrence(
-            q, k, v, None, decay, state.S, key_heads=c.num_heads, gate_channels=self.key_size
-        )
-        o = p.norm(o, self.norm.weight, self.norm.eps, p.linear(x, self.gate_proj.weight))
-        return p.linear(o, self.o_proj.weight), GLAState(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         return Diagonal(self.op_inputs(x).gate.values(), bounds=self.config.bounds)

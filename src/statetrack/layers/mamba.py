@@ -16,9 +16,8 @@ from statetrack.config import at_least, option
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import ShortConv, check_step_sizes, first_window, init_step_sizes_
 from statetrack.layers.inverse import NO_NEGATIVE, NO_STEP, SATURATED, inverse_silu, refit
-from statetrack.layers.operations import TENSORS, TensorOps
+from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops.program import Program
 from statetrack.ops.selective_scan import transition
 
 
@@ -128,31 +127,15 @@ class Mamba(Mixer):
         (u,), window = ops.short_conv(u, self.conv, state.conv)
         sizes = [self.dt_rank, *[self.config.d_state] * 2]
         low, B, C = ops.split_linear(u, self.x_proj, sizes)
-        delta = ops.step_sizes(ops.linear(low, self.dt_proj))
+        delta, _ = ops.step_sizes(ops.linear(low, self.dt_proj))
         return MambaInputs(u, delta, ops.rates(self.A_log, delta), B, C, z, window)
 
+    @recordable
     def mix(self, x: Tensor, state: MambaState, ops: TensorOps) -> tuple[Tensor, MambaState]:
         u, delta, A, B, C, z, window = self.op_inputs(x, state, ops)
         signed = self.config.allow_neg_eigval
         y, h = ops.selective_scan(u, delta, A, B, C, self.D, z, state.h, signed=signed)
         return ops.linear(y, self.out_proj), MambaState(h, window)
-
-    def record(self, p: Program, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        u, z = (p.linear(x, weight) for weight in self.in_proj.weight.chunk(2))
-        window = state.conv
-        if self.conv:
-            (u,), window = p.short_conv(
-                u, self.conv.weight, self.conv.bias, window, sizes=[self.channels]
-            )
-        else:
-            u = p.activated(u)
-        parts = self.x_proj.weight.split([self.dt_rank, *[self.config.d_state] * 2])
-        low, B, C = (p.linear(u, weight) for weight in parts)
-        delta, _ = p.step_sizes(p.linear(low, self.dt_proj.weight, self.dt_proj.bias))
-        y, h = p.selective_scan(
-            u, delta, self.A_log, B, C, self.D, z, state.h, signed=self.config.allow_neg_eigval
-        )
-        return p.linear(y, self.out_proj.weight), MambaState(h, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         inputs, c = self.op_inputs(x), self.config

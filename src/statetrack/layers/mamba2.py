@@ -18,9 +18,8 @@ from statetrack.layers.common import (
     first_window,
     init_step_sizes_,
 )
-from statetrack.layers.operations import TENSORS, Gate, TensorOps
+from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops.program import Program
 
 
 @dataclass(frozen=True)
@@ -150,30 +149,7 @@ class Mamba2(Mixer):
         c, H = self.config, self.num_heads
         z, xBC, dt = ops.split_linear(x, self.in_proj, [self.sizes[0], sum(self.sizes), H])
         (u, B, C), window = ops.short_conv(xBC, self.conv, state.conv, sizes=self.sizes)
-        delta = ops.step_sizes(dt, self.dt_bias, least=c.dt_limit_min, most=c.dt_limit_max)
-        return Mamba2Inputs(
-            ops.split_heads(u, H),
-            delta,
-            ops.split_heads(B, c.n_groups, H // c.n_groups),
-            ops.split_heads(C, c.n_groups, H // c.n_groups),
-            ops.exp_decay(delta, self.A_log, signed=c.allow_neg_eigval),
-            z,
-            window,
-        )
-
-    def mix(self, x: Tensor, state: Mamba2State, ops: TensorOps) -> tuple[Tensor, Mamba2State]:
-        u, delta, B, C, gate, z, window = self.op_inputs(x, state, ops)
-        v = ops.scale_heads(u, delta)
-        y, S = ops.recurrence(C, B, v, None, gate, state.S, scale=1.0)
-        y = ops.merge_heads(ops.scale_heads(u, self.D, y))
-        y = ops.cast(ops.norm(y, self.norm, z), x)
-        return ops.linear(y, self.out_proj), Mamba2State(S, window)
-
-    def record(self, p: Program, x: Tensor, state: Mamba2State) -> tuple[Tensor, Mamba2State]:
-        c, H = self.config, self.num_heads
-        parts = self.in_proj.weight.split([self.sizes[0], sum(self.sizes), H])
-        z, xBC, dt = (p.linear(x, weight) for weight in parts)
-        delta, gate = p.step_sizes(
+        delta, gate = ops.step_sizes(
             dt,
             self.dt_bias,
             self.A_log,
@@ -181,22 +157,24 @@ class Mamba2(Mixer):
             most=c.dt_limit_max,
             signed=c.allow_neg_eigval,
         )
-        conv = (self.conv.weight, self.conv.bias, state.conv) if self.conv else (None,)
-        (u, B, C), window = p.short_conv(xBC, *conv, sizes=self.sizes)
-        y, S = p.recurrence(
-            C,
-            B,
-            p.scale_heads(u, delta, heads=H),
-            None,
+        return Mamba2Inputs(
+            ops.split_heads(u, H),
+            delta,
+            ops.split_heads(B, c.n_groups, H // c.n_groups),
+            ops.split_heads(C, c.n_groups, H // c.n_groups),
             gate,
-            state.S,
-            key_heads=c.n_groups,
-            scale=1.0,
+            z,
+            window,
         )
-        y = p.scale_heads(u, self.D, y, heads=H)
-        y = p.norm(y, self.norm.weight, self.norm.eps, z, gate_first=True)
-        window = window if self.conv else state.conv
-        return p.linear(y, self.out_proj.weight), Mamba2State(S, window)
+
+    @recordable
+    def mix(self, x: Tensor, state: Mamba2State, ops: TensorOps) -> tuple[Tensor, Mamba2State]:
+        u, delta, B, C, gate, z, window = self.op_inputs(x, state, ops)
+        v = ops.scale_heads(u, delta)
+        y, S = ops.recurrence(C, B, v, None, gate, state.S, scale=1.0)
+        y = ops.merge_heads(ops.scale_heads(u, self.D, y))
+        y = ops.cast(ops.norm(y, self.norm, z), x)
+        return ops.linear(y, self.out_proj), Mamba2State(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         values = self.op_inputs(x).gate.values()[..., None]

@@ -20,9 +20,8 @@ from statetrack.layers.common import (
     small_init_,
     wang_init_,
 )
-from statetrack.layers.operations import LEAST_NORMALISER, TENSORS, TensorOps
+from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops.program import Program
 
 MULTIPLE = 64  # the number of channels is rounded up to one of it
 
@@ -169,41 +168,13 @@ class MLSTM(Mixer):
         q, k, v = (ops.split_heads(part, self.config.num_heads) for part in parts)
         return MLSTMInputs(q, k, v, ops.linear(qkv, self.gates), c, z, window)
 
+    @recordable
     def mix(self, x: Tensor, state: MLSTMState, ops: TensorOps) -> tuple[Tensor, MLSTMState]:
         q, k, v, gates, c, z, window = self.op_inputs(x, state, ops)
         signed = self.config.allow_neg_eigval
         h, S, m = ops.mlstm(q, k, v, gates, state.S, state.m, signed=signed)
         y = ops.mlstm_output(h, self.norm, self.skip, c, z)
         return ops.linear(y, self.down_proj), MLSTMState(S, m, window)
-
-    def record(self, p: Program, x: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
-        c = self.config
-        u, z = (p.linear(x, weight) for weight in self.up_proj.weight.chunk(2))
-        window = state.conv
-        if self.conv:
-            (conv,), window = p.short_conv(
-                u, self.conv.weight, self.conv.bias, window, sizes=[self.channels]
-            )
-        else:
-            conv = p.activated(u)
-        q = p.block_linear(conv, self.q_proj.weight)
-        k = p.block_linear(conv, self.k_proj.weight)
-        v = p.block_linear(u, self.v_proj.weight)
-        of_q, of_k, of_v = self.gates.weight.chunk(3, 1)
-        gates = p.linear(k, of_k, add=p.linear(q, of_q, self.gates.bias))
-        k, v, gate, floor, m = p.mlstm_write(
-            p.linear(v, of_v, add=gates),
-            k,
-            v,
-            state.m,
-            signed=c.allow_neg_eigval,
-            least_floor=LEAST_NORMALISER,
-        )
-        o, S = p.recurrence(q, k, v, None, gate, state.S, key_heads=c.num_heads)
-        y = p.mlstm_read(
-            o, floor, self.norm.weight, self.skip, conv, z, heads=c.num_heads, eps=self.norm.eps
-        )
-        return p.linear(y, self.down_proj.weight), MLSTMState(S, m, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
         _, f = self.op_inputs(x).gates.chunk(2, -1)

@@ -8,20 +8,29 @@ records the kernels of one token.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from statetrack.ops import delta_product, gated_linear_attention, selective_scan
+from statetrack.ops import delta_product, gated_linear_attention, selective_scan, swiglu
 from statetrack.ops.l2_norm import l2_normalize
 
 if TYPE_CHECKING:
+    from statetrack.layers.base import Mixer
     from statetrack.layers.common import GatedRMSNorm, HeadNorm, RMSNorm, ShortConv
 
+M = TypeVar("M", bound=Callable[..., Any])
+
 LEAST_NORMALISER = 1e-6  # of mLSTM, relative to the greatest term of its sum: less is rounding
+
+
+def recordable(mix: M) -> M:
+    """Decorator: declare that a `mix` computes with `ops` only, so that it can be recorded."""
+    mix.recordable = True  # type: ignore[attr-defined]
+    return mix
 
 
 class Gate(NamedTuple):
@@ -64,6 +73,15 @@ class TensorOps:
     def __init__(self, mask: Tensor | None = None, backend: str = "auto") -> None:
         self.mask = mask
         self.backend = backend
+
+    def mix(self, layer: Mixer, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """A layer inside of the formula."""
+        return layer.mix(x, state, self)
+
+    def call(self, module: nn.Module, x: Tensor) -> Tensor:
+        """A module that has a `formula(x, ops)`, or a norm of a block."""
+        y: Tensor = module(x)
+        return y
 
     def linear(self, x: Tensor, module: nn.Module) -> Tensor:
         """A linear module, or a sequence of them."""
@@ -139,22 +157,27 @@ class TensorOps:
         self,
         x: Tensor,
         bias: Tensor | None = None,
+        log_rates: Tensor | None = None,
         *,
         least: float = 0.0,
         most: float | None = None,
-    ) -> Tensor:
-        """softplus(x + bias) between `least` and `most`, in float32 or wider."""
+        signed: bool = False,
+    ) -> tuple[Tensor, Gate]:
+        """delta = softplus(x + bias) between `least` and `most`, in float32 or wider, and a gate.
+
+        The gate is a = exp(-exp(log_rates) delta), or 2 a - 1 if signed; empty without rates.
+        """
         x = wide(x)
         delta = F.softplus(x if bias is None else x + bias)
-        return delta if least == 0 and most is None else delta.clamp(least, most)
+        if least > 0 or most is not None:
+            delta = delta.clamp(least, most)
+        if log_rates is None:
+            return delta, Gate()
+        return delta, Gate.from_log(delta * self.rates(log_rates, delta), signed)
 
     def rates(self, log_rates: Tensor, delta: Tensor) -> Tensor:
         """A = -exp(log_rates), in the dtype of delta."""
         return -torch.exp(log_rates.to(delta.dtype))
-
-    def exp_decay(self, delta: Tensor, log_rates: Tensor, *, signed: bool) -> Gate:
-        """a = exp(-exp(log_rates) delta), or 2 a - 1 if signed."""
-        return Gate.from_log(delta * self.rates(log_rates, delta), signed)
 
     def scale_heads(self, x: Tensor, scale: Tensor, add: Tensor | None = None) -> Tensor:
         """scale x + add, for x and add [B, T, H, P] and scale [B, T, H] or [H]."""
@@ -170,6 +193,14 @@ class TensorOps:
     def merge_heads(self, x: Tensor) -> Tensor:
         """[B, T, H, P] -> [B, T, H P]."""
         return x.flatten(2)
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + y."""
+        return x + y
+
+    def swiglu(self, x: Tensor) -> Tensor:
+        """SiLU of the first half of x [..., 2 D] times the second."""
+        return swiglu(x, backend=self.backend)
 
     def cast(self, x: Tensor, like: Tensor) -> Tensor:
         """x in the dtype of `like`."""

@@ -13,6 +13,7 @@ from statetrack.ops.recorder import NotRecordableError, Recorder
 from statetrack.ops.rms_norm.native import RMSNorm
 from statetrack.ops.selective_scan.native import SelectiveScanStep
 from statetrack.ops.short_conv.native import MAX_WIDTH, Part, ShortConv
+from statetrack.ops.swiglu.native import SwiGLU
 
 
 def _structure(name: str, pointers: str, integers: str = "", doubles: str = "") -> type:
@@ -108,6 +109,13 @@ class Program(Recorder):
     def activated(self, x: Tensor, *, silu: bool = True, head_size: int = 0) -> Tensor:
         """SiLU of x [B, D], then heads normalised to length 1, each if asked for."""
         (y,), _ = self.short_conv(x, None, sizes=[x.shape[1]], head_sizes=[head_size], silu=silu)
+        return y
+
+    def swiglu(self, x: Tensor) -> Tensor:
+        """SiLU of the first half of x [B, 2 D] times the second."""
+        size = x.shape[1] // 2
+        y = self.empty(size)
+        self.add("swiglu_forward", SwiGLU, x=x, y=y, rows=self.batch, size=size)
         return y
 
     def sigmoid_gate(
