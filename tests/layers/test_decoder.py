@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from statetrack.errors import UserError
+from statetrack.kernels import library
 from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, GatedDeltaNetConfig
 from statetrack.layers.base import register
 from statetrack.layers.decoder import MAX_ROWS, Decoder, StepRecorder, Value
 from statetrack.layers.operations import TensorOps, recordable
-from statetrack.kernels import library
 from statetrack.ops.program import Program
 from statetrack.ops.recorder import NotRecordableError
 from statetrack.testing.inputs import draw

@@ -1,4 +1,4 @@
-"""The automaton of a model whose states come back, or almost; how long what turns lasts."""
+"""The automaton of a model whose states recur, exactly or almost; the horizon of heads."""
 
 from __future__ import annotations
 
@@ -9,12 +9,17 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
-from statetrack.hardening import heads, parts
-from statetrack.hardening.automaton import accepting_as, agree, read_automaton
-from statetrack.hardening.harden import lasting
-from statetrack.hardening.parts import FADED, distinct
-from statetrack.hardening.reflections import Head
-from statetrack.hardening.tokens import Seen
+from statetrack.hardening import automaton
+from statetrack.hardening.automaton import (
+    FADING_TOLERANCE,
+    accepting_as,
+    agree,
+    merge_equivalent,
+    read_automaton,
+)
+from statetrack.hardening.harden import measure_horizon
+from statetrack.hardening.householder import Head, write_heads
+from statetrack.hardening.inputs import LayerInputs
 from statetrack.layers import DeltaNetConfig, DiagonalRNNConfig
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import generator, make_task
@@ -46,41 +51,41 @@ def parity(fading: float, loud: float) -> SequenceModel:
     return model
 
 
-def test_what_fades_is_followed_nearly():
+def test_a_fading_channel_is_followed_approximately():
     model = parity(0.5, 0.01)
-    read = read_automaton(model, Seen.of(model, BATCH), PARITY.vocab)
+    read = read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)
     assert read.dfa.states == 2
     assert read.states > 100
     assert agree(read.dfa, PARITY.automaton())
-    # the lead is 1, the channel that fades has at most 2 as its state and is off by FADED of it
+    # the lead is 1, the channel that fades has at most 2 as its state and is off by 1e-3 of it
     # over 1 - 0.5, of which the next token leaves half
-    assert read.margin == pytest.approx(1 / (0.01 * 0.5 * FADED * 2 / 0.5), rel=0.1)
+    assert read.margin == pytest.approx(1 / (0.01 * 0.5 * FADING_TOLERANCE * 2 / 0.5), rel=0.1)
     accepting = accepting_as(read.dfa, PARITY.automaton())
     assert accepting.accepts("0100")
     assert not accepting.accepts("0110")
 
 
-def test_answers_that_hang_on_what_fades():
+def test_answers_that_depend_on_a_fading_channel():
     model = parity(0.5, 0.99)  # 2 h + 0.99 f > 1 is close to a tie where f is close to 1
-    with pytest.raises(UserError, match="some answer hangs on parts of the model that fade"):
-        read_automaton(model, Seen.of(model, BATCH), PARITY.vocab)
+    with pytest.raises(UserError, match="some answer depends on components of the model that fade"):
+        read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)
 
 
-def test_what_fades_slowly_has_too_many_states(monkeypatch):
-    monkeypatch.setattr(parts, "MAX_STATES", 64)
+def test_a_slowly_fading_channel_has_too_many_states(monkeypatch):
+    monkeypatch.setattr(automaton, "MAX_STATES", 64)
     model = parity(0.95, 0.01)
     with pytest.raises(UserError, match="more than 64 states"):
-        read_automaton(model, Seen.of(model, BATCH), PARITY.vocab)
+        read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)
 
 
 def test_states_that_nothing_tells_apart():
     overwritten = np.array([[1, 2], [1, 2], [1, 2]])
-    assert distinct(overwritten).tolist() == [0, 0, 0]
+    assert merge_equivalent(overwritten).tolist() == [0, 0, 0]
     counter = np.array([[1, 0], [2, 0], [0, 0]])
-    assert distinct(counter).tolist() == [0, 1, 2]
+    assert merge_equivalent(counter).tolist() == [0, 1, 2]
     # 3 and 4 go on alike, but a token that leads to the one is answered otherwise
     late = np.array([[3, 1], [4, 1], [2, 2], [2, 0], [2, 0]])
-    assert distinct(late).tolist() == [0, 1, 2, 3, 3]
+    assert merge_equivalent(late).tolist() == [0, 1, 2, 3, 3]
 
 
 def test_the_horizon_of_the_worst_head_and_the_best():
@@ -88,14 +93,15 @@ def test_the_horizon_of_the_worst_head_and_the_best():
     config = ModelConfig(vocab_size=3, hidden_size=12, num_layers=1, mixer=mixer)
     torch.manual_seed(0)
     model = SequenceModel(config).double()
-    seen = Seen.of(model, BATCH)
+    inputs = LayerInputs.of_tokens(model, BATCH)
     k = torch.eye(4).double()[:2]
     betas = [[1.0, 1.99], [1.9999, 1.999], [0.3, 1.5]]  # the last one fades too fast to count
     made = [
         Head(k, torch.ones(2, 4).double(), torch.tensor(beta, dtype=torch.float64))
         for beta in betas
     ]
-    found = lasting(heads.write_heads(model, seen, made), seen)
+    layer = write_heads(inputs.mixer(model), inputs.x, made)
+    found = measure_horizon(inputs.replace_mixer(model, layer), inputs)
     assert found.least == pytest.approx(24 * math.log(2) / -math.log(0.99), rel=1e-6)
     assert found.most == pytest.approx(24 * math.log(2) / -math.log(0.999), rel=1e-6)
     assert str(found) == "1,655 tokens to 16,627 tokens"

@@ -43,8 +43,12 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
         "--json", file,
     )  # fmt: skip
     assert (code, err) == (0, "")
-    assert "Hardened: as good as it was" in said
-    assert "the model is an automaton of 2 states, which answers as the task's at every" in said
+    verdict = (
+        "The model is exact at every length, up to rounding (proved in float64): it is the task's"
+    )
+    assert said.startswith(verdict)
+    assert "Hardened: the model is as good at its training lengths as before" in said
+    assert "Settings of layer 0" not in said
     assert content(trained.folder) == before
     told = json.loads(file.read_text())
     assert (told["run"], told["out"]) == (str(trained.folder), str(out))
@@ -54,8 +58,8 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     assert long["after"] == 1.0
     assert told["loss"]["after"] <= told["loss"]["before"] + 0.003
     automaton = told["automaton"]
-    assert (automaton["states"], automaton["is_the_tasks"], automaton["why"]) == (2, True, None)
-    assert automaton["same"] < 1e-12 < 1e-6 < automaton["apart"]
+    assert (automaton["states"], automaton["is_the_tasks"], automaton["reason"]) == (2, True, None)
+    assert automaton["merge_error"] < 1e-12 < 1e-6 < automaton["separation"]
     # the automaton is a file that other commands take
     read = read_dfa(out / "automaton.json")
     assert read == DFA.from_json(automaton["dfa"])
@@ -127,7 +131,7 @@ def test_a_run_that_has_not_learned_its_task(
     monkeypatch.delattr(module, "Search")  # before any analysis
     code, out, err = command("harden", untrained.folder, "--json", tmp_path / "told.json")
     assert (code, err) == (1, "")
-    assert "Train it first: the model has not learned parity: it has " in out
+    assert "Train it first: the model has not learned parity: " in out
     assert "Nothing is written." in out
     told = json.loads((tmp_path / "told.json").read_text())
     assert (told["changed"], told["out"]) == (False, None)
@@ -143,7 +147,7 @@ def test_a_run_that_cannot_be_hardened_leaves_nothing(
     assert (code, err) == (1, "")
     told = json.loads((run.folder / "told.json").read_text())
     assert (told["changed"], told["accuracy"], told["automaton"]) == (False, [], None)
-    assert "Kept as it was: no part of it comes near enough to an exact one." in out
+    assert "Kept as it was: none of its heads or channels is close enough to an exact one." in out
     assert "Nothing is written." in out
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
@@ -164,7 +168,7 @@ def test_a_full_disk_leaves_nothing(
     assert len(content(tmp_path)) == 5
 
 
-def test_a_run_that_has_gone_astray(command: Command, trained: Run, tmp_path: Path) -> None:
+def test_a_run_with_undefined_weights(command: Command, trained: Run, tmp_path: Path) -> None:
     model = trained.model()
     with torch.no_grad():
         model.head.weight[0, 0] = math.nan  # type: ignore[index, union-attr]

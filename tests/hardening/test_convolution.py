@@ -12,9 +12,9 @@ import torch
 from statetrack.errors import UserError
 from statetrack.hardening import harden
 from statetrack.hardening.automaton import agree
-from statetrack.hardening.convolution import one_token
 from statetrack.hardening.diagonal import read_gates
-from statetrack.hardening.tokens import Seen, window
+from statetrack.hardening.inputs import LayerInputs
+from statetrack.hardening.search import without_convolution
 from statetrack.layers import (
     DeltaNetConfig,
     DeltaProductConfig,
@@ -24,7 +24,7 @@ from statetrack.layers import (
     MixerConfig,
 )
 from statetrack.models import ModelConfig, SequenceModel
-from tests.hardening.test_harden_models import BATCH, PARITY, accuracy, noisy_parity
+from tests.hardening.test_harden import BATCH, PARITY, accuracy, noisy_parity
 
 TOKENS = torch.from_numpy(BATCH.tokens)
 
@@ -48,7 +48,7 @@ def test_a_convolution_that_hardly_matters():
     result = harden(model, BATCH)
     assert result.changed
     assert result.settings[0]["delay"] == result.model.config.mixers[0].conv_size == 0
-    assert "as good as it was, with delay 0, tau" in str(result)
+    assert "Settings of layer 0: delay 0, tolerance" in "\n".join(result.sentences(verbose=True))
     assert accuracy(model, 2000) < 0.9
     assert accuracy(result.model, 20_000) == 1.0
     read = result.automaton(PARITY.vocab)
@@ -62,11 +62,16 @@ def test_a_convolution_that_matters():
         answers = model(TOKENS)[0].argmax(-1).numpy()
     result = harden(model, BATCH._replace(targets=answers))
     assert result.model is model
-    said = r"its convolution mixes tokens: without it (\d+) answers are wrong instead of 0, with a "
-    (wrong,) = re.match(said, result.why).groups()
+    message = (
+        r"its convolution mixes tokens: without it (\d+) answers are wrong instead of 0, with a "
+    )
+    (wrong,) = re.match(message, result.reason).groups()
     with torch.no_grad():
         wide = copy.deepcopy(model).double()
-        made = [m(TOKENS)[0].argmax(-1).numpy() for m in one_token(wide, Seen.of(wide, BATCH))]
+        made = [
+            m(TOKENS)[0].argmax(-1).numpy()
+            for m in without_convolution(wide, LayerInputs.of_tokens(wide, BATCH))
+        ]
     assert int(wrong) in [(got != answers).sum() for got in made]
     assert int(wrong) > 0
     assert result.loss[1] > result.loss[0]
@@ -95,7 +100,7 @@ def test_nothing_is_lost_where_the_convolution_sees_the_current_token_alone(mixe
         layer.conv.weight[:, :-1] = 0.0
         layer.conv.weight[:, -1] *= 20.0  # long keys: no matter the normalisation's epsilon
         expected = model(TOKENS)[0]
-        plain, moved, *late = one_token(model, Seen.of(model, BATCH))
+        plain, moved, *late = without_convolution(model, LayerInputs.of_tokens(model, BATCH))
         for made in (plain, moved):
             assert made.blocks[0].mixer.conv is None
             assert torch.allclose(made(TOKENS)[0], expected, atol=1e-5)
@@ -106,7 +111,7 @@ def test_nothing_is_lost_where_the_convolution_sees_the_current_token_alone(mixe
 
 @pytest.mark.parametrize("delay", [1, 2])
 @torch.no_grad()
-def test_a_mamba_that_is_late(delay: int):
+def test_a_mamba_with_a_delay(delay: int):
     torch.manual_seed(0)
     mixer = MambaConfig(allow_neg_eigval=True)
     config = ModelConfig(vocab_size=3, hidden_size=16, num_layers=1, mixer=mixer)
@@ -115,27 +120,32 @@ def test_a_mamba_that_is_late(delay: int):
     conv.weight.zero_()
     conv.weight[:, -1 - delay] = 2.0
     conv.bias.zero_()
-    seen = Seen.of(model, BATCH)
-    made = list(one_token(model, seen))[2 * delay]
-    assert window(seen.mixer(made)) == delay + 1
+    inputs = LayerInputs.of_tokens(model, BATCH)
+    made = list(without_convolution(model, inputs))[2 * delay]
+    assert inputs.mixer(made).conv_width == delay + 1
     assert torch.allclose(made(TOKENS)[0], model(TOKENS)[0], atol=1e-9)
     # the gates of a token are those that it has when its turn comes
     late = model.transitions(TOKENS[:1])[0].values[0, delay:]
-    assert torch.allclose(read_gates(made, seen)[seen.place[0, :-delay]], late, atol=1e-9)
+    assert torch.allclose(
+        read_gates(inputs.mixer(made), inputs.x)[inputs.index[0, :-delay]], late, atol=1e-9
+    )
 
 
 def test_averages_by_the_token_before():
     model = noisy_parity().double()
-    seen = Seen.of(model, BATCH)
+    inputs = LayerInputs.of_tokens(model, BATCH)
     values = torch.arange(TOKENS.numel()).double().view_as(TOKENS)
-    asked = seen.place[:, 2:] >= 0
-    for i, mean in enumerate(seen.average(values, 2)):
+    asked = inputs.index[:, 2:] >= 0
+    for i, mean in enumerate(inputs.mean_by_input(values, 2)):
         expected = [
             float(v)
             for here, before, v in zip(
-                asked.flatten(), seen.place[:, :-2].flatten(), values[:, 2:].flatten(), strict=True
+                asked.flatten(),
+                inputs.index[:, :-2].flatten(),
+                values[:, 2:].flatten(),
+                strict=True,
             )
             if here and before == i
         ]
         assert float(mean) == pytest.approx(sum(expected) / len(expected))
-    assert seen.average(values, TOKENS.shape[1]).tolist() == [0.0, 0.0]
+    assert inputs.mean_by_input(values, TOKENS.shape[1]).tolist() == [0.0, 0.0]

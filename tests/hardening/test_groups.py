@@ -1,4 +1,4 @@
-"""Products of reflections, checked by the groups that they generate and the states they reach."""
+"""Root systems and products of reflections, checked by the groups that they generate."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from statetrack.hardening.reflections import CannotHardenError, Head, Rule, inexact
-from statetrack.hardening.representation import (
+from statetrack.hardening.groups import (
+    CannotRoundError,
     into_reflections,
     representation,
-    snap_products,
+    root_system,
 )
 
 RNG = torch.Generator().manual_seed(0)
@@ -40,6 +40,71 @@ def permutations(n: int) -> Tensor:
     eye = torch.eye(n).double()
     every = torch.stack([eye[list(p)] for p in itertools.permutations(range(n))])
     return basis[:, 1:].T @ every @ basis[:, 1:]
+
+
+def swaps(n: int, size: int) -> Tensor:
+    """The unit roots of S_n, (e_i - e_j) / sqrt 2, turned at random into `size` dimensions."""
+    rng = torch.Generator().manual_seed(n)
+    turn, _ = torch.linalg.qr(torch.randn(size, size, generator=rng).double())
+    roots = torch.zeros(n * (n - 1) // 2, size).double()
+    for row, (i, j) in zip(roots, itertools.combinations(range(n), 2), strict=True):
+        row[i], row[j] = 0.5**0.5, -(0.5**0.5)
+    return roots @ turn
+
+
+def noisy(k: Tensor, noise: float) -> Tensor:
+    k = k + noise * torch.randn(k.shape, generator=torch.Generator().manual_seed(1)).double()
+    return k / k.norm(dim=1, keepdim=True)
+
+
+def order(roots: Tensor) -> int:
+    """How many matrices the reflections generate, by multiplying them out."""
+    eye = torch.eye(roots.shape[1]).double()
+    generators = [eye - 2 * torch.outer(k, k) for k in roots]
+    found = {tuple(eye.mul(1e4).round().flatten().tolist())}
+    todo = [eye]
+    while todo and len(found) < 1000:
+        matrix = todo.pop()
+        for g in generators:
+            key = tuple((g @ matrix).mul(1e4).round().add(0.0).flatten().tolist())
+            if key not in found:
+                found.add(key)
+                todo.append(g @ matrix)
+    return len(found)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_noisy_swaps_become_the_symmetric_group(n):
+    k = noisy(swaps(n, 8), 0.01)
+    exact, error = root_system(k, (1, 2, 3))
+    assert order(exact) == math.factorial(n)
+    assert 0.001 < error < 0.1
+    assert (exact - k).norm(dim=1).max() < 0.1  # turned onto the old keys
+    assert torch.allclose(exact.norm(dim=1), torch.ones(len(k)).double(), atol=1e-12)
+
+
+def test_the_pentagon_needs_its_angle():
+    angles = torch.tensor([0.0, math.pi / 5]).double()
+    k = noisy(torch.stack([angles.cos(), angles.sin()], 1), 0.005)
+    with pytest.raises(CannotRoundError, match=r"an inner product of keys is 0\.\d+ off"):
+        root_system(k, (1, 2, 3))
+    exact, _ = root_system(k, (1, 2, 5))
+    assert order(exact) == 10
+
+
+def test_inner_products_that_no_vectors_have():
+    k = swaps(5, 8)[:3, :2]  # in the plane there is no room
+    with pytest.raises(CannotRoundError):
+        root_system(k / k.norm(dim=1, keepdim=True), (1, 2, 3))
+
+
+def test_a_group_without_end_is_refused():
+    gram = torch.eye(3).double()
+    gram[0, 1] = gram[1, 0] = math.cos(math.pi / 4)
+    gram[0, 2] = gram[2, 0] = math.cos(2 * math.pi / 5)  # no finite group in space has 4 and 5
+    values, vectors = torch.linalg.eigh(gram)
+    with pytest.raises(CannotRoundError, match="more than 1000 roots"):
+        root_system(vectors * values.sqrt(), (1, 2, 4, 5))
 
 
 @pytest.mark.parametrize("m", [3, 5, 7])
@@ -73,7 +138,7 @@ def test_generators_give_their_group():
 
 
 def test_matrices_near_to_no_finite_group():
-    with pytest.raises(CannotHardenError, match="its products"):
+    with pytest.raises(CannotRoundError, match="its products"):
         representation(orthogonal(noise(2, 3, 3)))
 
 
@@ -91,37 +156,5 @@ def test_into_reflections(count):
         made = (eye - 2 * torch.outer(k, k)) @ made
     assert torch.allclose(made, A, atol=1e-12)
     assert torch.allclose(roots, keys[:count], atol=0.2)
-    with pytest.raises(CannotHardenError, match="more reflections than it has"):
+    with pytest.raises(CannotRoundError, match="more reflections than it has"):
         into_reflections(-eye, keys)
-
-
-def walk(head: Head, factors: int, tokens: Tensor) -> Tensor:
-    """The states [T, K, V] from 0 on, factor by factor, by the definition."""
-    S = torch.zeros(head.k.shape[1], head.v.shape[1]).double()
-    states = []
-    for t in tokens.tolist():
-        for i in range(t * factors, (t + 1) * factors):
-            S = S - head.beta[i] * torch.outer(head.k[i], S.T @ head.k[i] - head.v[i])
-        states.append(S)
-    return torch.stack(states)
-
-
-def test_noisy_rotations_reach_five_states():
-    """Fifths of a turn, one of them the other way round, and a token that does nothing twice."""
-    fifth = math.pi / 5
-    angles = torch.tensor([0.3, 0.3 + fifth, 1.0 + fifth, 1.0, 0.7, 0.7])
-    k = torch.zeros(6, 8).double()
-    k[:, 0], k[:, 1] = angles.cos(), angles.sin()
-    k = k + 0.01 * noise(6, 8)
-    k = k / k.norm(dim=1, keepdim=True)
-    center = noise(8, 3)
-    head = Head(k, k @ center + 0.01 * noise(6, 3), torch.tensor([1.99] * 5 + [1.98]).double())
-    recurring = torch.ones(6, dtype=torch.bool)
-    exact, error = snap_products(head, 2, recurring, torch.ones(6).double(), Rule(0.1, "zero"))
-    assert 0 < error < 0.1
-    assert exact.beta.tolist() == [2, 2, 2, 2, 0, 0]  # the last token is the identity
-    assert inexact(exact, recurring) == (0, 0)
-    tokens = torch.randint(3, (2000,), generator=RNG)
-    made, raw = (torch.unique((walk(h, 2, tokens) * 1e6).round(), dim=0) for h in (exact, head))
-    assert len(made) == 5
-    assert len(raw) > 1000

@@ -1,4 +1,4 @@
-"""Several layers: a later one sees the states of those before it, or need not remember anything."""
+"""Several layers: a later one gets the states of those before it, or needs no memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
-from statetrack.hardening import delta_net, harden, search
+from statetrack.hardening import harden, householder, search
 from statetrack.hardening.automaton import agree, read_automaton
-from statetrack.hardening.convolution import without_convolution
-from statetrack.hardening.harden import FAMILIES
-from statetrack.hardening.heads import inverse_silu
-from statetrack.hardening.judge import Judge
-from statetrack.hardening.outputs import said
-from statetrack.hardening.search import NoneIsGoodError, Search, Way
-from statetrack.hardening.tokens import Seen
+from statetrack.hardening.inputs import LayerInputs
+from statetrack.hardening.search import Judge, NoCandidateError, Progress, Search
 from statetrack.layers import (
     DeltaNetConfig,
     DeltaProductConfig,
@@ -30,6 +25,7 @@ from statetrack.layers import (
     MambaConfig,
     MixerConfig,
 )
+from statetrack.layers.inverse import inverse_silu
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import Batch, generator, make_task
 from statetrack.training import evaluate
@@ -60,7 +56,7 @@ def noisy_counter(noise: float) -> SequenceModel:
     _, k, v = first.qkv_proj.weight.split(16)
     k[0, [ZERO, ONE]] = v[0, ONE] = 1.0
     first.o_proj.weight[PARITY, 0] = 1.0
-    odd_is, _ = first(model._embed(torch.tensor([[ONE]])))
+    odd_is, _ = first(model.embed(torch.tensor([[ONE]])))
     first.o_proj.weight /= odd_is[0, 0, PARITY]  # so that it is 1
     _, k, v = second.qkv_proj.weight.split(16)
     even = torch.tensor([0.5, math.sqrt(0.75)])
@@ -91,8 +87,11 @@ def test_two_layers_that_count():
     model = noisy_counter(noise=1e-3)
     result = harden(model, BATCH)
     assert result.changed, result
-    assert [part.name for part in result.parts] == ["layer 0 head 0", "layer 1 head 0"]
-    assert all(part.error is not None for part in result.parts)
+    assert [component.name for component in result.components] == [
+        "layer 0 head 0",
+        "layer 1 head 0",
+    ]
+    assert all(component.error is not None for component in result.components)
     assert len(result.settings) == 2
     before, after = (
         evaluate(m, COUNT, 20_000, samples=4).token_accuracy for m in (model, result.model)
@@ -102,8 +101,10 @@ def test_two_layers_that_count():
     read = result.automaton(COUNT.vocab)
     assert read.states == 6
     assert agree(read, COUNT.automaton())
-    assert "layer 0: tau" in str(result)
-    assert "; layer 1: tau" in str(result)
+    told = "\n".join(result.sentences(verbose=True))
+    assert "Settings of layer 0: tolerance " in told
+    assert "Settings of layer 1: tolerance " in told
+    assert "Settings" not in str(result)
 
 
 MIXERS: list[MixerConfig] = [
@@ -119,13 +120,13 @@ MIXERS: list[MixerConfig] = [
 
 @pytest.mark.parametrize("mixer", MIXERS, ids=lambda mixer: mixer.name)
 def test_a_layer_without_memory(mixer):
-    """What it says of an input never seen hangs on that input alone."""
+    """Its output depends on the current input alone, for inputs never seen as well."""
     torch.manual_seed(0)
     model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=16, mixer=mixer)).double().eval()
-    seen = Seen.of(model, BATCH).above(model)
-    family = FAMILIES[type(mixer)]
-    idle = family.idle(model, seen, said(model, seen))
-    layer = seen.mixer(idle.model)
+    inputs = LayerInputs.of_tokens(model, BATCH).next_layer(model)
+    layer = inputs.mixer(model).memoryless(inputs.x)
+    made = inputs.with_output(inputs.replace_mixer(model, layer), inputs.run(model)[1])
+    layer = inputs.mixer(made)
     x = torch.randn(2, 12, 16, dtype=torch.float64)
     x[1, -1] = x[0, -1]
     y, _ = layer(x)
@@ -134,37 +135,37 @@ def test_a_layer_without_memory(mixer):
     torch.testing.assert_close(y[0, -1], y[1, -1], rtol=1e-6, atol=1e-9)
     alone, _ = layer(x[:1, -1:])
     torch.testing.assert_close(alone[0, 0], y[0, -1], rtol=1e-6, atol=1e-9)
-    first = idle.model.blocks[0].state_dict()
+    first = made.blocks[0].state_dict()
     assert all(torch.equal(w, first[name]) for name, w in model.blocks[0].state_dict().items())
 
 
-def test_what_a_layer_sees():
+def test_the_inputs_of_a_later_layer():
     model = noisy_counter(noise=0.0).double()
     with torch.no_grad():
         for block in model.blocks:
             block.mixer.beta.proj.weight[0, [ZERO, ONE]] = torch.tensor([-800.0, 800.0]).double()
             block.mixer.qkv_proj.weight[16:32] *= 1e8  # beside which the keys' epsilon is nothing
-    above = Seen.of(model, BATCH).above(model)
+    above = LayerInputs.of_tokens(model, BATCH).next_layer(model)
     assert above.layer == 1
     assert len(above.x) == 4  # the tokens 0 and 1, with an even and an odd number of ones
     parity = (above.tokens == ONE).cumsum(1) % 2
-    for i, token in enumerate(above.ids.tolist()):
+    for i, token in enumerate(above.token_ids.tolist()):
         odd = above.x[i, PARITY] > 0.5
-        torch.testing.assert_close(above.place == i, (above.tokens == token) & (parity == odd))
+        torch.testing.assert_close(above.index == i, (above.tokens == token) & (parity == odd))
 
 
 @torch.no_grad()
 def test_more_inputs_than_weights_can_tell_apart():
     model = noisy_counter(noise=0.0)
     wide = copy.deepcopy(model).double()
-    seen = Seen.of(wide, BATCH).above(wide)
-    many = torch.cat([seen.x, torch.randn(20, 16).double()])
+    inputs = LayerInputs.of_tokens(wide, BATCH).next_layer(wide)
+    many = torch.cat([inputs.x, torch.randn(20, 16).double()])
     judge = Judge(model, BATCH)
-    both = Search(judge, [delta_net, delta_net], (1, 2, 3))
-    way = Way(wide, judge.before, (seen,), (False,))
+    both = Search(judge, [householder, householder], (1, 2, 3))
+    progress = Progress(wide, judge.loss, (inputs,), (False,))
     says = "layer 1: the layers before it give it more than 16 inputs"
-    with pytest.raises(NoneIsGoodError, match=says):
-        both.finish(way, replace(seen, x=many))
+    with pytest.raises(NoCandidateError, match=says):
+        both.run(progress, replace(inputs, x=many))
 
 
 def test_a_search_has_an_end():
@@ -181,16 +182,17 @@ def test_a_search_has_an_end():
         model.blocks[-1].mixer.W_A.bias.fill_(0.05)  # and fades
         some = Batch(*(part[:4] for part in BATCH))
         answers = model(torch.from_numpy(some.tokens))[0].argmax(-1).numpy()
-    looks = []
-    above = Seen.above
+    calls = []
+    next_layer = LayerInputs.next_layer
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search, "MAX_BACK", 2)
-        patch.setattr(Seen, "above", lambda *args: looks.append(1) or above(*args))
+        patch.setattr(search, "MAX_RETRIES", 2)
+        counted = lambda *args: calls.append(1) or next_layer(*args)  # noqa: E731
+        patch.setattr(LayerInputs, "next_layer", counted)
         result = harden(model, some._replace(targets=answers))
     assert not result.changed
-    assert result.why.startswith("layer 3: ")
-    assert result.why.endswith("(stopped after going back 2 times)")
-    assert len(looks) == 6  # not 14
+    assert result.reason.startswith("layer 3: ")
+    assert result.reason.endswith("(stopped after 2 retries)")
+    assert len(calls) == 6  # not 14
 
 
 def test_a_model_that_needs_no_memory():
@@ -204,27 +206,27 @@ def test_a_model_that_needs_no_memory():
     batch = BATCH._replace(targets=BATCH.tokens)
     result = harden(model.eval(), batch)
     assert not result.changed
-    assert result.why == "it is as good without any memory, so that nothing has to be exact"
+    assert result.reason == "it is as good without any memory, so there is nothing to make exact"
 
 
 @pytest.mark.parametrize("mixer", MIXERS[:6], ids=lambda mixer: mixer.name)
-def test_a_layer_that_mixes_tokens_says_what_it_said(mixer):
-    """Its convolution, which looks at the current token alone, goes with its memory."""
+def test_the_output_of_a_layer_that_loses_convolution_and_memory(mixer):
+    """Its convolution, which calls at the current token alone, goes with its memory."""
     torch.manual_seed(0)
     mixer = replace(mixer, conv_size=4)
     model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=16, num_layers=1, mixer=mixer))
     model.double().eval()
-    seen = Seen.of(model, BATCH)
-    layer = seen.mixer(model)
+    inputs = LayerInputs.of_tokens(model, BATCH)
+    layer = inputs.mixer(model)
     with torch.no_grad():
         layer.conv.weight[:, :-1] = 0.0
         layer.conv.weight[:, -1] = -1.5
-    spoken = said(model, seen)
-    idle = FAMILIES[type(mixer)].idle(without_convolution(model, seen), seen, spoken)
-    again = said(idle.model, seen)
-    steady = seen.average(spoken)[seen.place]  # what hangs on the token alone
-    here = seen.place >= 0
-    assert (again - steady)[here].norm() < 0.05 * steady[here].norm()
+    _, before = inputs.run(model)
+    made = inputs.replace_mixer(model, layer.with_config(conv_size=0).memoryless(inputs.x))
+    _, after = inputs.run(inputs.with_output(made, before))
+    steady = inputs.mean_by_input(before)[inputs.index]  # what depends on the token alone
+    here = inputs.index >= 0
+    assert (after - steady)[here].norm() < 0.05 * steady[here].norm()
 
 
 def test_an_automaton_of_layers_that_fade():
@@ -233,4 +235,4 @@ def test_an_automaton_of_layers_that_fade():
     mixer = MambaConfig(allow_neg_eigval=True, conv_size=0)
     model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=8, mixer=mixer)).double().eval()
     with pytest.raises(UserError, match="layer 0 of the model still fades"):
-        read_automaton(model, Seen.of(model, BATCH), COUNT.vocab)
+        read_automaton(model, LayerInputs.of_tokens(model, BATCH), COUNT.vocab)
