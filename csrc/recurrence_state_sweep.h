@@ -1,246 +1,12 @@
-// The two sweeps of the backward pass, see recurrence_backward.h.
+// The sweep of the backward pass that runs forwards in time and computes the states S again, two steps
+// at once: see recurrence_backward.h. Lanes lie along K.
 #pragma once
 
-#include "recurrence.h"
+#include "recurrence_segment.h"
 
 namespace {
 
-// A segment of one sequence and head.
-struct Segment {
-  const Row& row;
-  int64_t start, end;   // tokens
-  float* terms;   // [tokens][gate_channels]: what each token adds to the gates' running sums
-  float* noise;   // [tokens]: how large the parts of that are; for one gate a token
-  float* own;     // [tokens]: scale <do, u>, by which a token's output reads what it has written
-  const int64_t* direct;   // [tokens + 1]: where a token's gates whose gradients are formed directly
-                           // begin in what follows; null if there are no gates
-  const int64_t* channel;  // of each such gate
-  float* dX;               // [such gates][rows of dX that a gate stands for][padded V]
-
-  bool has_direct(int64_t t) const { return direct && direct[t - start] < direct[t - start + 1]; }
-
-  // f(channel, dX) for each such gate of token t.
-  template <class F>
-  void each_direct(int64_t t, const F& f) const {
-    if (!direct) return;
-    const int64_t size = (row.x.gate_channels > 1 ? 1 : row.x.K) * padded(row.x.V);
-    for (int64_t i = direct[t - start]; i < direct[t - start + 1]; ++i) f(channel[i], dX + i * size);
-  }
-};
-
-// ---- sweep A: backwards in time, lanes along V
-
-struct StepA {
-  const float *k_next, *q, *k;
-  bool out;
-  vf dv_next[MOST], d_o[MOST], u[MOST], du[MOST];
-};
-
-// With a gate, r is read before the token's output adds q do^T to G: see recurrence_backward.h.
-template <bool DELTA, bool OUT, bool GATED>
-struct PassA {
-  float* G;
-  int64_t K;
-  StepA& x;
-  vf* r;  // [K]: what dk gets, lane by lane, summed over the parts
-  int first;
-
-  template <int NV>
-  void run() const {
-    float* G_j = G;
-    const float *k_next = x.k_next, *q = x.q, *k = x.k;
-    vf dv_next[NV], d_o[NV], u[NV], du[NV] = {};
-    for (int i = 0; i < NV; ++i)
-      dv_next[i] = x.dv_next[first + i], d_o[i] = x.d_o[first + i], u[i] = x.u[first + i];
-    for (int64_t j = 0; j < K; ++j, G_j += NV * LANES) {
-      vf nj{}, qj{};
-      if (DELTA) nj = splat(k_next[j]);
-      if (OUT) qj = splat(q[j]);
-      const vf kj = splat(k[j]);
-      vf rj = first ? r[j] : vf{};
-      for (int i = 0; i < NV; ++i) {
-        vf g = load(G_j + i * LANES);
-        if (DELTA) g -= nj * dv_next[i];
-        if (GATED) rj = fma(g, u[i], rj);
-        if (OUT) g = fma(qj, d_o[i], g);
-        if (DELTA || OUT) store(G_j + i * LANES, g);
-        du[i] = fma(kj, g, du[i]);
-        if (!GATED) rj = fma(g, u[i], rj);
-      }
-      r[j] = rj;
-    }
-    for (int i = 0; i < NV; ++i) x.du[first + i] = du[i];
-  }
-};
-
-// From G behind the segment to G in front of it, token by token; gives dv, dbeta, and dk as far as G
-// is in it.
-template <bool DELTA, bool CHANNEL, class Block>
-struct SweepA {
-  const Segment& segment;
-  const Block& block;
-  float* G;    // of this block
-  float* buf;  // 3 padded K for numbers, K vectors behind them
-  const Row& row = segment.row;
-  const Recurrence& x = row.x;
-  int64_t K = x.K, V = x.V, n = x.factors, Kp = padded(K);
-  bool gated = x.gate.data, first_block = block.start == 0;
-  float *c = buf, *k_buf = buf + Kp, *q_buf = buf + 2 * Kp;
-  vf* r = reinterpret_cast<vf*>(buf + 3 * Kp);
-  int64_t t = segment.end - 1;
-  float product = 1.0f;
-  StepA step;
-
-  SweepA(const Segment& segment, const Block& block, float* G, float* buf)
-      : segment(segment), block(block), G(G), buf(buf) {
-    for (int64_t j = 0; j < Kp; ++j) c[j] = 1.0f;
-    for (int64_t j = K; j < Kp; ++j) r[j] = vf{};
-    step.k_next = row.k(segment.start * n);
-    for (int i = 0; i < block.vectors(); ++i) step.dv_next[i] = vf{};  // of the step that follows
-  }
-
-  bool done() const { return t < segment.start; }
-
-  void advance() {
-    if (gated && t + 1 < segment.end) pass_gate(t + 1);
-    step.q = row.q(t);
-    if (CHANNEL) over(q_buf, step.q, c, K), step.q = q_buf;
-    block.load_row(step.d_o, x.d_o + row.token(t) * V + block.start);
-    const float scale = static_cast<float>(x.scale) / product;
-    for (int i = 0; i < block.vectors(); ++i) step.d_o[i] *= scale;
-    for (int64_t factor = n - 1; factor >= 0; --factor) one_step(t * n + factor, factor == n - 1);
-    --t;
-  }
-
-  void finish() {
-    if (gated) {
-      const float* a = row.gate(segment.start);
-      keep(segment.start);
-      product *= *a;
-      if (CHANNEL) multiply_gates(c, a, K);
-    }
-    take_off();
-  }
-
- private:
-  void one_step(int64_t s, bool out) {
-    const int nv = block.vectors();
-    prefetch_step(s);
-    step.k = row.k(s);
-    if (CHANNEL) times(k_buf, step.k, c, K), step.k = k_buf;
-    vf e[MOST];  // the error, without beta the value
-    block.load_row(e, (DELTA ? x.error + row.step(s) * V : row.v(s)) + block.start);
-    const float beta = DELTA ? row.beta(s) : 1.0f;
-    for (int i = 0; i < nv; ++i) step.u[i] = beta * e[i];
-    step.out = out;
-    pass();
-
-    vf along_e{}, along_u{};
-    const float inverse = gated ? 1.0f / product : 1.0f;
-    for (int i = 0; i < nv; ++i) {
-      if (gated && out) along_u = fma(step.d_o[i], step.u[i], along_u);
-      const vf du = product * step.du[i];
-      if (DELTA) along_e = fma(du, e[i], along_e);
-      step.du[i] = beta * du;  // dv
-      step.dv_next[i] = inverse * step.du[i];
-    }
-    block.store_row(x.dv + row.step(s) * V + block.start, step.du);
-    if (DELTA) {
-      float* dbeta = x.dbeta + row.step(s);
-      *dbeta = (first_block ? 0.0f : *dbeta) + sum(along_e);
-    }
-    const float own = gated && out ? sum(along_u) : 0.0f;
-    if (gated && out) segment.own[t - segment.start] += product * own;
-    float* dk = x.dk + row.step(s) * K;
-    vf along_k{};
-    for (int64_t j = 0; j < K; j += LANES) {
-      vf d = sums(r + j);
-      if (CHANNEL) {
-        float* to = segment.terms + (t - segment.start) * K + j;
-        vf term = -load(k_buf + j) * d;
-        if (!first_block) term += load_first(to, K - j);
-        store_first(to, term, K - j);
-      } else if (gated) {
-        along_k = fma(load_first(step.k + j, K - j), d, along_k);
-      }
-      if (gated && out) d = fma(load_first(step.q + j, K - j), splat(own), d);
-      d *= CHANNEL ? load(c + j) : splat(product);
-      if (!first_block) d += load_first(dk + j, K - j);
-      store_first(dk + j, d, K - j);
-    }
-    if (gated && !CHANNEL) {  // <k u^T, a_{t+1} dX_{t+1}>
-      const float term = product * sum(along_k);
-      segment.terms[t - segment.start] -= term;
-      segment.noise[t - segment.start] += term < 0 ? -term : term;
-    }
-    step.k_next = row.k(s);
-  }
-
-  INLINE inline void pass() {
-    for (int i = 0; i < block.vectors(); i += block.part) {
-      float* part = G + block.at(0, i);
-      if (!step.out)
-        with_width(block.width(i), PassA<DELTA, false, false>{part, K, step, r, i});
-      else if (gated)
-        with_width(block.width(i), PassA<DELTA, true, true>{part, K, step, r, i});
-      else
-        with_width(block.width(i), PassA<DELTA, true, false>{part, K, step, r, i});
-    }
-  }
-
-  // The gate of token u, between its first step and the last of the token before it.
-  void pass_gate(int64_t u) {
-    const float* a = row.gate(u);
-    keep(u);
-    if (CHANNEL) {
-      if (!multiply_gates(c, a, K)) return;
-      take_off();
-      for (int64_t j = 0; j < K; ++j) c[j] = 1.0f;
-      return;
-    }
-    product *= *a;
-    if (!out_of_range(product)) return;
-    take_off();
-    for (int i = 0; i < block.vectors(); ++i) step.dv_next[i] = vf{};
-    product = 1.0f;
-  }
-
-  // G as it is: what is still to be taken off, and then the product of gates.
-  vf whole(int64_t j, int i) const {
-    vf g = load(G + block.at(j, i));
-    if (DELTA) g -= step.k_next[j] * step.dv_next[i];
-    return (CHANNEL ? c[j] : product) * g;
-  }
-  void take_off() const {
-    for (int64_t j = 0; j < K; ++j)
-      for (int i = 0; i < block.vectors(); ++i) store(G + block.at(j, i), whole(j, i));
-  }
-  // dX for the gates of token u whose gradients are formed directly.
-  void keep(int64_t u) const {
-    segment.each_direct(u, [&](int64_t channel, float* dX) {
-      for (int64_t j = 0; j < (CHANNEL ? 1 : K); ++j)
-        for (int i = 0; i < block.vectors(); ++i)
-          store(dX + j * padded(V) + block.start + i * LANES, whole(channel + j, i));
-    });
-  }
-
-  INLINE inline void prefetch_step(int64_t s) const {
-    if (s < AHEAD) return;
-    const int64_t ahead = s - AHEAD;
-    prefetch(row.k(ahead), K);
-    if (DELTA) prefetch(x.error + row.step(ahead) * V + block.start, block.count());
-    if (!DELTA) prefetch(row.v(ahead) + block.start, block.count());
-    prefetch_write(x.dk + row.step(ahead) * K, K);
-    prefetch_write(x.dv + row.step(ahead) * V + block.start, block.count());
-    if (n > 1 && ahead % n) return;
-    prefetch(row.q(ahead / n), K);
-    prefetch(x.d_o + row.token(ahead / n) * V + block.start, block.count());
-  }
-};
-
-// ---- sweep B: forwards in time, lanes along K, two steps at once
-
-struct PairB {
+struct StatePair {
   const float *u[2] = {}, *dv[2] = {}, *d_o[2] = {};
   bool out[2] = {};
   vf k[2][MOST], dk[2][MOST], dq[2][MOST];
@@ -248,10 +14,10 @@ struct PairB {
 
 // With a gate, dq is what the output reads of the state before its own token's last step.
 template <bool DELTA, bool OUT1, bool OUT2, bool GATED>
-struct PassB {
+struct StatePass {
   float* S;
   int64_t V;
-  PairB& x;
+  StatePair& x;
   int first;
 
   template <int NV>
@@ -306,7 +72,7 @@ struct PassB {
 // From S in front of the segment to S behind it, one or two steps at a time; gives dq and the rest of
 // dk, or with GRAD false nothing but S.
 template <bool DELTA, bool CHANNEL, bool GRAD, class Block>
-struct SweepB {
+struct StateSweep {
   const Segment& segment;
   const Block& block;
   float* S;    // of this block
@@ -318,9 +84,9 @@ struct SweepB {
   int64_t s = segment.start * n, t[2] = {segment.start, 0}, factor[2] = {};
   float product = 1.0f;
   vf c[MOST];
-  PairB pair;
+  StatePair pair;
 
-  SweepB(const Segment& segment, const Block& block, float* S, float* buf)
+  StateSweep(const Segment& segment, const Block& block, float* S, float* buf)
       : segment(segment), block(block), S(S), buf(buf) {
     for (int i = 0; i < block.vectors(); ++i) c[i] = splat(1.0f);
   }
@@ -399,13 +165,13 @@ struct SweepB {
       const int width = block.width(i);
       constexpr bool reads = DELTA && GRAD;
       if (pair.out[0] && pair.out[1])
-        with_width(width, PassB<reads, true, true, GATED>{part, V, pair, i});
+        with_width(width, StatePass<reads, true, true, GATED>{part, V, pair, i});
       else if (pair.out[0])
-        with_width(width, PassB<reads, true, false, GATED>{part, V, pair, i});
+        with_width(width, StatePass<reads, true, false, GATED>{part, V, pair, i});
       else if (pair.out[1])
-        with_width(width, PassB<reads, false, true, GATED>{part, V, pair, i});
+        with_width(width, StatePass<reads, false, true, GATED>{part, V, pair, i});
       else
-        with_width(width, PassB<reads, false, false, false>{part, V, pair, i});
+        with_width(width, StatePass<reads, false, false, false>{part, V, pair, i});
     }
   }
 
