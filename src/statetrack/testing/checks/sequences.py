@@ -49,6 +49,27 @@ def steps(case: Case) -> Iterator[Measured]:
 
 @check
 @torch.no_grad()
+def decoder(case: Case) -> Iterator[Measured]:
+    """A `decoder`, if the layer has one, equals steps, from the first state or another."""
+    if not hasattr(case.layer, "decoder"):
+        yield Measured("no decoder", 0.0, 0.0)
+        return
+    for batch in (1, 3):
+        x, recorded = case.x(batch, LENGTH), case.layer.decoder(batch)
+        for start in (case.layer.init_state(batch), case.state(batch)):
+            before = [part.clone() for part in tensors(start)]
+            decoded, ends = step_through(recorded, x, start)
+            expected, states = step_through(case.layer, x, start)
+            yield from case.equal_passes(
+                f"batch {batch}", (decoded, ends[-1]), (expected, states[-1])
+            )
+            yield same_bits(f"the first state, batch {batch}", start, before)
+            again, _ = step_through(recorded, x, start)
+            yield same_bits(f"the same sequence again, batch {batch}", again, decoded)
+
+
+@check
+@torch.no_grad()
 def single_token(case: Case) -> Iterator[Measured]:
     """A pass over one token (T = 1) equals a step and the first token of a longer pass."""
     layer = case.layer

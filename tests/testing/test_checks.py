@@ -85,6 +85,36 @@ class StepHasAnotherScale(Leaky):
         return 1.01 * y, end
 
 
+class Steps:
+    """A decoder that takes a layer's steps."""
+
+    def __init__(self, layer, scale=1.0, write=0.0):
+        self.layer, self.scale, self.write = layer, scale, write
+
+    def step(self, x_t, state):
+        y_t, after = self.layer.step(x_t, state)
+        state += self.write
+        return self.scale * y_t, after
+
+
+@caught_by("decoder")
+class DecoderHasAnotherScale(Leaky):
+    def decoder(self, batch):
+        return Steps(self, scale=1.01)
+
+
+@caught_by("decoder")
+class DecoderWritesIntoTheStateItIsGiven(Leaky):
+    def decoder(self, batch):
+        return Steps(self, write=1e-12)
+
+
+@caught_by()
+class DecoderIsRight(Leaky):
+    def decoder(self, batch):
+        return Steps(self)
+
+
 @caught_by("first_state", "steps_after_padding")
 class StartsSomewhereElse(Leaky):
     def forward(self, x, state=None, *, mask=None):
@@ -306,7 +336,7 @@ def test_a_broken_layer_is_caught_by_its_checks(layer):
     """And by no others of the same themes."""
     expected = BROKEN[layer]
     themes = [vars(theme).keys() for theme in THEMES if expected & vars(theme).keys()]
-    related = CHECKS.keys() & set().union(*themes)
+    related = CHECKS.keys() & set().union({"decoder"}, *themes)
     report = check_layer(lambda: layer(8), only=related - (COSTLY - expected))
     assert {result.check for result in report.failures} == expected
 
