@@ -51,9 +51,7 @@ ALLOWED: dict[str, set[str]] = {
         "errors", "allocator", "config", "files", "terminal", "automata", "layers", "models",
         "tasks", "training", "sweep",
     },
-    "report": {
-        "errors", "files", "terminal", "automata", "compiler", "diagnosis", "recipes", "training",
-    },
+    "report": {"files", "recipes", "terminal", "training"},
 }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = version("statetrack")
@@ -20,6 +21,8 @@ else:
         if name == "__all__":
             return __dir__()
         if not name.startswith("_"):
+            if find_spec(f"statetrack.{name}"):  # a subpackage, which may need no torch
+                return importlib.import_module(f"statetrack.{name}")
             api = importlib.import_module("statetrack.api")
             if hasattr(api, name):
                 return getattr(api, name)

@@ -103,6 +103,17 @@ def test_words_from_standard_input(
     ]  # fmt: skip
 
 
+def test_the_default_folder(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for language in ("(ab)*", "(ab)*", "parity", "**"):
+        command("compile", language)
+    names = sorted(p.name for p in (tmp_path / "runs").iterdir())
+    assert names == ["ab-1", "ab-2", "parity-1"]
+    assert command("run", "runs/ab-1", "abab").code == 0
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

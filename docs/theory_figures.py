@@ -1,4 +1,4 @@
-"""Draw the figures of docs/theory.md: `python -m statetrack.report.theory_figures docs`."""
+"""Draw the figures of docs/theory.md: `python -m docs.theory_figures docs`."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def draw_cascade(path: Path, cascade: Cascade, word: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write all figures."""
-    parser = argparse.ArgumentParser(prog="python -m statetrack.report.theory_figures")
+    parser = argparse.ArgumentParser(prog="python -m docs.theory_figures")
     parser.add_argument("folder", type=Path, help="where theory-*.png go")
     folder = parser.parse_args(arguments).folder
     try:

@@ -12,9 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from statetrack.automata import from_regex
-from statetrack.compiler import decompose
-from statetrack.report.theory_figures import (
+from docs.theory_figures import (
     EIGENVALUES,
     EVEN_AB,
     WORD,
@@ -23,6 +21,8 @@ from statetrack.report.theory_figures import (
     settles,
     states_on_ones,
 )
+from statetrack.automata import from_regex
+from statetrack.compiler import decompose
 from tests.conftest import ROOT
 
 NAMES = ["theory-cascade.png", "theory-states.png", "theory-swaps.png"]
