@@ -12,8 +12,8 @@ from statetrack.automata.closure import Closure, Ints, TooManyError, close
 from statetrack.automata.dfa import DFA
 from statetrack.errors import UserError
 
-MAX_SIZE = 100_000
-MAX_ENTRIES = 100_000_000  # elements times states: a few hundred megabytes
+MAX_MONOID_ELEMENTS = 100_000
+MAX_MONOID_CELLS = 100_000_000  # elements times states: a few hundred megabytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +36,9 @@ class TransitionMonoid:
     That of a minimal DFA is the syntactic monoid of its language.
     """
 
-    def __init__(self, dfa: DFA, max_size: int = MAX_SIZE) -> None:
+    def __init__(self, dfa: DFA, max_size: int = MAX_MONOID_ELEMENTS) -> None:
         self.dfa = dfa
-        limit = min(max_size, MAX_ENTRIES // dfa.states)
+        limit = min(max_size, MAX_MONOID_CELLS // dfa.states)
         try:
             self._closure: Closure = close(dfa.delta.T, limit)
         except TooManyError:

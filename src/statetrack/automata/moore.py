@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from statetrack.automata.dfa import DFA
+from statetrack.automata.search import MAX_UNMINIMISED_STATES, TooManyStatesError, reach
 
-MAX_STATES = 10_000  # of a machine before it is minimised: a second's work
 S = TypeVar("S", bound=Hashable)
 
 
@@ -20,25 +20,18 @@ def moore_machine(
     output: Callable[[S], str | None],
     accept: str,
 ) -> DFA | None:
-    """The minimal DFA with outputs of the states that can be reached; None beyond MAX_STATES.
+    """The minimal DFA with outputs of the states that can be reached; None if they are too many.
 
     `step` takes a state and the number of a symbol. The words whose output is `accept` are
     accepted.
     """
-    numbers: dict[S, int] = {start: 0}
-    order = [start]
-    rows = []
-    for state in order:  # grows while it is read
-        if len(order) > MAX_STATES:
-            return None
-        row = []
-        for symbol in range(len(alphabet)):
-            target = step(state, symbol)
-            if target not in numbers:
-                numbers[target] = len(order)
-                order.append(target)
-            row.append(numbers[target])
-        rows.append(row)
-    outputs = tuple(map(output, order))
+    symbols = range(len(alphabet))
+    try:
+        found = reach(
+            start, lambda state: [step(state, a) for a in symbols], MAX_UNMINIMISED_STATES
+        )
+    except TooManyStatesError:
+        return None
+    outputs = tuple(map(output, found.states))
     accepting = np.array([text == accept for text in outputs])
-    return DFA(tuple(alphabet), np.array(rows), 0, accepting, outputs).minimal()
+    return DFA(tuple(alphabet), np.array(found.next), 0, accepting, outputs).minimal()

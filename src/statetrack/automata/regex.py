@@ -8,21 +8,21 @@ symbols are stand-in characters, so that no symbol can be taken for syntax: [(][
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from statetrack.automata.dfa import DFA, check_alphabet
+from statetrack.automata.search import MAX_UNMINIMISED_STATES, TooManyStatesError, reach
 from statetrack.errors import UserError, check_type
 
 if TYPE_CHECKING:
     from automata.fa.nfa import NFA
 
 SUPPORTED = "literals, |, &, *, +, ?, {m}, {m,}, {m,n}, [abc], [a-c], . and parentheses"
-MAX_SIZE = 2_000  # symbols after repetitions are written out
-MAX_STATES = 10_000  # of the DFA before it is minimised: there may be 2^size
+MAX_REGEX_SYMBOLS = 2_000  # symbols after repetitions are written out
 STAND_INS = 0xF0000  # the private characters of Unicode
 
 QUANTIFIER = re.compile(r"[*+?]|\{([0-9]*)(,?)([0-9]*)\}")
@@ -135,10 +135,10 @@ class _Parser:
         self._check_size(level.term)
 
     def _check_size(self, size: int) -> None:
-        if size > MAX_SIZE:
+        if size > MAX_REGEX_SYMBOLS:
             raise UserError(
                 f"regex {self.pattern!r} is too large: {size:,} symbols when its repetitions are "
-                f"written out; at most {MAX_SIZE:,} are supported"
+                f"written out; at most {MAX_REGEX_SYMBOLS:,} are supported"
             )
 
     def _end_term(self) -> None:
@@ -206,20 +206,15 @@ def _determinise(nfa: NFA, alphabet: tuple[str, ...], symbols: list[str], patter
             stack += new
         return frozenset(states)
 
-    order = [closed({nfa.initial_state})]
-    numbers = {order[0]: 0}
-    delta = []
-    for subset in order:  # grows while it is read
-        if len(order) > MAX_STATES:
-            raise UserError(f"regex {pattern!r} needs a DFA of more than {MAX_STATES:,} states")
-        row = []
+    def after(subset: frozenset[int]) -> Iterator[frozenset[int]]:
         for symbol in symbols:
             moves = (nfa.transitions.get(state, {}).get(symbol, ()) for state in subset)
-            target = closed(set().union(*moves))
-            if target not in numbers:
-                numbers[target] = len(order)
-                order.append(target)
-            row.append(numbers[target])
-        delta.append(row)
-    accepting = [not subset.isdisjoint(nfa.final_states) for subset in order]
-    return DFA(alphabet, np.array(delta), 0, np.array(accepting))
+            yield closed(set().union(*moves))
+
+    try:
+        found = reach(closed({nfa.initial_state}), after, MAX_UNMINIMISED_STATES)
+    except TooManyStatesError:
+        most = f"{MAX_UNMINIMISED_STATES:,}"
+        raise UserError(f"regex {pattern!r} needs a DFA of more than {most} states") from None
+    accepting = [not subset.isdisjoint(nfa.final_states) for subset in found.states]
+    return DFA(alphabet, np.array(found.next), 0, np.array(accepting))

@@ -16,15 +16,17 @@ def explain(
     language: tyro.conf.Positional[str],
     /,
     figure: Path | None = None,
+    verbose: bool = False,
     json: Json = None,
 ) -> None:
-    """Say what a regular language takes: its algebra, who is excluded, what suffices.
+    """Explain which architectures cannot recognise a regular language, and what is enough.
 
     Args:
         language: a regular expression such as (ab)*, a group such as S5, the name of a task such
             as tomita3 (or "Tomita 3"), or a DFA's JSON file; what is none of the others is a
             regular expression, as is anything after regex:.
         figure: a PNG, SVG or PDF of the automaton, unless it is large, and its cascade.
+        verbose: show the algebra, the automaton and its cascade as well.
         json: see above.
     """
     from statetrack.explanation.explain import explain as explain_language
@@ -36,7 +38,7 @@ def explain(
     console = make_console(json)
     with console.status("decomposing"):
         explanation = explain_language(language)
-    console.print(str(explanation), soft_wrap=True)
+    console.print(explanation.report(verbose=verbose), soft_wrap=True)
     write_result(json, explanation.to_dict())  # first, for there may be nothing to draw
     if figure is not None:
         with console.status("drawing"):
@@ -46,54 +48,55 @@ def explain(
 def compile_language(
     language: tyro.conf.Positional[str],
     /,
-    out: Path,
+    out: Path | None = None,
     target: Literal["auto", "householder", "dense", "diagonal", "gated_deltaproduct"] = "auto",
     method: Literal["auto", "holonomy", "strict", "banned"] = "auto",
     delay: Literal["shift", "state"] = "shift",
     prove: bool = False,
+    verbose: bool = False,
     json: Json = None,
 ) -> None:
     """Compile a regular language into a linear RNN that is exact at any length.
 
     Args:
         language: as in `statetrack explain`.
-        out: a new folder; `statetrack run` reads it.
+        out: a new folder, which `statetrack run` reads; runs/compiled-LANGUAGE-1, -2, ... if
+            absent.
         target: what it runs on: householder, dense or diagonal tables, the fewest if auto; or
             gated_deltaproduct, an ordinary model in a run folder, which `statetrack eval` and
             `statetrack diagnose` read, too.
         method: how the automaton is decomposed into a cascade.
         delay: how a layer learns the old state of the one before.
-        prove: prove that the network does what the automaton does, for words of any length.
+        prove: prove that the network computes the automaton for words of any length.
+        verbose: show the cascade, its stages and every layer as well.
         json: see above.
     """
     from statetrack.compiler import compile
-    from statetrack.compiler.folders import save
-    from statetrack.compiler.languages import find_language
     from statetrack.files import check_new
 
     check_json(json)
-    check_new(out)
+    if out is not None:
+        check_new(out)
     console = make_console(json)
     with console.status("compiling"):
-        found = find_language(language)
-        net = compile(found.value, target, method, delay)
+        net = compile(language, target, method, delay)
+    assert net.source is not None
+    found = net.source.language
     proof = None
     if prove:
         with console.status("proving"):
             proof = net.prove()
         if not proof.holds:
             raise UserError(f"not written, for the proof fails: {proof}")
-    save(out, net, found, target, method, delay)
+    folder = net.save(out)
     console.print(f"{found.text} ({found.kind})", soft_wrap=True)
-    report = net.report()
+    report = net.report(proof, verbose=verbose)
     console.print(report, soft_wrap=True)
-    if proof is not None:
-        console.print(str(proof), soft_wrap=True)
-    console.print(f"Next: statetrack run {out} WORD ...", soft_wrap=True)
+    console.print(f"Next: statetrack run {folder} WORD ...", soft_wrap=True)
     facts = {
         "language": found.text,
         "kind": found.kind,
-        "folder": str(out),
+        "folder": str(folder),
         "target": target,
         "states": net.dfa.states,
         "report": report.splitlines(),
@@ -117,7 +120,6 @@ def run_words(
         json: see above.
     """
     from statetrack.compiler.folders import load_compiled
-    from statetrack.compiler.words import read_words
 
     check_json(json)
     console = make_console(json)
@@ -130,7 +132,7 @@ def run_words(
         raise UserError("standard input is not UTF-8 text") from None
     if not given:
         raise UserError("there are no words, neither as arguments nor on standard input")
-    rows = read_words(net, given)
+    rows = net.read_words(given)
     shown = [[repr(r["word"]), r["result"], str(r["state"])] for r in rows]
     print_table(console, str(folder), ["word", "result", "state"], shown)
     write_result(json, {"folder": str(folder), "words": rows})

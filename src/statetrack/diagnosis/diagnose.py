@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.automata import DFA
+from statetrack.compiler.compiled import encode
 from statetrack.compiler.folders import holds_tables, is_compiled, is_hardened, load
 from statetrack.compiler.model import CompiledModel
 from statetrack.compiler.network import CompiledRNN
-from statetrack.compiler.words import encode
 from statetrack.config import at_least, within
 from statetrack.diagnosis.horizon import (
     LIMIT,
@@ -151,10 +151,10 @@ def _subject(
     if isinstance(model, CompiledRNN):
         symbols = model.dfa.alphabet
         tokens = _random_tokens(range(len(symbols)))
-        return _Subject(model.origin, symbols, model, None, *tokens, dfa=model.dfa)
+        return _Subject(model.title, symbols, model, None, *tokens, dfa=model.dfa)
     if isinstance(model, CompiledModel):
         tokens = _random_tokens(range(1, 1 + len(model.dfa.alphabet)))
-        return _Subject(model.origin, model.vocab, model.model, None, *tokens, dfa=model.dfa)
+        return _Subject(model.title, model.vocab, model.model, None, *tokens, dfa=model.dfa)
     if not hasattr(model, "transitions"):
         kinds = "a run, its folder, what compile made or a module with transitions(tokens)"
         raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
