@@ -23,7 +23,7 @@ from benchmarks.languages import LANGUAGES, lively_word, random_minimal
 from benchmarks.processes import machine
 from benchmarks.timing import seconds
 from statetrack.compiler import CompiledRNN, compile, theorems
-from statetrack.compiler.decomposition import METHODS
+from statetrack.compiler.dfa_to_cascade import METHODS
 from statetrack.errors import UserError
 from statetrack.files import check_output, write_atomic
 from statetrack.kernels import library

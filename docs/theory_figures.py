@@ -130,59 +130,59 @@ def _draw_cells(axes: Any, matrix: Any) -> None:
             axes.text(x, y, text, color="white", fontsize=9, ha="center", va="center")
 
 
-def context_names(cascade: Cascade) -> list[list[str]]:
-    """Name each context of each level by the symbol and the old coordinates above."""
-    names: list[list[str]] = [[] for _ in range(cascade.levels[0].contexts)]
-    for symbol, context in zip(cascade.dfa.alphabet, cascade.first, strict=True):
-        names[context].append(symbol)
+def rule_names(cascade: Cascade) -> list[list[str]]:
+    """Name each update rule of each level by the symbol and the old states of the levels above."""
+    names: list[list[str]] = [[] for _ in range(cascade.levels[0].rules)]
+    for symbol, rule in zip(cascade.dfa.alphabet, cascade.first, strict=True):
+        names[rule].append(symbol)
     found = []
     for level, below in zip(cascade.levels, [*cascade.levels[1:], None], strict=True):
         found.append([", ".join(group) for group in names])
         if below is not None:
-            following: list[list[str]] = [[] for _ in range(below.contexts)]
-            for context, group in enumerate(names):
-                for coordinate, told in enumerate(level.out[context]):
-                    following[told] += [f"{name}{coordinate}" for name in group]
+            following: list[list[str]] = [[] for _ in range(below.rules)]
+            for rule, group in enumerate(names):
+                for state, told in enumerate(level.out[rule]):
+                    following[told] += [f"{name}{state}" for name in group]
             names = following
     return found
 
 
 def draw_cascade(path: Path, cascade: Cascade, word: str) -> None:
-    """Draw the levels of a cascade as boxes, and their coordinates while it reads a word.
+    """Draw levels as boxes, what their update rules do, and their states on a word.
 
-    In a name such as b1, the symbol is b and the old coordinate of level 1 is 1.
+    In the rule b1 the symbol is b and the old state of level 1 is 1.
     """
     depth = len(cascade.levels)
     figure = Figure(figsize=(8.5, 1.1 * depth + 0.9), layout="constrained")
     axes = figure.subplots()
-    names = context_names(cascade)
+    names = rule_names(cascade)
     for i, level in enumerate(cascade.levels):
         actions = [f"{name}: {level.action(c)}" for c, name in enumerate(names[i])]
-        title = f"level {i + 1}: {level.width} coordinates"
+        title = f"level {i + 1}: {level.states} states"
         axes.text(LEFT, i + 1, "\n".join([title, *actions]), fontsize=9, va="center",
                   linespacing=1.4,
                   bbox={"boxstyle": "round,pad=0.5", "fc": "#eef5fa", "ec": BLUE})  # fmt: skip
-    coordinates = cascade.start[None]
+    states = cascade.start[None]
     symbols = cascade.dfa.encode(word)
     for t in range(len(word) + 1):
         if t:
             axes.text(t, TOP, word[t - 1], fontsize=12, ha="center", va="center")
-            old, coordinates = coordinates, cascade.step(coordinates, symbols[t - 1 : t])
-        for i, coordinate in enumerate(coordinates[0]):
+            old, states = states, cascade.step(states, symbols[t - 1 : t])
+        for i, state in enumerate(states[0]):
             if t:
-                changed = coordinate != old[0, i]
+                changed = state != old[0, i]
                 arrow = {"arrowstyle": "-|>", "color": BLUE if changed else "0.6", "lw": 1.2}
                 axes.annotate("", (t - 0.22, i + 1), (t - 0.78, i + 1), arrowprops=arrow)
                 if i:
                     told = {"arrowstyle": "-|>", "color": ORANGE, "lw": 1, "ls": "--"}
                     axes.annotate("", (t - 0.2, i + 0.8), (t - 0.8, i + 0.2), arrowprops=told)
-            axes.plot(t, i + 1, marker="o", ms=17, color=COLOURS[coordinate], zorder=3)
-            axes.text(t, i + 1, str(coordinate), color="white", fontsize=10, ha="center",
+            axes.plot(t, i + 1, marker="o", ms=17, color=COLOURS[state], zorder=3)
+            axes.text(t, i + 1, str(state), color="white", fontsize=10, ha="center",
                       va="center", zorder=4)  # fmt: skip
-        accepted = bool(cascade.dfa.accepting[cascade.decode(coordinates)[0]])
+        accepted = bool(cascade.dfa.accepting[cascade.decode(states)[0]])
         axes.text(t, depth + 1 - TOP, "in" if accepted else "not in", fontsize=9, ha="center",
                   va="center", color="black" if accepted else "0.5")  # fmt: skip
-    axes.text(-0.3, 1.5, "old\ncoordinate", fontsize=9, ha="center", va="center", color=ORANGE)
+    axes.text(-0.3, 1.5, "old\nstate", fontsize=9, ha="center", va="center", color=ORANGE)
     axes.text(LEFT, TOP, "the word", fontsize=9, va="center")
     axes.text(LEFT, depth + 1 - TOP, "in the language", fontsize=9, va="center")
     axes.set(xlim=(LEFT - 0.2, len(word) + 0.5), ylim=(depth + 1.15 - TOP, TOP - 0.15))

@@ -16,8 +16,8 @@ from docs.theory_figures import (
     EIGENVALUES,
     EVEN_AB,
     WORD,
-    context_names,
     main,
+    rule_names,
     settles,
     states_on_ones,
 )
@@ -127,9 +127,9 @@ def test_the_word_s_verdicts(drawn: tuple[Path, dict[str, Figure]]) -> None:
     assert verdicts == ["not in" if p.count("ab") % 2 else "in" for p in prefixes]
 
 
-def test_contexts_are_named_by_what_leads_to_them() -> None:
+def test_rules_are_named_by_symbol_and_old_states() -> None:
     cascade = decompose(from_regex(EVEN_AB).minimal())
-    first, second = context_names(cascade)
+    first, second = rule_names(cascade)
     assert first == ["a", "b"]
     assert [cascade.levels[0].action(c) for c in (0, 1)] == ["reset to 1", "reset to 0"]
     actions = {name: cascade.levels[1].action(c) for c, name in enumerate(second)}

@@ -33,9 +33,7 @@ from benchmarks.reliability.processes import (
     snapshot,
     start,
 )
-from statetrack.compiler.compiler import compile
-from statetrack.compiler.folders import load, save
-from statetrack.compiler.languages import find_language
+from statetrack.compiler import compile, load
 from statetrack.errors import UserError
 from statetrack.sweep.pool import Report, run_jobs
 from statetrack.terminal import check_json, write_result
@@ -115,12 +113,10 @@ class Attacks:
 
     def two_compilers(self) -> Iterator[Outcome]:
         """Two processes write a compiled network to one folder: it is that of one of them."""
-        language = find_language("(aa)*")
-        net = compile(language.value)
+        net = compile("(aa)*")
         for number in range(self.tries):
             folder = self.folder / f"two-compilers-{number}"
-            write = partial(save, folder, net, language, "auto", "auto", "shift")
-            codes, _ = self._at_once(write)
+            codes, _ = self._at_once(partial(net.save, folder))
             load(folder)
             right = sorted(codes.values()) == [0, 2]
             yield Outcome(wrong=None if right else f"exit codes {list(codes.values())}")

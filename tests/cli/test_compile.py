@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from statetrack.automata import from_regex
 from statetrack.compiler import load
-from statetrack.compiler.words import encode
+from statetrack.compiler.compiled import encode
 from statetrack.training import Run
 from tests.conftest import Command
 from tests.training.refusal import Refused
@@ -28,11 +28,13 @@ def test_explain(command: Command, tmp_path: Path) -> None:
     figure = tmp_path / "tomita3.svg"
     code, out, err = command("explain", "tomita3", "--figure", figure)
     assert (code, err) == (0, "")
-    assert "minimal DFA: 5 states, 2 symbols" in out
+    assert "minimal DFA: 5 states and 2 symbols" in out
     assert "powers of 0 are counted modulo 2" in out
-    assert "sufficient: 4 layers with 1 generalised Householder factor per token" in out
+    assert "Enough: 4 layers with 1 generalised Householder factor per token" in out
+    assert "cascade" not in out.lower()
+    out = command("explain", "tomita3", "--verbose").out
     assert "  >* 0   0 -> 0   1 -> 1" in out
-    assert "cascade of 4 levels" in out
+    assert "Cascade of 4 levels" in out
     assert "<svg" in figure.read_text()
 
 
@@ -46,7 +48,7 @@ def test_explain_for_programs(command: Command) -> None:
         "Theorem 1", "Proposition 1.3", "Theorem 2", "Theorem 2"
     ]  # fmt: skip
     assert data["sufficient"]["householder_factors"] == [2]
-    assert "minimal DFA: 6 states" in err
+    assert "minimal DFA: 6 states and 6 symbols" in err
 
 
 # -- compile and run ------------------------------------------------------------------------------
@@ -61,7 +63,8 @@ def test_compile_and_run(command: Command, tmp_path: Path, target: str) -> None:
     code, out, err = command("compile", "(ab)*", *flags)
     assert (code, err) == (0, "")
     assert out.startswith("(ab)* (regular expression)\n")
-    assert "proved: " in out
+    assert "\nProved for words of any length: " in out
+    assert "Stage 1" not in out
     assert f"Next: statetrack run {net} WORD" in out
     assert json.loads(result.read_text())["proof"]["holds"] is True
     words = ["abab", "aba", "", "a b", "ba"]
@@ -299,7 +302,7 @@ def test_what_cannot_be_saved_leaves_no_folder(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("statetrack.compiler.folders.write_json", full)
+    monkeypatch.setattr("statetrack.compiler.compiled.write_json", full)
     for target in ("auto", "gated_deltaproduct"):
         code, _, _ = command("compile", "a*b*", "--out", tmp_path / "net", "--target", target)
         assert code != 0

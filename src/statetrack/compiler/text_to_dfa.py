@@ -1,4 +1,4 @@
-"""What a text may stand for: a regular expression, a DFA, a group or a task."""
+"""Text to DFA or group: a regular expression, a file, or the name of a group or task."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GROUP_TASK = rf"{GROUP_NAME}(_only_swaps|_up_to_[0-9]+)?"
 PLAIN = r"[\w/ -]+"  # what a name may look like, well spelt or not
 GROUP = "word problem of a group"
 REGEX = "regular expression"
-ALIKE = 0.8  # a plain word this close to the name of a task is one with a mistake
-WORD = 4  # letters of a word that is taken for part of a name
+SIMILAR = 0.8  # a plain word this close to the name of a task is taken for a misspelling
+LEAST_LETTERS = 4  # of a word that is taken for part of a name
 
 
 class Language(NamedTuple):
@@ -31,12 +31,13 @@ class Language(NamedTuple):
 
 
 def find_language(given: str | DFA | Group) -> Language:
-    """The language that a text stands for; a regular expression if it is nothing else.
+    """Return the language that a text stands for; a regular expression if it is nothing else.
 
-    A group such as S5 (its word problem, all elements being symbols), the name of a task with an
-    automaton, a DFA's JSON file, or any of these with `regex:`, `dfa:` or `group:` before it. Names
-    may be in any case, and with - or spaces for _: "Tomita 3" is tomita3. DFAs and groups stand for
-    themselves.
+    Args:
+        given: a group such as S5 (its word problem, with all elements as symbols), the name of a
+            task with an automaton, a DFA's JSON file, any of these after `regex:`, `dfa:` or
+            `group:`, a DFA or a group. Names may be in any case, and with - or spaces for _:
+            "Tomita 3" is tomita3.
     """
     if isinstance(given, Group):
         return Language(given.name, GROUP, given)
@@ -51,13 +52,13 @@ def find_language(given: str | DFA | Group) -> Language:
 
 
 def find_dfa(given: str | DFA | Group) -> DFA:
-    """The automaton of a language, given as for `find_language`."""
+    """Return the DFA of a language, given as for `find_language`."""
     value = find_language(given).value
     return word_problem(value) if isinstance(value, Group) else value
 
 
 def word_problem(group: Group) -> DFA:
-    """The product of all elements so far: each is a symbol, and the state is its number."""
+    """Return the DFA whose symbols are the elements and whose state is the product so far."""
     names = tuple(map(str, range(group.order)))
     accepting = np.arange(group.order) == 0
     return DFA(names, group.table.astype(np.int64), 0, accepting, names)
@@ -67,7 +68,7 @@ def _named(text: str) -> Language:
     prefix, colon, rest = text.partition(":")
     if colon and prefix == "regex":
         return Language(text, REGEX, from_regex(rest))
-    text, typed = _well_spelt(text), text
+    text, typed = _normalised(text), text
     if re.fullmatch(GROUP_NAME, text):
         try:
             return Language(text, GROUP, group(text))
@@ -82,7 +83,7 @@ def _named(text: str) -> Language:
         if dfa is None:
             raise UserError(f"the task {text} has no automaton: it is not regular, or too large")
         return Language(text, "automaton of a task", dfa)
-    meant = _meant(text) if re.fullmatch(PLAIN, text) else None
+    meant = _suggestion(text) if re.fullmatch(PLAIN, text) else None
     if meant:
         if " " in text:
             raise UserError(f"there is no task {text!r}; perhaps {meant} is meant")
@@ -104,7 +105,7 @@ def _names() -> list[str]:
     return [name for family in FAMILIES for name in family.examples]
 
 
-def _well_spelt(text: str) -> str:
+def _normalised(text: str) -> str:
     """The name that a text is but for its case and for what separates words; else the text."""
     if not re.fullmatch(PLAIN, text):
         return text
@@ -120,12 +121,12 @@ def _well_spelt(text: str) -> str:
     return squeezed.get(re.sub(r"[-_ ]", "", text).lower(), text)  # flipflop
 
 
-def _meant(text: str) -> str | None:
+def _suggestion(text: str) -> str | None:
     """A name that starts with plain words, ends with them or is much like them."""
     word = re.sub(r"[-_ ]+", "_", text.strip().lower())
-    if len(word) >= WORD:
+    if len(word) >= LEAST_LETTERS:
         for name in _names():
             if re.fullmatch(rf"{re.escape(word)}[0-9_].*|.*[_/]{re.escape(word)}", name):
                 return name
-    nearest = difflib.get_close_matches(word, _names(), n=1, cutoff=ALIKE)
+    nearest = difflib.get_close_matches(word, _names(), n=1, cutoff=SIMILAR)
     return nearest[0] if nearest else None
