@@ -11,8 +11,7 @@ import torch
 from statetrack.automata import from_regex
 from statetrack.compiler import compile, decompose, factor, theorems
 from statetrack.compiler.cascade_to_stages import level_to_stage
-from statetrack.compiler.stages_to_network import DenseLayer, HouseholderLayer
-from statetrack.compiler.table_layers import affine_scan
+from statetrack.compiler.stages_to_network import DenseLayer, HouseholderLayer, affine_scan
 from statetrack.compiler.text_to_dfa import find_dfa
 from statetrack.errors import UserError
 from tests.compiler.languages import LANGUAGES, lively_word, random_dfa

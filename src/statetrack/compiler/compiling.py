@@ -10,19 +10,23 @@ import torch
 from statetrack.automata import DFA, Group
 from statetrack.automata.counters import find_counters
 from statetrack.compiler.cascade import Cascade
-from statetrack.compiler.cascade_to_stages import cascade_to_stages
+from statetrack.compiler.cascade_to_stages import Stage, cascade_to_stages
 from statetrack.compiler.compiled import Source
 from statetrack.compiler.dfa_to_cascade import METHODS, decompose
 from statetrack.compiler.dfa_to_stage import dfa_to_stage, group_to_stage
 from statetrack.compiler.model import CompiledModel
 from statetrack.compiler.network import CompiledRNN
-from statetrack.compiler.stage import Stage
 from statetrack.compiler.stages_to_model import fits_model, stages_to_model
 from statetrack.compiler.stages_to_network import LAYERS, stages_to_layers
 from statetrack.compiler.text_to_dfa import find_language, word_problem
 from statetrack.compiler.wording import abridge, counted
 from statetrack.config import one_of
 from statetrack.errors import UserError, check_type
+
+Given = str | DFA | Group | Cascade
+Tables = Literal["auto", "householder", "dense", "diagonal"]
+Model = Literal["gated_deltaproduct"]
+Dtype = torch.dtype
 
 MODEL = "gated_deltaproduct"
 TARGETS = ("auto", *LAYERS, MODEL)
@@ -31,40 +35,22 @@ DELAYS = ("shift", "state")
 
 @overload
 def compile(
-    language: str | DFA | Group | Cascade,
-    target: Literal["auto", "householder", "dense", "diagonal"] = "auto",
-    method: str = "auto",
-    delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    language: Given, target: Tables = ..., method: str = ..., delay: str = ..., dtype: Dtype = ...
 ) -> CompiledRNN: ...
-
-
 @overload
 def compile(
-    language: str | DFA | Group | Cascade,
-    target: Literal["gated_deltaproduct"],
-    method: str = "auto",
-    delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    language: Given, target: Model, method: str = ..., delay: str = ..., dtype: Dtype = ...
 ) -> CompiledModel: ...
-
-
 @overload
 def compile(
-    language: str | DFA | Group | Cascade,
-    target: str,
-    method: str = "auto",
-    delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    language: Given, target: str, method: str = ..., delay: str = ..., dtype: Dtype = ...
 ) -> CompiledRNN | CompiledModel: ...
-
-
 def compile(
-    language: str | DFA | Group | Cascade,
+    language: Given,
     target: str = "auto",
     method: str = "auto",
     delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    dtype: Dtype = torch.float32,
 ) -> CompiledRNN | CompiledModel:
     """Compile a language into a linear RNN that computes the state of its DFA after each symbol.
 

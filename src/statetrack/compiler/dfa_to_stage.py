@@ -11,8 +11,8 @@ from statetrack.automata import (
     is_permutation,
     minimal_permutation_representation,
 )
+from statetrack.compiler.cascade_to_stages import Stage, check_size
 from statetrack.compiler.proof import Ints
-from statetrack.compiler.stage import Stage, check_size
 from statetrack.errors import UserError
 
 

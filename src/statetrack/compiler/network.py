@@ -24,17 +24,19 @@ from statetrack.compiler.compiled import (
     as_tokens,
     type_name,
 )
-from statetrack.compiler.proof import Bools, Ints, Proof, check_levels
-from statetrack.compiler.reachability import (
+from statetrack.compiler.proof import (
     CHUNK_TOKENS,
+    Bools,
+    Ints,
     LevelStates,
     Mistake,
     Reached,
     State,
+    check_levels,
     explore,
     read_in_chunks,
 )
-from statetrack.compiler.table_layers import CELLS_AT_ONCE, Layer, rows
+from statetrack.compiler.stages_to_network import CELLS_AT_ONCE, Layer, rows
 from statetrack.compiler.text_to_dfa import GROUP_NAME, Language
 from statetrack.compiler.wording import counted, listed
 from statetrack.errors import UserError
@@ -89,7 +91,6 @@ class CompiledRNN(nn.Module, Compiled):
         self.cascade = cascade
         self.layers = nn.ModuleList(layers)
         self.register_buffer("first", torch.as_tensor(first))
-        self.register_buffer("accepting", torch.tensor(dfa.accepting))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or cast the tables; raise if the dtype cannot represent every number read."""
@@ -129,7 +130,7 @@ class CompiledRNN(nn.Module, Compiled):
         for layer, before in zip(self.stack, self.begin(len(tokens)), strict=True):
             found.append(layer.transition(rules))
             read = layer.identify(layer.run(rules, before.state)[0])
-            rules = layer.next_rules(rules, read, before.number, layer is self.layers[-1])
+            rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
         return found
 
     def begin(self, batch: int) -> tuple[LayerState, ...]:
@@ -156,9 +157,9 @@ class CompiledRNN(nn.Module, Compiled):
                 readings, state = layer.run(rules, before.state, backend)
                 read = layer.identify(readings)
                 if measure:
-                    deviation = max(deviation, layer.deviation(readings, read, state))
+                    deviation = max(deviation, _deviation(layer, readings, read, state))
                 left.append(LayerState(state, read[:, -1]))
-                rules = layer.next_rules(rules, read, before.number, layer is self.layers[-1])
+                rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
             carry = tuple(left)
             states.append(rules)
         return Trace(torch.cat(states, 1), deviation, carry)
@@ -179,9 +180,7 @@ class CompiledRNN(nn.Module, Compiled):
     def _layers(self) -> list[str]:
         return [f"Layer {i}: {layer}." for i, layer in enumerate(self.stack, 1)]
 
-    def _verdict(self, proof: Proof | None) -> str:
-        if proof is not None:
-            return super()._verdict(proof)
+    def _unproved(self) -> str:
         facts = self.certificate()
         if not facts["exact"]:
             return "Rounds: theorems.horizon measures up to which length it is right"
@@ -199,7 +198,7 @@ class CompiledRNN(nn.Module, Compiled):
         """
         tables = [table for layer in self.stack for table in (*layer.tables().values(), layer.H0)]
         integers = all(bool((table == table.round()).all()) for table in tables)
-        maps = [(torch.as_tensor(layer.A), torch.as_tensor(layer.B)) for layer in self.stack]
+        maps = [layer.matrices() for layer in self.stack]
         norm = max(*(_norm(A) for A, _ in maps), *(layer.factor_norm() for layer in self.stack))
         fresh = not any(bool(A[B.any(-1)].any()) for A, B in maps)  # rows that B writes to
         return {
@@ -328,15 +327,34 @@ class CompiledRNN(nn.Module, Compiled):
         stride = -(-len(found.states) * cells // CELLS_AT_ONCE)
         return read_in_chunks(read, every, self.dfa, stride, CHUNK_TOKENS * len(found.states))
 
-    def _check_saveable(self, language: Language) -> None:
+    def _write(self, folder: Path, language: Language) -> None:
         if isinstance(language.value, Group):
             named = re.fullmatch(GROUP_NAME, language.text) is not None
             if not named or not np.array_equal(group(language.text).table, language.value.table):
                 raise UserError(f"group {language.text} has no known name: save a DFA instead")
-
-    def _write(self, folder: Path, language: Language) -> None:
         tables = {name: table.contiguous() for name, table in self.state_dict().items()}
         write_atomic(folder / TABLES_FILE, safetensors.torch.save(tables))
+
+
+def _next_rules(layer: Layer, rules: Tensor, read: Tensor, before: Tensor, last: bool) -> Tensor:
+    """[B, T]: the next layer's rules, or the states of the DFA if this layer is the last.
+
+    read: [B, T], the states that were read; before: [B], the one before the first token.
+    """
+    width = layer.out.shape[1]
+    if layer.undo is not None:
+        read = rows(layer.undo.view(-1), rules * width + read)
+    elif not last:
+        read = torch.cat([before[:, None], read[:, :-1]], 1)
+    return rows(layer.out.view(-1), rules * width + read)
+
+
+def _deviation(layer: Layer, readings: Tensor, read: Tensor, state: Tensor) -> float:
+    """How far readings are from those of codewords, and last states from codewords."""
+    wrong = (readings - layer.expected[read]).abs().max()
+    left = (state[:, None] - layer.codewords).abs().amax((2, 3)).amin(1).max()
+    found = torch.maximum(wrong.float(), left.float())
+    return float("inf") if found.isnan() else float(found)  # overflow
 
 
 def _largest_integer(dtype: torch.dtype) -> int:

@@ -28,8 +28,8 @@ from torch import Tensor
 from statetrack.automata import DFA
 from statetrack.automata.search import reach
 from statetrack.compiler import limits
+from statetrack.compiler.cascade_to_stages import Stage
 from statetrack.compiler.proof import Ints
-from statetrack.compiler.stage import Stage
 from statetrack.errors import UserError
 from statetrack.layers import GatedDeltaProduct, GatedDeltaProductConfig, MixerConfig
 from statetrack.models import ModelConfig, SequenceModel, count_parameters

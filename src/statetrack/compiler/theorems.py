@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from statetrack.automata import DFA, Group, group
 from statetrack.compiler import limits
@@ -18,10 +19,37 @@ from statetrack.compiler.compiling import compile
 from statetrack.compiler.dfa_to_cascade import decompose
 from statetrack.compiler.network import CompiledRNN
 from statetrack.compiler.proof import Ints
-from statetrack.compiler.table_layers import Array, MatrixLayer
+from statetrack.compiler.stages_to_network import Array, Layer, affine_scan, rows
 from statetrack.compiler.text_to_dfa import find_dfa, word_problem
 from statetrack.config import at_least
 from statetrack.errors import UserError
+from statetrack.layers import Dense
+
+
+class MatrixLayer(Layer):
+    """Any given matrices, without writes; the state is the codeword nearest in direction."""
+
+    target = "dense"
+    table_names = ("A",)
+    A: Tensor  # [rules, n, n]
+
+    def __init__(self, moves: Ints, out: Ints, start: int, codewords: Array, A: Array) -> None:
+        super().__init__(moves, out, start, codewords)
+        self.register_buffer("A", torch.tensor(A, dtype=torch.float32))
+        self.register_buffer("expected", self.codewords.flatten(1))
+
+    def run(self, rules: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+        A = rows(self.A, rules)
+        states, last = affine_scan(A, A.new_zeros(*rules.shape, *state.shape[1:]), state)
+        return states.flatten(2), last
+
+    def transition(self, rules: Tensor) -> Dense:
+        return Dense(rows(self.A, rules)[:, :, None])
+
+    def identify(self, readings: Tensor) -> Tensor:
+        # codewords are all of one length, until a number type rounds them
+        directions = nn.functional.normalize(self.expected.float(), dim=-1)
+        return (readings.float() @ directions.mT).argmax(-1)
 
 
 def parity() -> CompiledRNN:
