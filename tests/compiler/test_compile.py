@@ -220,13 +220,13 @@ def goes_astray(net: CompiledRNN) -> bool:
     start = tuple(layer.start for layer in net.stack)
     seen, pending = {start}, [start]
     for states in pending:  # grows while it is read
-        for context in net.first.tolist():
+        for rule in net.first.tolist():
             after = []
             for (moves, right, out), state in zip(tables, states, strict=True):
-                if not right[context][state]:
+                if not right[rule][state]:
                     return True
-                after.append(moves[context][state])
-                context = out[context][state]
+                after.append(moves[rule][state])
+                rule = out[rule][state]
             if tuple(after) not in seen:
                 seen.add(tuple(after))
                 pending.append(tuple(after))
@@ -251,9 +251,9 @@ def test_a_chunk_that_is_wrong_is_found(target: str, monkeypatch: pytest.MonkeyP
     kind = type(net.stack[-1])
     real = kind.run
 
-    def spoilt(self: Layer, contexts: torch.Tensor, *args: Any) -> Any:
-        readings, last = real(self, contexts, *args)
-        if contexts.shape[1] > 40:
+    def spoilt(self: Layer, rules: torch.Tensor, *args: Any) -> Any:
+        readings, last = real(self, rules, *args)
+        if rules.shape[1] > 40:
             readings = readings.clone()
             readings[:, 40] = 3 - readings[:, 40]  # the other of two states
         return readings, last

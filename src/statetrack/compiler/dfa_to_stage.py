@@ -101,14 +101,14 @@ def _action_to_stage(group: Group, action: Ints, letters: Ints, states: Ints) ->
 
 def _base(action: Ints) -> list[int]:
     """Points whose images tell the elements apart, each chosen to tell as many as it can."""
-    told = np.zeros(len(action), dtype=np.int64)
+    classes = np.zeros(len(action), dtype=np.int64)
     base: list[int] = []
-    while told.max() + 1 < len(action):
+    while classes.max() + 1 < len(action):
         finer = [
-            np.unique(told * action.shape[1] + column, return_inverse=True)[1]
+            np.unique(classes * action.shape[1] + column, return_inverse=True)[1]
             for column in action.T
         ]
         best = max(range(len(finer)), key=lambda i: int(finer[i].max()))
-        told = finer[best]
+        classes = finer[best]
         base.append(best)
     return base or [0]

@@ -296,8 +296,8 @@ class CompiledRNN(nn.Module, Compiled):
         for i, layer in enumerate(self.stack):
             old = numbers[:, i]
             new[:, i] = layer.moves.numpy()[rules[-1], old]
-            told = new[:, i] if i == len(self.stack) - 1 else layer.current(old)
-            rules.append(layer.out.numpy()[rules[-1], told])
+            passed = new[:, i] if i == len(self.stack) - 1 else layer.current(old)
+            rules.append(layer.out.numpy()[rules[-1], passed])
         return new, rules
 
     def _check_chunks(self) -> Mistake | None:

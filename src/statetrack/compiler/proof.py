@@ -144,13 +144,13 @@ def explore(
     for batch in found:  # which grows meanwhile
         for old, letters in batch.steps(symbols, rows):
             answers, after = read(torch.from_numpy(letters)[:, None], take(batch.states, old))
-            right, told = dfa.delta[batch.dfa_states[old], letters], answers[:, 0].numpy()
+            right, got = dfa.delta[batch.dfa_states[old], letters], answers[:, 0].numpy()
             parents = (begin + old) * symbols + letters
-            if (told != right).any():
-                i = int((told != right).argmax())
+            if (got != right).any():
+                i = int((got != right).argmax())
                 above = np.concatenate([part.parents for part in found])
                 word = (*_word(above, begin + old[i], dfa), dfa.alphabet[letters[i]])
-                return Mistake(word, f"state {told[i]} instead of {right[i]}")
+                return Mistake(word, f"state {got[i]} instead of {right[i]}")
             new_keys = _keys(after, right)
             _, places = np.unique(new_keys, return_index=True)
             fresh = [i for i in np.sort(places) if new_keys[i].tobytes() not in keys]
@@ -182,8 +182,8 @@ def read_in_chunks(
     for part in np.split(pairs, range(0, len(pairs), max(1, rows // CHUNK_TOKENS))[1:]):
         words = rng.integers(len(dfa.alphabet), size=(len(part), CHUNK_TOKENS))
         answers, after = read(torch.from_numpy(words), take(reached.states, part))
-        told, right = answers.numpy(), dfa.run(words, reached.dfa_states[part])
-        wrong = told != right
+        got, right = answers.numpy(), dfa.run(words, reached.dfa_states[part])
+        wrong = got != right
         if reached.keys is not None:
             ends = _keys(after, right[:, -1])
             wrong[:, -1] |= [key.tobytes() not in reached.keys for key in ends]
@@ -191,8 +191,8 @@ def read_in_chunks(
             i = int(wrong.any(axis=1).argmax())
             t = int(wrong[i].argmax())
             letters = [dfa.alphabet[symbol] for symbol in words[i, : t + 1]]
-            reason = f"state {told[i, t]} instead of {right[i, t]}"
-            if told[i, t] == right[i, t]:
+            reason = f"state {got[i, t]} instead of {right[i, t]}"
+            if got[i, t] == right[i, t]:
                 reason = "numbers that do not occur token by token"
             reason += ", when the word is read at once"
             return Mistake((*_word(reached.parents, part[i], dfa), *letters), reason)

@@ -56,7 +56,7 @@ def parity() -> CompiledRNN:
     """Theorem 3 for m = 2: the scalar 1 or -1, and a 1 changes its sign."""
     dfa = _addition(2)
     signs = np.array([[[1.0]], [[-1.0]]])
-    layer = MatrixLayer(dfa.delta.T, _told(np.arange(2), 2), 0, signs, signs)
+    layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(2), 2), 0, signs, signs)
     return CompiledRNN(dfa, np.arange(2), [layer], "a sign for parity")
 
 
@@ -64,7 +64,7 @@ def cyclic(m: int) -> CompiledRNN:
     """Theorem 3 for Z_m: x turns the plane by 2 pi x / m, which is two reflections."""
     dfa = _addition(m)
     turns = _rotation(2 * np.pi * np.arange(m) / m)
-    layer = MatrixLayer(dfa.delta.T, _told(np.arange(m), m), 0, turns[:, :, :1], turns)
+    layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(m), m), 0, turns[:, :, :1], turns)
     return CompiledRNN(dfa, np.arange(m), [layer], f"rotations for Z{m}", exact=False)
 
 
@@ -77,7 +77,7 @@ def theorem4(language: str | DFA | Group) -> CompiledRNN:
     """Theorem 4: any regular language, by a cascade; each layer's decoder reads its state only.
 
     At most |Q| - 1 layers, where the theorem has 2^|Q|. A state has up to 2 |Q| rows, where the
-    theorem has |Q|: in every layer but the last it remembers the one before a reset.
+    theorem has |Q|: in every layer but the last it keeps the one before a reset.
     """
     return compile(decompose(find_dfa(language).minimal()), target="householder", delay="state")
 
@@ -174,7 +174,7 @@ def _addition(m: int) -> DFA:
     return DFA(alphabet, (x[:, None] + x) % m, 0, x == 0, alphabet)
 
 
-def _told(states: Ints, rules: int) -> Ints:
+def _same_for_all(states: Ints, rules: int) -> Ints:
     return np.tile(states, (rules, 1))
 
 
