@@ -101,7 +101,15 @@ def test_public_names_exist() -> None:
 def test_types_of_public_names_are_known() -> None:
     """mypy sees them although they load on first use."""
     code = "import statetrack as st; st.compile('a*').prove(); st.DeltaNet(8, num_heads=2); st.nope"
-    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "-c", code]
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file=",
+        "--follow-imports=silent",
+        "-c",
+        code,
+    ]
     out = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False).stdout
     assert '"nope"' in out
     assert out.count("error:") == 1
