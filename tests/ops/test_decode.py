@@ -15,12 +15,8 @@ from statetrack.ops import (
     gated_linear_attention,
     gated_linear_attention_step,
 )
-from statetrack.testing.inputs import (
-    delta_product_inputs,
-    delta_rule_inputs,
-    linear_attention_inputs,
-)
 from tests.ops.common import assert_close
+from tests.ops.inputs import delta_product_inputs, delta_rule_inputs, linear_attention_inputs
 
 pytestmark = pytest.mark.native
 

@@ -13,8 +13,8 @@ from statetrack.errors import UserError
 from statetrack.kernels import library
 from statetrack.kernels.interface import STRUCTURES
 from statetrack.ops import delta_rule
-from statetrack.testing.inputs import delta_rule_inputs
 from tests.ops.common import run
+from tests.ops.inputs import delta_rule_inputs
 
 pytestmark = [
     pytest.mark.native,
@@ -25,7 +25,7 @@ pytestmark = [
 def info(**env: str) -> subprocess.CompletedProcess[str]:
     """`statetrack info` in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "statetrack.cli.main", "info", "--json", "-"],
+        [sys.executable, "-m", "statetrack", "info", "--json", "-"],
         env={**os.environ, **env},
         capture_output=True,
         text=True,

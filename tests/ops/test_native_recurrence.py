@@ -13,15 +13,9 @@ from torch import Tensor
 from statetrack.errors import UserError
 from statetrack.kernels import library
 from statetrack.ops import delta_product, delta_rule, gated_linear_attention
-from statetrack.testing.inputs import (
-    Tensors,
-    delta_product_inputs,
-    delta_rule_inputs,
-    draw,
-    linear_attention_inputs,
-    unit,
-)
+from statetrack.testing.inputs import Tensors, draw, unit
 from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.inputs import delta_product_inputs, delta_rule_inputs, linear_attention_inputs
 from tests.ops.pointwise import poisoned
 
 pytestmark = [

@@ -12,8 +12,9 @@ from statetrack.kernels import library
 from statetrack.ops import selective_scan, selective_scan_step
 from statetrack.ops.selective_scan import native as native_scan
 from statetrack.ops.selective_scan import transition
-from statetrack.testing.inputs import Tensors, draw, selective_scan_inputs, spread
+from statetrack.testing.inputs import Tensors, draw, spread
 from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.inputs import selective_scan_inputs
 from tests.ops.pointwise import poisoned
 
 pytestmark = [
