@@ -1,6 +1,6 @@
 """Time models of transformers with and without `use_native_kernels`.
 
-    .venv-peers-hf/bin/python -m benchmarks.hf_kernels --threads 1 --out results/hf-kernels.md
+    .venv-peers-hf/bin/python -m benchmarks hf --threads 1 --out results/hf-kernels.md
 
 Results are compared first. Then both variants take turns in one process; the shortest time of all
 rounds is reported.
@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import torch
 import transformers
-import tyro
 from torch import Tensor
 
 import statetrack
@@ -125,6 +124,7 @@ def markdown(rows: Sequence[Sequence[str]], command: str) -> str:
 
 
 def main(
+    *,
     only: tuple[Literal["Mamba", "Mamba2", "OLMo-Hybrid", "Qwen3-Next"], ...] = (
         "Mamba",
         "Mamba2",
@@ -157,9 +157,5 @@ def main(
             rows.append([name, what, *times])
             print(" | ".join(rows[-1]), flush=True)
     if out is not None:
-        command = " ".join(["python -m benchmarks.hf_kernels", *sys.argv[1:]])
+        command = " ".join(["python -m benchmarks", *sys.argv[1:]])
         write_atomic(out, markdown(rows, command))
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

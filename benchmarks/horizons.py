@@ -1,6 +1,6 @@
 """Compare the horizon that `statetrack diagnose` predicts with the one that `eval` measures.
 
-    python -m benchmarks.horizons --seeds 8000 --log runs/horizons/log.jsonl
+    python -m benchmarks horizons --seeds 8000 --log runs/horizons/log.jsonl
 
 Trains DeltaNet, Mamba and Gated DeltaNet on parity, S5 swaps and Z3, with eigenvalues in [-1,1] and
 in [0,1], on lengths up to 40 (parity) or 32, without convolutions. Models have one layer, or two
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 
 from benchmarks import harden
 from statetrack.diagnosis.horizon import MAX_HORIZON, measure_horizon, predict_horizon
@@ -114,7 +113,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     }
 
 
-def main(seeds: int = 8000, log: Path = Path("runs/horizons/log.jsonl")) -> None:
+def main(*, seeds: int = 8000, log: Path = Path("runs/horizons/log.jsonl")) -> None:
     """Measure every model of seeds `seeds` and `seeds` + 1 and print the table."""
     torch.set_num_threads(1)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +157,3 @@ def report(rows: list[dict[str, Any]]) -> None:
         ("Horizon beyond them, extrapolated", [r for r in rows if r["learned"]]),
     ):
         print(f"\n{what}: {sum(map(agrees, some))} of {len(some)} within a factor of 2.")
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

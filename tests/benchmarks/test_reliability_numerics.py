@@ -1,4 +1,4 @@
-"""`python -m benchmarks.reliability.numerics`: some of its cases, and that it finds errors."""
+"""`python -m benchmarks numerics`: some of its cases, and that it finds errors."""
 
 from __future__ import annotations
 

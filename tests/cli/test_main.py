@@ -17,6 +17,7 @@ import torch
 
 import statetrack
 from statetrack.cli import train as train_command
+from statetrack.cli.main import COMMANDS
 from statetrack.layers import MIXERS, MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import make_task
@@ -416,16 +417,17 @@ STATETRACK = [sys.executable, "-m", "statetrack"]
 def test_help(args: list[str], command: Command) -> None:
     code, out, _ = command(*args)
     assert code == 0
-    for name in ("demo", "train", "eval", "tasks", "models", "bench", "info"):
+    for name in COMMANDS:
         assert name in out
 
 
-@pytest.mark.parametrize("name", ["demo", "train", "eval", "tasks", "models", "bench", "info"])
+@pytest.mark.parametrize("name", [*COMMANDS, "tasks export", "tasks import"])
 def test_help_of_a_command(name: str, command: Command) -> None:
-    code, out, err = command(name, "--help")
+    code, out, err = command(*name.split(), "--help")
     assert (code, err) == (0, "")
     assert f"usage: statetrack {name}" in out
     assert "--json" in out
+    assert "--plugin" in out
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from statetrack.ops import delta_rule
-from statetrack.ops.delta_rule import chunk
+from statetrack.ops.recurrence import chunk_delta as chunk
 from statetrack.testing.inputs import draw, unit
 from tests.ops.common import assert_all_close, assert_close, run
 from tests.ops.inputs import delta_rule_inputs

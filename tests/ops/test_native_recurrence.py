@@ -329,7 +329,7 @@ def test_auto_is_native_on_the_cpu_unless_in_float64(monkeypatch):
     calls = []
     real = library.call
     monkeypatch.setattr(
-        "statetrack.ops.native_recurrence.call",
+        "statetrack.ops.recurrence.native.call",
         lambda name, x: calls.append(name) or real(name, x),
     )
     inputs = delta_rule_inputs(1, 5, 1, 2, 2)

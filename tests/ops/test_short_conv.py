@@ -61,7 +61,7 @@ def cases(draw_from):
         options |= {"sizes": sizes, "head_sizes": [head for _, head in parts]}
     if draw_from(st.booleans()):
         lengths = draw_from(st.lists(st.integers(0, T), min_size=B, max_size=B))
-        options["valid"] = torch.arange(T) < torch.tensor(lengths)[:, None]
+        options["mask"] = torch.arange(T) < torch.tensor(lengths)[:, None]
     return inputs, options
 
 
@@ -189,8 +189,8 @@ def test_wide_convolutions_are_for_naive():
         ({"weight": torch.zeros(6, 0)}, "weight must be"),
         ({"bias": torch.zeros(5)}, "bias must"),
         ({"window": torch.zeros(2, 4, 6)}, "window must"),
-        ({"valid": torch.ones(2, 4, dtype=torch.bool)}, "valid must"),
-        ({"valid": torch.ones(2, 5)}, "valid must"),
+        ({"mask": torch.ones(2, 4, dtype=torch.bool)}, "mask must"),
+        ({"mask": torch.ones(2, 5)}, "mask must"),
         ({"sizes": [3, 4]}, "sizes must .* got \\[3, 4\\]"),
         ({"sizes": [6, 0]}, "sizes must"),
         ({"sizes": [2, 4], "head_sizes": [2, 3]}, "head_sizes must"),
@@ -230,11 +230,11 @@ def test_packed_sequences_are_as_each_by_itself(backend, dtype):
         assert_close(got, wanted, 1e-5)
 
 
-def test_valid_or_cu_seqlens_not_both():
+def test_mask_or_cu_seqlens_not_both():
     inputs = conv_inputs(1, 4, 2, 2)
-    valid, bounds = torch.ones(1, 4, dtype=torch.bool), torch.tensor([0, 4])
-    with pytest.raises(UserError, match="takes valid or cu_seqlens, not both"):
-        short_conv(**inputs, valid=valid, cu_seqlens=bounds)
+    mask, bounds = torch.ones(1, 4, dtype=torch.bool), torch.tensor([0, 4])
+    with pytest.raises(UserError, match="takes mask or cu_seqlens, not both"):
+        short_conv(**inputs, mask=mask, cu_seqlens=bounds)
 
 
 @pytest.mark.parametrize("backend", ["naive", "native"])

@@ -192,7 +192,7 @@ def test_native_agrees_with_naive_on_any_shape(shape, masked, seed):
     options = {}
     if masked:
         counts = torch.randint(T + 1, (B,), generator=torch.Generator().manual_seed(seed))
-        options["valid"] = lengths(T, *counts.tolist())
+        options["mask"] = lengths(T, *counts.tolist())
     assert_native_is_right(op, slstm_inputs(*shape, seed=seed), 1e-5, **options)
 
 
@@ -261,7 +261,7 @@ def test_the_number_of_threads_changes_no_bit(shape):
 @needs_native
 def test_compiles_in_both_directions():
     assert_compiles(op, slstm_inputs(2, 5, 2, 9))
-    assert_compiles(op, slstm_inputs(2, 5, 2, 9), valid=lengths(5, 3, 5))
+    assert_compiles(op, slstm_inputs(2, 5, 2, 9), mask=lengths(5, 3, 5))
 
 
 @needs_native
@@ -330,7 +330,7 @@ def test_padding_is_as_if_it_were_not_there(backend):
     for row, count in enumerate(counts):
         padded[row, count:] = torch.nan
     leaf = padded.requires_grad_()
-    h, end = op(**{**inputs, "x": leaf}, valid=lengths(7, *counts), backend=backend)
+    h, end = op(**{**inputs, "x": leaf}, mask=lengths(7, *counts), backend=backend)
     (dx,) = torch.autograd.grad(h.square().sum() + sum(p.square().sum() for p in end), leaf)
     for row, count in enumerate(counts):
         mine = {name: x[row : row + 1] for name, x in inputs.items() if name != "R"}
@@ -385,8 +385,8 @@ def test_second_derivatives():
         ({"R": torch.zeros(2, 4, 3, 2)}, "R must have shape"),
         ({"initial_state": (torch.zeros(2, 2, 3),) * 3}, "initial_state must be"),
         ({"initial_state": (torch.zeros(2, 2, 2),) * 4}, "h of the state must have shape"),
-        ({"valid": torch.ones(2, 4, dtype=torch.bool)}, "valid must"),
-        ({"valid": torch.ones(2, 5)}, "valid must"),
+        ({"mask": torch.ones(2, 4, dtype=torch.bool)}, "mask must"),
+        ({"mask": torch.ones(2, 5)}, "mask must"),
         ({"backend": "torch"}, "no backend 'torch'; it has: auto, naive, native"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from statetrack.errors import UserError
-from statetrack.files import check_new, free_folder, plain_name
+from statetrack.files import check_new
 from statetrack.terminal import make_console, write_result
 
 
@@ -18,47 +18,45 @@ def compile(
     method: Literal["auto", "holonomy", "strict", "banned"] = "auto",
     delay: Literal["shift", "state"] = "shift",
     prove: bool = False,
+    verbose: bool = False,
     json: str | None = None,
 ) -> None:
     """Compile a regular language into a linear RNN that is exact at any length.
 
     Args:
         language: as in `statetrack explain`.
-        out: a new folder, for `statetrack run`; runs/LANGUAGE-1, -2, ... if absent.
+        out: a new folder, for `statetrack run`; runs/compiled-LANGUAGE-1, -2, ... if absent.
         target: what it runs on: householder, dense or diagonal tables, the fewest if auto; or
             gated_deltaproduct, an ordinary model in a run folder, which `statetrack eval` and
             `statetrack diagnose` read, too.
         method: how the automaton is decomposed into a cascade.
         delay: how a layer learns the old state of the one before.
         prove: prove that the network does what the automaton does, for words of any length.
+        verbose: show the cascade, its stages and every layer as well.
     """
     from statetrack.compiler import compile as compile_language
-    from statetrack.compiler.folders import save
-    from statetrack.compiler.languages import find_language
 
-    stem = plain_name(language)[:40].strip("_.") or "language"
-    out = out or free_folder(Path("runs"), stem)
-    check_new(out)
+    if out is not None:
+        check_new(out)
     console = make_console(json)
     with console.status("compiling"):
-        found = find_language(language)
-        net = compile_language(found.value, target, method, delay)
+        net = compile_language(language, target, method, delay)
+    assert net.source is not None
+    found = net.source.language
     proof = None
     if prove:
         with console.status("proving"):
             proof = net.prove()
         if not proof.holds:
             raise UserError(f"not written, for the proof fails: {proof}")
-    save(out, net, found, target, method, delay)
-    report = net.report()
+    folder = net.save(out)
+    report = net.report(proof, verbose=verbose)
     console.print(f"{found.text} ({found.kind})\n{report}", soft_wrap=True)
-    if proof is not None:
-        console.print(str(proof), soft_wrap=True)
-    console.print(f"Next: statetrack run {out} WORD ...", soft_wrap=True)
+    console.print(f"Next: statetrack run {folder} WORD ...", soft_wrap=True)
     facts = {
         "language": found.text,
         "kind": found.kind,
-        "folder": str(out),
+        "folder": str(folder),
         "target": target,
         "states": net.dfa.states,
         "report": report.splitlines(),

@@ -20,6 +20,7 @@ def harden(
     samples: int = 64,
     orders: tuple[int, ...] = (1, 2, 3),
     checkpoint: int | None = None,
+    verbose: bool = False,
     json: str | None = None,
 ) -> int:
     """Round a trained model to an exact one, which works at any length.
@@ -39,10 +40,11 @@ def harden(
         samples: sequences per length.
         orders: the m for which two reflections may be pi / m apart.
         checkpoint: the step of the checkpoint; the last one if absent.
+        verbose: also print the settings of each layer's rounding.
     """
     from statetrack.compiler.folders import is_compiled
     from statetrack.hardening import harden as harden_model
-    from statetrack.hardening.harden import check_orders, families_of
+    from statetrack.hardening.harden import check_orders, find_roundings
     from statetrack.hardening.runs import (
         compare,
         compare_automata,
@@ -68,20 +70,22 @@ def harden(
     with console.status("hardening"):
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
-        families_of(trained)  # a model that no training helps is refused first
+        find_roundings(trained)  # refuse first what no training helps
         validation = training_lengths(config)
         skill = learned(trained, config.task, validation)
         if not skill:
-            why = f"the model has not learned {config.task.name}: {skill}"
-            console.print(f"Train it first: {why}.\nNothing is written.")
-            write_result(json, {**told, "changed": False, "why": why})
+            reason = f"the model has not learned {config.task.name}: {skill}"
+            console.print(f"Train it first: {reason}.\nNothing is written.")
+            write_result(json, {**told, "changed": False, "reason": reason})
             return 1
         result = harden_model(trained, validation, orders=orders)
         if result.changed:
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)
             told["out"] = str(folder)
-    for sentence in result.sentences():
+    if result.changed:
+        console.print(str(automata))
+    for sentence in result.sentences(verbose):
         console.print(sentence)
     if not result.changed:
         console.print("Nothing is written.")
@@ -93,7 +97,6 @@ def harden(
     columns = ["length", "accuracy before", "after"]
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
-    console.print(str(automata))
     accuracy = [asdict(row) for row in rows]
     told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
     write_result(json, told)

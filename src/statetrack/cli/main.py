@@ -63,25 +63,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     130 for Ctrl-C.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    return exit_code("statetrack", lambda: _run(words))
+
+
+def exit_code(program: str, run: Callable[[], int]) -> int:
+    """Return what `run` does; for a mistake of the user, print one sentence and return 2."""
     try:
-        return _run(words)
+        return run()
     except UserError as error:
-        return _fail(str(error))
+        said = str(error)
     except BrokenPipeError:
         quiet_stdout()
         return 0
     except MemoryError as error:
-        told = str(error) or "choose a smaller batch, length or model"
-        return _fail(f"not enough memory: {told}")
+        said = f"not enough memory: {str(error) or 'choose a smaller batch, length or model'}"
     except RuntimeError as error:  # torch's own for the same
         if "can't allocate memory" not in str(error):
             raise
-        return _fail(f"not enough memory: {str(error).partition('DefaultCPUAllocator: ')[2]}")
+        said = f"not enough memory: {str(error).partition('DefaultCPUAllocator: ')[2]}"
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""
-        return _fail(f"cannot read or write{named}: {error.strerror or error}")
+        said = f"cannot read or write{named}: {error.strerror or error}"
     except KeyboardInterrupt:
         return 130
+    sys.stderr.write(f"{program}: error: {said}\n")
+    return 2
 
 
 def _run(words: list[str]) -> int:
@@ -114,8 +120,3 @@ def _help() -> str:
     lines = [f"  {name:10}{summary(command)}" for name, command in COMMANDS.items()]
     about = "usage: statetrack COMMAND [options]\n\nLinear RNNs that can track state.\n\ncommands:"
     return "\n".join([about, *lines, "", "The options of a command: statetrack COMMAND --help"])
-
-
-def _fail(message: str) -> int:
-    sys.stderr.write(f"statetrack: error: {message}\n")
-    return 2

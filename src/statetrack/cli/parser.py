@@ -35,6 +35,16 @@ class Option(NamedTuple):
     default: Any = dataclasses.MISSING
     positional: bool = False
 
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def shown(self) -> str:
+        """Its name in help and messages."""
+        return self.name.upper() if self.positional else _flag(self.name)
+
 
 def function_options(function: Callable[..., Any]) -> list[Option]:
     """Read a function's options: positional parameters become arguments, keyword-only ones flags.
@@ -94,7 +104,6 @@ class Parser(argparse.ArgumentParser):
 
     def _add(self, option: Option) -> None:
         kind, _ = _plain(option.type)
-        required = option.default is dataclasses.MISSING
         many = get_origin(kind) is tuple
         item = get_args(kind)[0] if many else kind
         given: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _shown(option)}
@@ -105,17 +114,15 @@ class Parser(argparse.ArgumentParser):
         if many:
             given["nargs"] = "*" if Ellipsis in get_args(kind) else len(get_args(kind))
         if option.positional:
-            given["metavar"] = option.name.upper()
-            shown = given["metavar"] + (" ..." if many else "")
-            self.usage = f"{self.usage} {shown if required else f'[{shown}]'}"
-            if not (required or many):
-                given["nargs"] = "?"
-            self.add_argument(option.name, **given)
+            given["metavar"] = option.shown
+            shown = option.shown + (" ..." if many else "")
+            self.usage = f"{self.usage} {shown if option.required else f'[{shown}]'}"
+            self.add_argument(option.name, **{"nargs": "?", **given})
             return
         if option.type is bool:
             given["action"] = argparse.BooleanOptionalAction
             del given["metavar"]
-        self.add_argument(_flag(option.name), required=required, dest=option.name, **given)
+        self.add_argument(option.shown, dest=option.name, **given)
 
     def add_plugins(self) -> None:
         """Add --plugin, which may be repeated."""
@@ -123,7 +130,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--plugin", action="append", metavar="MODULE", help=text, default=[])
 
     def first(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the options that are known so far; nothing if one has no value."""
+        """Return the values of the options that are known so far; none if one lacks its value."""
         try:
             known = [word for word in words if word not in ("--help", "-h")]
             return self._values(self.parse_known_intermixed_args(self._spelled(known))[0])
@@ -140,6 +147,9 @@ class Parser(argparse.ArgumentParser):
                 raise unknown("option", flag, self._flags() - {"-h"})
         if rest:
             raise UserError(f"unexpected argument {rest[0]!r}; see {self.prog} --help")
+        for option in self.options.values():
+            if option.required and not hasattr(found, option.name):
+                raise UserError(f"{option.shown} is missing: {option.help}")
         return self._values(found)
 
     def _values(self, found: argparse.Namespace) -> dict[str, Any]:
@@ -195,10 +205,9 @@ def _value(option: Option, given: Any) -> Any:
     kind, optional = _plain(option.type)
     if isinstance(given, bool) or (optional and given in ("None", ["None"])):
         return None if given in ("None", ["None"]) else given
-    where = option.name.upper() if option.positional else _flag(option.name)
     if isinstance(given, list):
-        return tuple(_scalar(get_args(kind)[0], text, where) for text in given)
-    return _scalar(kind, given, where)
+        return tuple(_scalar(get_args(kind)[0], text, option.shown) for text in given)
+    return _scalar(kind, given, option.shown)
 
 
 def _scalar(kind: Any, text: str, where: str) -> Any:

@@ -18,7 +18,6 @@ def run(folder: Path, words: tuple[str, ...] = (), *, json: str | None = None) -
             of standard input is a word.
     """
     from statetrack.compiler.folders import load_compiled
-    from statetrack.compiler.words import read_words
 
     console = make_console(json)
     net = load_compiled(folder)
@@ -30,7 +29,7 @@ def run(folder: Path, words: tuple[str, ...] = (), *, json: str | None = None) -
         raise UserError("standard input is not UTF-8 text") from None
     if not given:
         raise UserError("there are no words, neither as arguments nor on standard input")
-    rows = read_words(net, given)
+    rows = net.read_words(given)
     shown = [[repr(r["word"]), r["result"], str(r["state"])] for r in rows]
     print_table(console, str(folder), ["word", "result", "state"], shown)
     write_result(json, {"folder": str(folder), "words": rows})

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.automata import DFA
+from statetrack.compiler.compiled import encode
 from statetrack.compiler.folders import holds_tables, is_compiled, is_hardened, load
 from statetrack.compiler.model import CompiledModel
 from statetrack.compiler.network import CompiledRNN
-from statetrack.compiler.words import encode
 from statetrack.config import within
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
@@ -64,10 +64,10 @@ def find_subject(
         raise UserError("checkpoint is for runs; a model has only the weights that it has")
     if isinstance(model, CompiledRNN):
         symbols = model.dfa.alphabet
-        return Subject(model.origin, symbols, model, *_random(0, len(symbols)), model.dfa)
+        return Subject(model.title, symbols, model, *_random(0, len(symbols)), model.dfa)
     if isinstance(model, CompiledModel):
         tokens = _random(1, 1 + len(model.dfa.alphabet))
-        return Subject(model.origin, model.vocab, model.model, *tokens, model.dfa)
+        return Subject(model.title, model.vocab, model.model, *tokens, model.dfa)
     if not hasattr(model, "transitions"):
         kinds = "a run, its folder, what compile made or a module with transitions(tokens)"
         raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")

@@ -106,3 +106,10 @@ def empty_like(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     return tuple(
         first.new_empty((0,) if x is None else x.shape, dtype=torch.float32) for x in inputs
     )
+
+
+def needs_gradients(inputs: Sequence[Any]) -> bool:
+    """Whether a forward pass must keep what its backward pass reads."""
+    return torch.is_grad_enabled() and any(
+        isinstance(x, Tensor) and x.requires_grad for x in inputs
+    )

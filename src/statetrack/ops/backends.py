@@ -78,3 +78,10 @@ def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int,
         )
     if not tensor.is_floating_point():
         raise UserError(f"{op}: {name} must be a floating-point tensor; got {tensor.dtype}")
+
+
+def refuse_gradients(op: str, *inputs: object) -> None:
+    """Raise if an input requires gradients: a step changes its state in place and has none."""
+    if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        remedy = "call it under torch.no_grad(), or detach its inputs"
+        raise UserError(f"{op} has no gradients, and an input requires them: {remedy}")

@@ -83,6 +83,13 @@ class Program(Recorder):
         (y,), _ = self.short_conv(x, None, sizes=[x.shape[1]], head_sizes=[head_size], silu=silu)
         return y
 
+    def swiglu(self, x: Tensor) -> Tensor:
+        """SiLU of the first half of x [B, 2 D] times the second."""
+        size = x.shape[1] // 2
+        y = self.empty(size)
+        self.add("swiglu_forward", x=x, y=y, rows=self.batch, size=size)
+        return y
+
     def sigmoid_gate(
         self, x: Tensor, low: float, high: float, *, power: float = 1.0, stretch: float = 0.0
     ) -> Tensor:

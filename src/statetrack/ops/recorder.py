@@ -9,8 +9,7 @@ layer records them in the order of its formulas:
 where x and y stand for what comes in and goes out. `run` then puts in the addresses of the tensors
 of a step. Everything is float32 on the CPU, and nothing is differentiated.
 
-A program reads the weights where they lie and does not keep them: who runs it sees to it that they
-are still there.
+A program reads the weights where they lie, so it sees changes in place, and keeps them alive.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Recorder:
     def __init__(self, batch: int) -> None:
         self.batch = batch
         self.threads = torch.get_num_threads()
-        self.read: list[Tensor] = []  # what it reads and did not make; until `finish`
+        self.read: list[Tensor] = []  # what it reads and did not make: keeps it alive
         self._kernels: list[int] = []
         self._arguments: list[ctypes.Structure] = []
         self._tables: list[object] = []  # what arguments point to, beside tensors
@@ -63,7 +62,6 @@ class Recorder:
             assert places or at is not None or 0 in shape, "an output that no kernel writes"
         for x in (*inputs, *outputs):  # each run has its own
             self._made.pop(x.data_ptr(), None)
-        self.read.clear()
         pairs = zip(self._kernels, self._arguments, strict=True)
         calls = [STRUCTURES["Call"](kernel, ctypes.addressof(x)) for kernel, x in pairs]
         self._calls = (STRUCTURES["Call"] * len(calls))(*calls)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from statetrack.kernels.interface import CONSTANTS, STRUCTURES
 from statetrack.kernels.library import call, pointer, view, viewable
-from statetrack.kernels.operators import differentiable, operator
+from statetrack.kernels.operators import differentiable, needs_gradients, operator
 from statetrack.ops.slstm.naive import slstm_naive
 
 KEPT = CONSTANTS["SLSTM_KEPT"]  # numbers per feature and token that the backward pass reads
@@ -122,6 +122,6 @@ def slstm_native(
     x: Tensor, R: Tensor, state: Tensor, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See slstm_naive; everything in float32 but the int64 lengths."""
-    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, R, state))
+    keep = needs_gradients((x, R, state))
     out, final, _ = torch.ops.statetrack.slstm(x, R, state, lengths, keep)
     return out, final
