@@ -1,10 +1,8 @@
-"""The code of docs/diagnostics.md and of the docstring runs."""
+"""The code of docs/diagnostics.md runs."""
 
 from __future__ import annotations
 
-import doctest
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -29,8 +27,3 @@ def test_python_runs(
     exec(code, names)
     assert "unless m divides 4" in capsys.readouterr().out  # two layers of a real diagonal
     assert (tmp_path / "eigenvalues.png").is_file()
-
-
-def test_the_docstring_s_example_runs() -> None:
-    result = doctest.testmod(import_module("statetrack.diagnosis.diagnose"))
-    assert (result.attempted, result.failed) == (3, 0)
