@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statetrack.automata.dfa import DFA
+from statetrack.automata.dfa import DFA, Ints
 from statetrack.automata.monoid import TransitionMonoid
 
 
@@ -32,12 +32,7 @@ def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, .
     """
     found: dict[int, tuple[str, ...]] = {}
     for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
-        before, lasting = 0, np.arange(dfa.states)
-        while before != len(lasting):
-            before, lasting = len(lasting), np.unique(step[lasting])
-        # now it permutes what is left
-        m = _order(np.searchsorted(lasting, step[lasting]).tolist())
-        found.setdefault(m, (symbol,))
+        found.setdefault(cycle_length(step), (symbol,))
     if monoid is not None:
         seen = set()
         for subgroup in monoid.maximal_subgroups:
@@ -48,6 +43,15 @@ def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, .
                 for m in set(orders.tolist()) - set(found):
                     found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
     return tuple(Counter(found[m], m) for m in sorted(found) if m > 1)
+
+
+def cycle_length(action: Ints) -> int:
+    """The period with which the powers of a map [states] of states repeat in the end."""
+    before, lasting = 0, np.arange(len(action))
+    while before != len(lasting):
+        before, lasting = len(lasting), np.unique(action[lasting])
+    # now it permutes what is left
+    return _order(np.searchsorted(lasting, action[lasting]).tolist())
 
 
 def _order(permutation: list[int]) -> int:
