@@ -33,8 +33,8 @@ def say_missing(missing: Sequence[str], console: PlainConsole) -> None:
     """Print which packages are left out without these environments."""
     if missing:
         names = " and ".join(PEERS[name] for name in missing)
-        said = f"Without {names}: run `make peers` to install them in environments of their own."
-        console.print(said)
+        text = f"Without {names}: run `make peers` to install them in environments of their own."
+        console.print(text)
 
 
 def measured(

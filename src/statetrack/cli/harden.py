@@ -64,7 +64,7 @@ def harden(
     folder = out or named.with_name(f"{named.name}-hardened")
     check_new(folder)
     console = make_console(json)
-    told: dict[str, Any] = {"run": str(run), "out": None}
+    facts: dict[str, Any] = {"run": str(run), "out": None}
     with console.status("hardening"):
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
@@ -74,18 +74,18 @@ def harden(
         if not skill:
             why = f"the model has not learned {config.task.name}: {skill}"
             console.print(f"Train it first: {why}.\nNothing is written.")
-            write_result(json, {**told, "changed": False, "why": why})
+            write_result(json, {**facts, "changed": False, "why": why})
             return 1
         result = harden_model(trained, validation, orders=orders)
         if result.changed:
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)
-            told["out"] = str(folder)
+            facts["out"] = str(folder)
     for sentence in result.sentences():
         console.print(sentence)
     if not result.changed:
         console.print("Nothing is written.")
-        write_result(json, {**told, **result.to_dict(), "accuracy": [], "automaton": None})
+        write_result(json, {**facts, **result.to_dict(), "accuracy": [], "automaton": None})
         return 1
     console.print(f"The new run: {folder}", soft_wrap=True)
     with console.status("evaluating"):
@@ -95,6 +95,6 @@ def harden(
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
     console.print(str(automata))
     accuracy = [asdict(row) for row in rows]
-    told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
-    write_result(json, told)
+    facts |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
+    write_result(json, facts)
     return 0
