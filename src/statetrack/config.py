@@ -57,12 +57,12 @@ class Named:
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """Return the error for an unknown name; of a long list it tells the nearest names only."""
     names = sorted(known)
-    said, count = "known", len(names)
+    label, count = "known", len(names)
     if count > LONG_LIST:
         lower = {known_name.lower(): known_name for known_name in names}
         nearest = difflib.get_close_matches(str(name).lower(), lower, n=4, cutoff=0)
-        said, names = f"nearest of {count} known", [lower[n] for n in nearest]
-    return UserError(f"unknown {kind} {name!r}; {said}: {', '.join(names)}")
+        label, names = f"nearest of {count} known", [lower[n] for n in nearest]
+    return UserError(f"unknown {kind} {name!r}; {label}: {', '.join(names)}")
 
 
 def one_of(what: str, value: object, allowed: Iterable[object]) -> None:

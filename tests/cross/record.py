@@ -1,6 +1,6 @@
 """Record calls of the native kernels for replay.cpp: memory before, pointers into it, memory after.
 
-    python tests/cross/record.py FILE
+python tests/cross/record.py FILE
 """
 
 from __future__ import annotations
