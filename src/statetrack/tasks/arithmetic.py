@@ -1,9 +1,8 @@
-"""Modular arithmetic, without and with brackets, as in the paper."""
+"""Modular arithmetic without and with brackets, as in the paper."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -24,20 +23,20 @@ from statetrack.tasks.machines import sum_of_products
 @register
 @dataclass(frozen=True)
 class ModularArithmetic(PrefixTask):
-    """Digits joined by + - *, then =, where the value modulo m is asked, as the token of a digit.
+    """Digits joined by + - *, then =. The target at = is the value modulo m, as a digit.
 
-    Length counts the answer, as in the paper, and an even length gives the next smaller odd one:
-    of length 5 or 6 is `d + d =`. With dense supervision the value so far is asked at every digit.
+    As in the paper, length counts the answer, and an even length means the next smaller odd one:
+    `d + d =` has length 5 or 6. With dense supervision every digit has the value so far as target.
     """
 
-    family: ClassVar[str] = "modular arithmetic"
-    examples: ClassVar[tuple[str, ...]] = ("modular_arithmetic",)
-    about: ClassVar[str] = "the value of a sum of products modulo m"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    family = "modular arithmetic"
+    examples = ("modular_arithmetic",)
+    about = "the value of a sum of products modulo m"
+    metric = "answer"
+    min_length = 3
 
-    prefixes_are_samples: ClassVar[bool] = False  # a prefix has no "="
+    prefixes_are_samples = False  # a prefix has no =
 
-    name: str = option("modular_arithmetic", "which task of its family")
     modulus: int = option(5, "m: the digits are 0 to m - 1")
 
     def __post_init__(self) -> None:
@@ -59,16 +58,8 @@ class ModularArithmetic(PrefixTask):
         return 4
 
     @property
-    def pad(self) -> int:
-        return 0
-
-    @property
     def chance(self) -> float:
         return 1 / self.modulus
-
-    @property
-    def min_length(self) -> int:
-        return 3
 
     def input_size(self, length: int) -> int:
         return (length + 1) // 2 * 2 - 2
@@ -84,25 +75,24 @@ class ModularArithmetic(PrefixTask):
         return np.where(asked, self.symbols.zero + values, IGNORE)
 
     def automaton(self) -> DFA | None:
-        """2m^2 states and a sink; its outputs are the values after a digit. None for m > 70."""
+        """2m^2 states and a sink; the outputs after a digit are the values. None for m > 70."""
         return sum_of_products(self.modulus)
 
 
 @register
 @dataclass(frozen=True)
 class ModularArithmeticBrackets(Task):
-    """A bracketed expression, then =, where its value modulo m is asked, as the token of a digit.
+    """A bracketed expression, then =. The target at = is the value modulo m, as a digit.
 
-    Length counts the answer and one PAD after it, as in the paper, and is raised to at least 5:
-    of length L are max(L, 5) - 3 tokens of expression and the =.
+    As in the paper, length counts the answer and one PAD after it, and is at least 5: length L has
+    max(L, 5) - 3 tokens of expression and the =.
     """
 
-    family: ClassVar[str] = "modular arithmetic with brackets"
-    examples: ClassVar[tuple[str, ...]] = ("modular_arithmetic_brackets",)
-    about: ClassVar[str] = "the value of a bracketed expression modulo m"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    family = "modular arithmetic with brackets"
+    examples = ("modular_arithmetic_brackets",)
+    about = "the value of a bracketed expression modulo m"
+    metric = "answer"
 
-    name: str = option("modular_arithmetic_brackets", "which task of its family")
     modulus: int = option(5, "m: the digits are 0 to m - 1")
     mult: bool = option(True, "whether * occurs besides + and -")
 
