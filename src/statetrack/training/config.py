@@ -1,4 +1,4 @@
-"""Everything a run is, in one frozen dataclass that is also its file format."""
+"""The configuration of a run: frozen dataclasses that are also the format of config.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-fo
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a model is trained. Schedule, optimiser and lengths are by default as in the paper."""
+    """How a model is trained. The defaults of schedule, optimiser and lengths are the paper's."""
 
     steps: int = option(1000, "optimiser steps")
     batch_size: int = option(256, "sequences per step")
@@ -79,7 +79,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A task, a model and how it is trained."""
+    """A task, a model and how the model is trained."""
 
     task: Task
     model: ModelConfig
@@ -102,14 +102,14 @@ class RunConfig:
             self.task.check_lengths(t.eval_min_length, t.eval_max_length)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of config.json."""
+        """Return the content of config.json."""
         return {"schema": SCHEMA, **to_dict(self)}
 
 
 def read_config(path: Path) -> RunConfig:
-    """Read a configuration file (a run's config.json or one like it).
+    """Read a configuration file, a run's config.json or one in its format.
 
-    A file that the task's name tells, as in dfa:FILE, is looked for beside it first.
+    The file of a task such as dfa:FILE is searched beside the configuration file first.
     """
     data = read_json(path)
     if not isinstance(data, dict) or "schema" not in data:
