@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Batch, Ints, PrefixTask, Task, register
 from statetrack.tasks.expressions import (
     Symbols,
@@ -36,12 +36,9 @@ class ModularArithmetic(PrefixTask):
     min_length = 3
 
     prefixes_are_samples = False  # a prefix has no =
+    equals = 4  # its id
 
-    modulus: int = option(5, "m: the digits are 0 to m - 1")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("modulus", self.modulus, 2, MAX_KIND)
+    modulus: int = option(5, "m: the digits are 0 to m - 1", low=2, high=MAX_KIND)
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -51,11 +48,6 @@ class ModularArithmetic(PrefixTask):
     def symbols(self) -> Symbols:
         """The ids of digits and operators."""
         return Symbols(self.modulus, zero=5, plus=1, minus=2, times=3)
-
-    @property
-    def equals(self) -> int:
-        """The id of =."""
-        return 4
 
     @property
     def chance(self) -> float:
@@ -93,12 +85,8 @@ class ModularArithmeticBrackets(Task):
     about = "the value of a bracketed expression modulo m"
     metric = "answer"
 
-    modulus: int = option(5, "m: the digits are 0 to m - 1")
+    modulus: int = option(5, "m: the digits are 0 to m - 1", low=2, high=MAX_KIND)
     mult: bool = option(True, "whether * occurs besides + and -")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("modulus", self.modulus, 2, MAX_KIND)
 
     @property
     def vocab(self) -> tuple[str, ...]:

@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statetrack.automata import DFA, from_regex, read_dfa
-from statetrack.config import one_of, option, unknown
+from statetrack.config import option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
 from statetrack.tasks.languages import NAMED, check_size, named_language
 from statetrack.tasks.word_sampler import NoWordsError, WordSampler
-
-PREDICT = ("state", "membership", "next_symbols")
 
 
 @register
@@ -48,7 +46,6 @@ class Automaton(PrefixTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("predict", self.predict, PREDICT)
         clashes = set(self.dfa.alphabet) & {"PAD", *self.classes}
         if clashes:
             raise UserError(

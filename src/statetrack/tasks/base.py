@@ -186,10 +186,6 @@ class PrefixTask(Task):
 
     supervision: Literal["last", "dense"] = option("last", "targets at the answer or everywhere")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("supervision", self.supervision, ("last", "dense"))
-
     @abstractmethod
     def dense_targets(self, tokens: Ints) -> Ints:
         """Compute the answer at every position of tokens [B, T], as if it were the last."""

@@ -10,13 +10,12 @@ from typing import Literal
 import numpy as np
 
 from statetrack.automata import DFA, moore_machine
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
 
 DIRECTIONS = {"N": (0, 1), "E": (1, 0), "S": (0, -1), "W": (-1, 0)}
 STAY = len(DIRECTIONS)
-MAX_PIECES = 1_000
 
 
 @register
@@ -36,17 +35,14 @@ class Board(PrefixTask):
     metric = "sequence"
 
     supervision: Literal["last", "dense"] = option("dense", "targets at the answer or everywhere")
-    width: int = option(4, "columns of the board, at most 26")
-    height: int = option(4, "rows of the board, at most 26")
-    pieces: int = option(1, "pieces on the board, at most 1,000")
+    width: int = option(4, "columns of the board, at most 26", low=1, high=26)
+    height: int = option(4, "rows of the board, at most 26", low=1, high=26)
+    pieces: int = option(1, "pieces on the board, at most 1,000", low=1, high=1_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for what, value in (("width", self.width), ("height", self.height)):
-            within(what, value, 1, 26)
         if self.width * self.height < 2:
             raise UserError("a board needs at least 2 squares; got 1 x 1")
-        within("pieces", self.pieces, 1, MAX_PIECES)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

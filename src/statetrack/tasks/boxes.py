@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 from statetrack.tasks.statements import fill, fillable
 
@@ -38,14 +38,9 @@ class Boxes(Task):
     metric = "token"
     min_length = 2
 
-    entities: int = option(4, "entities in the boxes")
-    boxes: int = option(3, "boxes")
+    entities: int = option(4, "entities in the boxes", low=1, high=MAX_KIND)
+    boxes: int = option(3, "boxes", low=2, high=MAX_KIND)
     swaps: bool = option(True, "whether the contents of two boxes may trade places")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("entities", self.entities, 1, MAX_KIND)
-        within("boxes", self.boxes, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

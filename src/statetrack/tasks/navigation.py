@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.tasks.base import MAX_KIND, Ints, register
 from statetrack.tasks.machines import first_and_last, walk_on_cycle
 from statetrack.tasks.uniform_string import UniformString
@@ -26,11 +26,7 @@ class CycleNavigation(UniformString):
     about = "the position after steps on a cycle"
     symbols = ("stay", "forward", "back")
 
-    cycle_size: int = option(5, "how many positions the cycle has")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("cycle_size", self.cycle_size, 2, MAX_KIND)
+    cycle_size: int = option(5, "how many positions the cycle has", low=2, high=MAX_KIND)
 
     @property
     def answers(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from string import ascii_lowercase
 
 import numpy as np
 
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 from statetrack.tasks.statements import fill
 
@@ -45,14 +45,9 @@ class Programs(Task):
     metric = "answer"
     min_length = 6
 
-    variables: int = option(4, "variables, at most 26")
-    modulus: int = option(5, "values are integers modulo this")
+    variables: int = option(4, "variables, at most 26", low=1, high=26)
+    modulus: int = option(5, "values are integers modulo this", low=2, high=MAX_KIND)
     conditionals: bool = option(True, "whether assignments may be guarded by an if")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("variables", self.variables, 1, 26)
-        within("modulus", self.modulus, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.errors import UserError
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 
@@ -45,18 +45,14 @@ class MultiQueryRecall(Task):
     about = "the values of keys, from pairs given first"
     metric = "token"
 
-    pairs: int = option(8, "pairs of a key and a value")
-    keys: int = option(64, "keys in the vocabulary")
-    values: int = option(64, "values in the vocabulary")
-    fillers: int = option(1, "fillers in the vocabulary")
+    pairs: int = option(8, "pairs of a key and a value", low=1, high=MAX_KIND)
+    keys: int = option(64, "keys in the vocabulary", low=1, high=MAX_KIND)
+    values: int = option(64, "values in the vocabulary", low=2, high=MAX_KIND)
+    fillers: int = option(1, "fillers in the vocabulary", low=1, high=MAX_KIND)
     power_a: float = option(0.01, "the power law of the queries' positions; 1 is uniform")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("pairs", self.pairs, 1, MAX_KIND)
-        within("keys", self.keys, 1, MAX_KIND)
-        within("values", self.values, 2, MAX_KIND)
-        within("fillers", self.fillers, 1, MAX_KIND)
         if self.keys < self.pairs:
             raise UserError(f"{self.pairs} pairs need as many keys; got {self.keys}")
         if not 0 < self.power_a <= 1:
@@ -109,11 +105,7 @@ class SymbolTask(Task):
 
     special: ClassVar[tuple[str, ...]]
 
-    symbols: int = option(16, "symbols besides the special tokens")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("symbols", self.symbols, 2, MAX_KIND)
+    symbols: int = option(16, "symbols besides the special tokens", low=2, high=MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:

@@ -11,12 +11,11 @@ from typing import Literal
 import numpy as np
 
 from statetrack.automata import DFA, Group, group, moore_machine, read_group
-from statetrack.config import one_of, option, unknown, within
+from statetrack.config import option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
-MAX_TOKENS_PER_ELEMENT = 1_000
 
 
 @register
@@ -46,15 +45,13 @@ class GroupWordProblem(PrefixTask):
 
     supervision: Literal["last", "dense"] = option("dense", "targets at the answer or everywhere")
     generators: tuple[int, ...] = option((), "elements that are inputs; by default the name says")
-    tokens_per_element: int = option(1, "tokens that each element takes")
+    tokens_per_element: int = option(1, "tokens that each element takes", low=1, high=1_000)
     filler: Literal["special", "repeat", "special_both"] = option(
         "special", "what fills an element's tokens: special_both also fills the targets"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("tokens_per_element", self.tokens_per_element, 1, MAX_TOKENS_PER_ELEMENT)
-        one_of("filler", self.filler, ("special", "repeat", "special_both"))
         _ = self.inputs  # fail now, not at the first batch
 
     @classmethod
