@@ -13,6 +13,7 @@ from benchmarks.layers.peers import PEERS, Decoder, Peer, Step
 from benchmarks.layers.shapes import Shape, build, ranges
 from benchmarks.timing import Progress, Tensors, compare, reading, seconds
 from statetrack.layers import Mixer
+from statetrack.layers.operations import TensorOps
 
 PROMPT = 3  # tokens before those that are timed: caches are made when the first one is read
 DECODE_ROUNDS = 3  # per round: decoding is short, and so more easily disturbed
@@ -135,10 +136,11 @@ def _forward(layer: Mixer) -> Callable[[Tensor], Tensor]:
 def _begin(layer: Mixer) -> Callable[[Tensor], Step]:
     def begin(prompt: Tensor) -> Step:
         _, state = layer(prompt)
+        decoder = layer.decoder(len(prompt))
 
         def step(x: Tensor) -> Tensor:
             nonlocal state
-            y, state = layer.step(x, state)
+            y, state = decoder.step(x, state)
             return y
 
         return step
@@ -152,7 +154,7 @@ def check_definition(who: str, layer: Mixer, shape: Shape) -> None:
     x = torch.randn(2, 9, shape.width, dtype=torch.float64)
     if shape.kind == "decoding":
         with torch.no_grad():
-            y, _ = exact.mix(x, exact.init_state(2), None, "naive")
+            y, _ = exact.mix(x, exact.init_state(2), TensorOps(backend="naive"))
             *prompt, last = x.float().unbind(1)
             step = _begin(layer)(torch.stack(prompt[:PROMPT], 1))
             for x_t in prompt[PROMPT:]:
@@ -162,7 +164,7 @@ def check_definition(who: str, layer: Mixer, shape: Shape) -> None:
 
     def results(module: Mixer, x: Tensor, backend: str) -> Tensors:
         x = x.clone().requires_grad_()
-        y, _ = module.mix(x, module.init_state(2), None, backend)
+        y, _ = module.mix(x, module.init_state(2), TensorOps(backend=backend))
         names, parameters = zip(*module.named_parameters(), strict=True)
         dx, *gradients = torch.autograd.grad(y.square().sum(), [x, *parameters])
         return {"y": y.detach(), "dx": dx, **dict(zip(names, gradients, strict=True))}

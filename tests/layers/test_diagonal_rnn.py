@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from statetrack.layers import DiagonalRNN, DiagonalRNNConfig, DiagonalRNNState
+from statetrack.layers.operations import TensorOps
 from tests.layers.common import HIDDEN, inputs, make_layer, make_state
 from tests.ops.common import assert_close
 
@@ -45,7 +46,7 @@ def test_the_parallel_form_is_the_loop(switch):
         layer = make_layer(DiagonalRNNConfig(allow_neg_eigval=switch))
         x = inputs(2, 100).requires_grad_()
         state = DiagonalRNNState(make_state(layer, 2).h.requires_grad_())
-        y, end = layer.mix(x, state, None, backend)
+        y, end = layer.mix(x, state, TensorOps(backend=backend))
         loss = (y * y).sum() + end.h.sum()
         gradients = torch.autograd.grad(loss, [x, state.h, *layer.parameters()])
         results.append([y, end.h, *gradients])

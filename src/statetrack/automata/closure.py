@@ -1,53 +1,16 @@
-"""Breadth-first searches: the states that can be reached, and all products of some mappings."""
+"""All products of some mappings of finitely many points."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from statetrack.automata.search import reach
+
 Ints = NDArray[np.integer]
-S = TypeVar("S", bound=Hashable)
-
-
-class TooManyError(Exception):
-    """A search found more states than its limit."""
-
-
-def reachable(
-    start: S, successors: Callable[[S], Iterable[S]], limit: int | None = None
-) -> tuple[list[S], list[list[int]]]:
-    """Search breadth first for all states that can be reached.
-
-    Args:
-        start: State number 0.
-        successors: The states after one step from a state, one for each symbol.
-        limit: The most states that may be found.
-
-    Returns:
-        The states in the order in which they are found, and a row for each of them: the numbers
-        of its successors.
-
-    Raises:
-        TooManyError: More than `limit` states can be reached.
-    """
-    numbers = {start: 0}
-    order, table = [start], []
-    for state in order:  # grows during the loop
-        row = []
-        for target in successors(state):
-            number = numbers.setdefault(target, len(order))
-            if number == len(order):
-                if number == limit:
-                    raise TooManyError
-                order.append(target)
-            row.append(number)
-        table.append(row)
-    return order, table
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +40,9 @@ def close(generators: Ints, limit: int) -> Closure:
     """Find the identity and all products of `generators` [k, points].
 
     Raises:
-        TooManyError: There are more than `limit` elements.
+        TooManyStatesError: There are more than `limit` elements.
     """
-    k, points = generators.shape
+    points = generators.shape[1]
     # short integers: elements are compared by their bytes, and there may be many
     dtype = np.dtype(np.int16 if points < 2**15 else np.int32)
     generators = generators.astype(dtype)
@@ -88,10 +51,6 @@ def close(generators: Ints, limit: int) -> Closure:
         rows, size = generators[:, np.frombuffer(element, dtype)].tobytes(), len(element)
         return [rows[i : i + size] for i in range(0, len(rows), size)]
 
-    order, table = reachable(np.arange(points, dtype=dtype).tobytes(), products, limit)
-    steps = np.array(table)
-    first = np.zeros(len(order), dtype=np.int64)  # where in `steps` each element occurs first
-    found, first_places = np.unique(steps, return_index=True)
-    first[found] = first_places
-    elements = np.frombuffer(b"".join(order), dtype).reshape(-1, points)
-    return Closure(elements, steps, *np.divmod(first, k))
+    found = reach(np.arange(points, dtype=dtype).tobytes(), products, limit)
+    elements = np.frombuffer(b"".join(found.states), dtype).reshape(-1, points)
+    return Closure(elements, np.array(found.next), *np.array(found.parents).T)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.automata.closure import TooManyError, reachable
+from statetrack.automata.search import MAX_UNMINIMISED_STATES, TooManyStatesError, reach
 from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 
@@ -18,7 +18,6 @@ Ints = NDArray[np.int64]
 S = TypeVar("S", bound=Hashable)
 
 KEYS = ("alphabet", "start", "accepting", "transitions")
-MAX_STATES = 10_000  # of a DFA that is built from rules or a regex, before it is minimised
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +160,10 @@ class DFA:
             block = finer
         _, representative = np.unique(block, return_index=True)
         table = block[self.delta[representative]]
-        order, delta = reachable(int(block[self.start]), table.tolist().__getitem__)
-        kept = representative[order]
+        found = reach(int(block[self.start]), table.tolist().__getitem__)
+        kept = representative[found.states]
         texts = self.outputs and tuple(self.outputs[state] for state in kept)
-        return DFA(self.alphabet, np.array(delta), 0, self.accepting[kept], texts)
+        return DFA(self.alphabet, np.array(found.next), 0, self.accepting[kept], texts)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; the states are named q0, q1 and so on."""
@@ -288,13 +287,13 @@ def moore_machine(
         accept: The words with this answer are accepted.
 
     Returns:
-        The DFA, or None if more than MAX_STATES states can be reached.
+        The DFA, or None if more than MAX_UNMINIMISED_STATES states can be reached.
     """
     symbols = range(len(alphabet))
     try:
-        states, delta = reachable(start, lambda s: [step(s, a) for a in symbols], MAX_STATES)
-    except TooManyError:
+        found = reach(start, lambda s: [step(s, a) for a in symbols], MAX_UNMINIMISED_STATES)
+    except TooManyStatesError:
         return None
-    outputs = tuple(map(output, states))
+    outputs = tuple(map(output, found.states))
     accepting = np.array([text == accept for text in outputs])
-    return DFA(tuple(alphabet), np.array(delta), 0, accepting, outputs).minimal()
+    return DFA(tuple(alphabet), np.array(found.next), 0, accepting, outputs).minimal()

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from statetrack.automata.closure import TooManyError, close
+from statetrack.automata.closure import close
 from statetrack.automata.groups import MAX_ORDER, Group
+from statetrack.automata.search import TooManyStatesError
 from statetrack.errors import UserError
 from statetrack.files import read_json
 
@@ -34,7 +35,7 @@ def group_from_generators(name: str, permutations: Sequence[str | Sequence[int]]
     generators = np.array([p + list(range(len(p), points)) for p in images])
     try:
         closure = close(generators, MAX_ORDER)
-    except TooManyError:
+    except TooManyStatesError:
         raise UserError(
             f"group {name} has more than {MAX_ORDER:,} elements, which is the most supported"
         ) from None

@@ -8,12 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from statetrack.automata.closure import Closure, Ints, TooManyError, close
+from statetrack.automata.closure import Closure, Ints, close
 from statetrack.automata.dfa import DFA
+from statetrack.automata.search import TooManyStatesError
 from statetrack.errors import UserError
 
-MAX_ELEMENTS = 100_000
-MAX_ENTRIES = 100_000_000  # elements times states: a few hundred megabytes
+MAX_MONOID_ELEMENTS = 100_000
+MAX_MONOID_CELLS = 100_000_000  # elements times states: a few hundred megabytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +41,12 @@ class TransitionMonoid:
         UserError: There are more than `max_size` elements.
     """
 
-    def __init__(self, dfa: DFA, max_size: int = MAX_ELEMENTS) -> None:
+    def __init__(self, dfa: DFA, max_size: int = MAX_MONOID_ELEMENTS) -> None:
         self.dfa = dfa
-        limit = min(max_size, MAX_ENTRIES // dfa.states)
+        limit = min(max_size, MAX_MONOID_CELLS // dfa.states)
         try:
             self._closure: Closure = close(dfa.delta.T, limit)
-        except TooManyError:
+        except TooManyStatesError:
             raise UserError(
                 f"the transition monoid of a DFA with {dfa.states:,} states and "
                 f"{len(dfa.alphabet)} symbols has more than {limit:,} elements, "

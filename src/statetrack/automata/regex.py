@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from statetrack.automata.closure import TooManyError, reachable
-from statetrack.automata.dfa import DFA, MAX_STATES, check_alphabet
+from statetrack.automata.dfa import DFA, check_alphabet
+from statetrack.automata.search import MAX_UNMINIMISED_STATES, TooManyStatesError, reach
 from statetrack.errors import UserError, check_type
 
 if TYPE_CHECKING:
     from automata.fa.nfa import NFA
 
 SUPPORTED = "literals, |, &, *, +, ?, {m}, {m,}, {m,n}, [abc], [a-c], . and parentheses"
-MAX_SYMBOLS = 2_000  # after repetitions are written out
+MAX_REGEX_SYMBOLS = 2_000  # after repetitions are written out
 PRIVATE = 0xF0000  # the first private character of Unicode
 
 QUANTIFIER = re.compile(r"[*+?]|\{([0-9]*)(,?)([0-9]*)\}")
@@ -140,10 +140,10 @@ class _Parser:
         self._check_size(level.term)
 
     def _check_size(self, size: int) -> None:
-        if size > MAX_SYMBOLS:
+        if size > MAX_REGEX_SYMBOLS:
             raise UserError(
                 f"regex {self.pattern!r} is too large: {size:,} symbols when its repetitions are "
-                f"written out; at most {MAX_SYMBOLS:,} are supported"
+                f"written out; at most {MAX_REGEX_SYMBOLS:,} are supported"
             )
 
     def _end_term(self) -> None:
@@ -218,10 +218,9 @@ def _determinise(nfa: NFA, alphabet: tuple[str, ...], symbols: list[str], patter
             yield closed(set().union(*moves))
 
     try:
-        subsets, delta = reachable(closed({nfa.initial_state}), successors, MAX_STATES)
-    except TooManyError:
-        raise UserError(
-            f"regex {pattern!r} needs a DFA of more than {MAX_STATES:,} states"
-        ) from None
-    accepting = [not subset.isdisjoint(nfa.final_states) for subset in subsets]
-    return DFA(alphabet, np.array(delta), 0, np.array(accepting))
+        found = reach(closed({nfa.initial_state}), successors, MAX_UNMINIMISED_STATES)
+    except TooManyStatesError:
+        most = f"{MAX_UNMINIMISED_STATES:,}"
+        raise UserError(f"regex {pattern!r} needs a DFA of more than {most} states") from None
+    accepting = [not subset.isdisjoint(nfa.final_states) for subset in found.states]
+    return DFA(alphabet, np.array(found.next), 0, np.array(accepting))

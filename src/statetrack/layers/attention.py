@@ -15,9 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
+from statetrack.kernels.transforms import transformed
 from statetrack.layers.base import NOT_LINEAR, Mixer, MixerConfig, register
 from statetrack.layers.common import RMSNorm
-from statetrack.ops.transforms import transformed
+from statetrack.layers.operations import TensorOps
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,9 @@ class Attention(Mixer):
         return layout
 
     def mix(
-        self, x: Tensor, state: AttentionState, valid: Tensor | None, backend: str = "auto"
+        self, x: Tensor, state: AttentionState, ops: TensorOps
     ) -> tuple[Tensor, AttentionState]:
-        H, KV = self.config.num_heads, self.kv_heads
+        H, KV, valid = self.config.num_heads, self.kv_heads, ops.mask
         T, past = x.shape[1], state.k.shape[1]
         steps = torch.arange(T, device=x.device)
         # if every row's past fills the cache, the new tokens come right behind it

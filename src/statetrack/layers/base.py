@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
-from statetrack.layers import decoding
+from statetrack.kernels import library
+from statetrack.layers.decoder import Decoder
+from statetrack.layers.inverse import HeadTargets
+from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Transition
-from statetrack.ops import native
-from statetrack.ops.program import Program
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
-from statetrack.ops.recorder import NotRecordableError
+from statetrack.plugins import load_plugins
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -35,7 +36,6 @@ class MixerConfig(Named):
     """Options of a layer; each layer's own class adds what is special to it."""
 
     kind: ClassVar[str] = "mixer"
-    renamed: ClassVar[Mapping[str, str]] = {"head_norm_eps": "output_norm_eps"}
     name: ClassVar[str]
     label: ClassVar[str]
     has_beta: ClassVar[bool] = False  # whether the saturation penalty has something to act on
@@ -47,7 +47,7 @@ class MixerConfig(Named):
 
     @classmethod
     def class_for(cls, name: str) -> type[MixerConfig]:
-        if name not in MIXERS:
+        if name not in MIXERS and not (load_plugins() and name in MIXERS):
             raise unknown("mixer", name, MIXERS)
         return MIXERS[name]
 
@@ -155,7 +155,7 @@ class Mixer(nn.Module, ABC):
         """
         self.check_input(x)
         if mask is None and cu_seqlens is None:
-            return self.mix(x, self._state(state, x.shape[0]), None)
+            return self.mix(x, self.check_state(state, x.shape[0]), TENSORS)
         if mask is not None and cu_seqlens is not None:
             raise UserError("give a mask or cu_seqlens, not both")
         if mask is not None:
@@ -169,8 +169,13 @@ class Mixer(nn.Module, ABC):
             bounds = check_cu_seqlens(cu_seqlens, batch, length)
             ragged = Ragged.from_bounds(bounds, batch, length, x.device)
         x = ragged.pad(x)
-        y, state = self.mix(x, self._state(state, x.shape[0]), ragged.valid)
+        y, state = self.mix(x, self.check_state(state, x.shape[0]), TensorOps(ragged.valid))
         return ragged.unpad(y), state
+
+    def first_state(self, x: Tensor) -> Any:
+        """The state before the first token of x, which is checked to be [B, T, hidden_size]."""
+        self.check_input(x)
+        return self.init_state(x.shape[0])
 
     def check_input(self, x: Tensor) -> None:
         """Raise a UserError unless x is [B, T, hidden_size]."""
@@ -179,7 +184,8 @@ class Mixer(nn.Module, ABC):
             expected = f"[B, T, {self.hidden_size}], none of them 0"
             raise UserError(f"{type(self).__name__}: x must be {expected}; got {list(x.shape)}")
 
-    def _state(self, state: Any, batch: int) -> Any:
+    def check_state(self, state: Any, batch: int) -> Any:
+        """Return the state, the first one for None; raise if it is not of this layer and batch."""
         if state is None:
             return self.init_state(batch)
         kind, layout = self._own_state
@@ -215,27 +221,22 @@ class Mixer(nn.Module, ABC):
         if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
-        state = self._state(state, len(x_t))
-        done = decoding.step(self, x_t, state)
-        if done is not None:
-            return done
+        state = self.check_state(state, len(x_t))
         # without kernels a single step is the defining loop, once round
-        backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
-        y, state = self.mix(x_t[:, None], state, None, backend)
+        backend = "auto" if library.serves(x_t, next(self.parameters())) else "naive"
+        y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
 
-    def record(self, p: Program, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Record one token x [B, hidden_size] as a program: y [B, hidden_size], the next state.
-
-        Optional: `step` uses it where it can, of the classes that define it.
-        """
-        raise NotRecordableError(type(self).__name__)
+    def decoder(self, batch_size: int) -> Decoder:
+        """Record a step for `batch_size` sequences, to decode fast: see `Decoder`."""
+        return Decoder(self, batch_size)
 
     @abstractmethod
-    def mix(
-        self, x: Tensor, state: Any, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Any]:
-        """x [B, T, hidden_size]; valid [B, T] is False for padding at the right ends."""
+    def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:
+        """Mix x [B, T, hidden_size]: y and the next state.
+
+        ops.mask [B, T] is False for padding at the right ends.
+        """
 
     @abstractmethod
     def init_state(self, batch: int) -> Any:
@@ -247,6 +248,105 @@ class Mixer(nn.Module, ABC):
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
         """Initialise what depends on the place in a stack, `layer` from 0; the model calls it."""
+
+    def with_config(self, weights: Mapping[str, Tensor] | None = None, **options: Any) -> Self:
+        """Return a layer with other options, `weights` by name, and this one's other weights."""
+        made = replace(self.config, **options).build(self.hidden_size)
+        made.to(next(self.parameters())).train(self.training)
+        own = made.state_dict()
+        kept = {name: weight for name, weight in self.state_dict().items() if name in own}
+        made.load_state_dict({**own, **kept, **(weights or {})})
+        assert isinstance(made, type(self))
+        return made
+
+    @property
+    def conv_width(self) -> int:
+        """How many inputs the layer's convolution `conv` reads; 1 if it has none."""
+        conv = getattr(self, "conv", None)
+        return conv.width if conv else 1
+
+    # Optional: how `statetrack.hardening` sets what the layer does with given inputs x [n, D]. Each
+    # method returns a new layer. A layer that can be hardened has a `hardening_obstacle` of None
+    # and defines `memoryless`; `with_gates` if its transitions are Diagonal, or `op_inputs`,
+    # `head_outputs` and `with_op_inputs` if they are a HouseholderProduct; `without_conv` if it has
+    # a convolution. Those of weights in float64 are exact.
+
+    shared_step_size: ClassVar[bool] = False
+    """Whether the gates [..., channels, N] of a Diagonal share one step size in each channel."""
+
+    def hardening_obstacle(self) -> str | None:
+        """Return why the layer cannot be hardened; None if it can."""
+        return f"{type(self).__name__} does not define how"
+
+    @property
+    def output_projection(self) -> nn.Linear | None:
+        """The linear map at the layer's end, if there is one."""
+        return None
+
+    @property
+    def conv_delays(self) -> range:
+        """By how many positions the convolution may delay the whole recurrence."""
+        return range(1)
+
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        """Return a layer without convolution that computes the parts `conv_outputs` [n, ...] of x.
+
+        With a `delay` > 0 it has a convolution that only hands on the input so far back. Where no
+        weights give these parts, they are approximated by least squares.
+        """
+        raise self._not_defined("without_conv")
+
+    def memoryless(self, x: Tensor) -> Self:
+        """Return a layer whose output depends on the current input alone, for any input."""
+        raise self._not_defined("memoryless")
+
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        """Return a layer with other gates for inputs x.
+
+        Args:
+            x: [n, D], in float64.
+            gates: [n, channels, N]: 1 (and then nothing is written), -1, 0, or NaN to keep them; N
+                is 1 unless `shared_step_size`.
+            silent: [channels] bool: nothing is ever written there.
+
+        Raises:
+            DependentError: no weights give each input its gates.
+        """
+        raise self._not_defined("with_gates")
+
+    def op_inputs(self, x: Tensor) -> Any:
+        """Return what the layer feeds its op for x [B, T, D], as a NamedTuple.
+
+        With a HouseholderProduct: k [B, T f, H, K], v [B, T f, H, V], beta [B, T f, H] and `gate`,
+        [B, T, H] or None, among others; f factors per position.
+        """
+        raise self._not_defined("op_inputs")
+
+    def head_outputs(self, x: Tensor) -> Tensor:
+        """Return what each head reads for x [B, T, D], normalised, without gain: [B, T, H, V]."""
+        raise self._not_defined("head_outputs")
+
+    def with_op_inputs(self, x: Tensor, wanted: HeadTargets, eps_factor: float = 1.0) -> Self:
+        """Return a layer with other keys, values and betas for inputs x.
+
+        Args:
+            x: [n, D], in float64.
+            wanted: what its op gets, up to what no output shows: a rotation of each head's keys and
+                queries and a common scale of all values. Keys and values matter where beta > 0.
+            eps_factor: how many times larger the epsilon of the head norm becomes.
+
+        Raises:
+            DependentError: no weights give each input what is wanted.
+        """
+        raise self._not_defined("with_op_inputs")
+
+    def with_unit_keys(self, x: Tensor) -> Self:
+        """Return a layer whose keys for inputs x have length 1 up to float64; this one if so."""
+        return self
+
+    def _not_defined(self, method: str) -> UserError:
+        name = type(self).__name__
+        return UserError(f"{name} cannot be hardened: it does not define {method}")
 
 
 def _check_floats(layer: Mixer, name: str, x: object) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
+from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.ops import rms_norm, short_conv
 
 
@@ -53,7 +53,7 @@ class ShortConv(nn.Module):
             sizes=sizes,
             head_sizes=head_sizes,
             window=window,
-            valid=valid,
+            mask=valid,
             backend=backend,
         )
 
@@ -150,36 +150,11 @@ class BetaGate(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, hidden_size] -> [B, T, num_betas]."""
-        s = torch.sigmoid(self.proj(x).to(torch.promote_types(x.dtype, torch.float32)))
-        if self.stretch:
-            s = ((1 + 2 * self.stretch) * s - self.stretch).clamp(0, 1)
-        return self.top * s
+        return self.formula(x, TENSORS)
 
-
-class Gate(NamedTuple):
-    """The gate in front of a recurrence as its op takes it: its logarithm, or itself if signed.
-
-    From the logarithm the kernels have the gradient even of gates that are next to nothing.
-    """
-
-    g: Tensor | None = None
-    decay: Tensor | None = None
-
-    @classmethod
-    def of(cls, g: Tensor, signed: bool) -> Gate:
-        """a = e^g in [0, 1], or 2 a - 1 in [-1, 1] if `signed`."""
-        return cls(decay=2 * g.exp() - 1) if signed else cls(g)
-
-    def values(self) -> Tensor | None:
-        """What multiplies the state; None if there is no gate."""
-        return self.decay if self.g is None else self.g.exp()
-
-    def kept(self, missing: Tensor) -> Gate:
-        """1 for tokens that are `missing`."""
-        return Gate(
-            None if self.g is None else self.g.masked_fill(missing, 0.0),
-            None if self.decay is None else self.decay.masked_fill(missing, 1.0),
-        )
+    def formula(self, x: Tensor, ops: TensorOps) -> Tensor:
+        """The same with the operations of `ops`."""
+        return ops.sigmoid_gate(ops.linear(x, self.proj), self.top, stretch=self.stretch)
 
 
 def xavier_(weight: Tensor) -> None:

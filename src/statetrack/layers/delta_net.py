@@ -6,7 +6,9 @@ rule per token, `GatedDeltaNet` puts a scalar gate before it, `GatedDeltaProduct
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -19,7 +21,6 @@ from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
     BetaGate,
-    Gate,
     GatedRMSNorm,
     RMSNorm,
     ShortConv,
@@ -27,10 +28,25 @@ from statetrack.layers.common import (
     head_size,
     xavier_,
 )
+from statetrack.layers.inverse import (
+    KEY_LENGTH,
+    MIN_SILU,
+    NO_NEGATIVE,
+    REFIT_TOLERANCE,
+    DependentError,
+    HeadTargets,
+    before_normalisation,
+    half_space,
+    independent,
+    inverse_silu,
+    inverse_stretched_sigmoid,
+    refit,
+)
+from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import HouseholderProduct
-from statetrack.ops import delta_product
-from statetrack.ops.l2_norm import l2_normalize
-from statetrack.ops.program import Program
+
+STRETCH = 0.1  # beta_stretch of a hardened layer that had none
+MAX_OUTPUT = 0.999  # rms of a memoryless head's normalised output, which stays below 1
 
 
 @dataclass(frozen=True)
@@ -112,6 +128,17 @@ class DeltaProjections(NamedTuple):
     gate: Tensor | None  # [H, D]: the step sizes before their bias and softplus
 
 
+class DeltaInputs(NamedTuple):
+    """What the layers on the delta rule feed to `ops.delta_product`; n factors per token."""
+
+    q: Tensor  # [B, T, H, K]: of length 1
+    k: Tensor  # [B, T n, H, K]: of length 1
+    v: Tensor  # [B, T n, H, V]
+    beta: Tensor  # [B, T n, H]
+    gate: Gate | None  # [B, T, H]
+    window: Tensor  # [B, conv_size - 1, D]: the convolution's next window
+
+
 class DeltaNetState(NamedTuple):
     """What the layers on the delta rule remember."""
 
@@ -189,111 +216,175 @@ class DeltaNet(Mixer):
             None,
         )
 
-    def _gate(self, x: Tensor) -> Gate:
-        """The gate before the delta rule, [B, T, H], for the layers that have one."""
-        return Gate()
+    def op_inputs(
+        self, x: Tensor, state: DeltaNetState | None = None, ops: TensorOps = TENSORS
+    ) -> DeltaInputs:
+        """Return what the layer feeds to `ops.delta_product` for x [B, T, hidden_size].
 
-    def _project(
-        self, x: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """q [B, T, H, K], k [B, T n, H, K], v [B, T n, H, V] and the convolution's next window."""
-        qkv = self.qkv_proj(x)
+        Without a state, x starts a sequence.
+        """
+        state = self.first_state(x) if state is None else state
+        c, n, window = self.config, self.config.factors, state.conv
         if self.conv:
-            units = [self.key_size, self.key_size, 0]
-            (q, k, v), window = self.conv(
-                qkv, window, valid, sizes=self.sizes, head_sizes=units, backend=backend
-            )
-            q, k = self._key_heads(q), self._key_heads(k)
-        else:
-            q, k, v = qkv.split(self.sizes, -1)
-            if self.qk_silu:
-                q, k = F.silu(q), F.silu(k)
-            q, k, v = l2_normalize(self._key_heads(q)), l2_normalize(self._key_heads(k)), F.silu(v)
-        v = v.unflatten(-1, (-1, self.num_v_heads, self.value_size)).flatten(1, 2)
-        return q, k, v, window
-
-    def _key_heads(self, x: Tensor) -> Tensor:
-        """[B, T, n H K] -> [B, T n, H, K], each head as often as value heads share it."""
-        x = x.unflatten(-1, (-1, self.config.num_heads, self.key_size)).flatten(1, 2)
-        shared = self.num_v_heads // self.config.num_heads
-        return x if shared == 1 else x.repeat_interleave(shared, 2)
-
-    def mix(
-        self, x: Tensor, state: DeltaNetState, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, DeltaNetState]:
-        q, k, v, window = self._project(x, state.conv, valid, backend)
-        beta, gate = self.beta(x), self._gate(x)
-        if valid is not None:
-            padding = ~valid[..., None]
-            beta = beta.masked_fill(padding, 0.0)
-            gate = gate.kept(padding)
-        o, S = delta_product(
-            q,
-            k,
-            v,
-            beta.unflatten(-1, (-1, self.num_v_heads)).flatten(1, 2),
-            num_householder=self.config.factors,
-            g=gate.g,
-            decay=gate.decay,
-            initial_state=state.S,
-            output_final_state=True,
-            backend=backend,
-        )
-        assert S is not None
-        if self.g_proj is None:
-            o = self.norm(o, backend)
-        else:
-            o = self.norm(o, self.g_proj(x).view_as(o), backend)
-        return self.o_proj(o.flatten(-2)), DeltaNetState(S, window)
-
-    def record(self, p: Program, x: Tensor, state: DeltaNetState) -> tuple[Tensor, DeltaNetState]:
-        window = state.conv
-        units = [self.key_size, self.key_size, 0]
-        if self.conv:
-            (q, k, v), window = p.short_conv(
-                p.linear(x, self.qkv_proj.weight),
-                self.conv.weight,
-                None,
+            (q, k, v), window = ops.short_conv(
+                ops.linear(x, self.qkv_proj),
+                self.conv,
                 window,
                 sizes=self.sizes,
-                head_sizes=units,
+                head_sizes=[self.key_size, self.key_size, 0],
             )
         else:
-            q, k, v = (
-                p.activated(p.linear(x, weight), silu=silu, head_size=unit)
-                for weight, silu, unit in zip(
-                    torch.split(self.qkv_proj.weight, self.sizes),
-                    (self.qk_silu, self.qk_silu, True),
-                    units,
-                    strict=True,
-                )
-            )
-        beta = p.linear(x, self.beta.proj.weight)
-        o, S = p.recurrence(
-            q,
-            k,
-            v,
-            p.sigmoid_gate(beta, 0.0, self.beta.top, stretch=self.beta.stretch),
-            self._record_gate(p, x),
-            state.S,
-            key_heads=self.config.num_heads,
-            factors=self.config.factors,
+            q, k, v = ops.split_linear(x, self.qkv_proj, self.sizes)
+            q = ops.activate(q, silu=self.qk_silu, head_size=self.key_size)
+            k = ops.activate(k, silu=self.qk_silu, head_size=self.key_size)
+            v = ops.activate(v)
+        shared = self.num_v_heads // c.num_heads
+        return DeltaInputs(
+            ops.split_heads(q, c.num_heads, shared),
+            ops.split_heads(k, c.num_heads, shared, factors=n),
+            ops.split_heads(v, self.num_v_heads, factors=n),
+            ops.split_factors(ops.call(self.beta, x), n),
+            self._gate(x, ops),
+            window,
         )
-        gate = None if self.g_proj is None else p.linear(x, self.g_proj.weight)
-        o = p.norm(o, self.norm.weight, self.norm.eps, gate)
-        return p.linear(o, self.o_proj.weight), DeltaNetState(S, window)
 
-    def _record_gate(self, p: Program, x: Tensor) -> Tensor | None:
-        """`_gate` in a program: what multiplies the state, [B, H]."""
+    def _gate(self, x: Tensor, ops: TensorOps) -> Gate | None:
+        """The gate [B, T, H] before the delta rule, for the layers that have one."""
         return None
 
+    @recordable
+    def mix(self, x: Tensor, state: DeltaNetState, ops: TensorOps) -> tuple[Tensor, DeltaNetState]:
+        q, k, v, beta, gate, window = self.op_inputs(x, state, ops)
+        o, S = ops.recurrence(q, k, v, beta, gate, state.S, factors=self.config.factors)
+        out_gate = None if self.g_proj is None else ops.linear(x, self.g_proj)
+        o = ops.merge_heads(ops.norm(o, self.norm, out_gate))
+        return ops.linear(o, self.o_proj), DeltaNetState(S, window)
+
     def transitions(self, x: Tensor) -> HouseholderProduct:
-        self.check_input(x)
-        _, k, _, _ = self._project(x, self.init_state(x.shape[0]).conv, None)
+        _, k, _, beta, gate, _ = self.op_inputs(x)
         n = self.config.factors
         return HouseholderProduct(
-            decay=self._gate(x).values(),
+            decay=None if gate is None else gate.values(),
             k=k.unflatten(1, (-1, n)).transpose(2, 3),
-            beta=self.beta(x).unflatten(-1, (n, -1)).mT,
+            beta=beta.unflatten(1, (-1, n)).mT,
             bounds=self.config.bounds,
         )
+
+    def hardening_obstacle(self) -> str | None:
+        if self.num_v_heads != self.config.num_heads:
+            return "its heads share keys"
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @property
+    def output_projection(self) -> nn.Linear:
+        return self.o_proj
+
+    @torch.no_grad()
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        q, k, v = conv_outputs
+        units = (F.normalize(part.unflatten(-1, (-1, self.key_size)), dim=-1) for part in (q, k))
+        wanted = [before_normalisation(unit, self.qk_silu)[0].flatten(1) for unit in units]
+        wanted.append(inverse_silu(v))
+        weight = refit(self.qkv_proj.weight, x, torch.cat(wanted, -1), exact=False)
+        return self.with_config({"qkv_proj.weight": weight}, conv_size=0)
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        """Return a layer in which every input overwrites what the one before it wrote.
+
+        With beta = 1 and one key for all that is written and read, a head's output is its value.
+        SiLU removes negative entries of keys, so it takes one entry for the inputs on either side
+        of a plane; with keys of one entry those on one side have the output 0.
+        """
+        made = copy.deepcopy(self)
+        side = half_space(x)
+        side *= KEY_LENGTH / (x @ side).abs().min().clamp(min=1e-6)
+        q_rows, k_rows, _ = made.qkv_proj.weight.split(self.sizes)
+        for rows in (q_rows, k_rows):
+            rows.zero_()
+            rows[:: self.key_size] = side
+            if self.qk_silu and self.key_size > 1:
+                rows[1 :: self.key_size] = -side
+        made.beta.proj.weight.zero_()  # sigmoid(0) of 2
+        made.open_gates(torch.ones(self.num_v_heads, dtype=torch.bool))
+        return made
+
+    def open_gates(self, heads: Tensor) -> None:
+        """Make the gate of these heads [H] 1 for every input, in place, if the layer has one."""
+
+    @torch.no_grad()
+    def head_outputs(self, x: Tensor) -> Tensor:
+        state = self.first_state(x)
+        q, k, v, beta, gate, _ = self.op_inputs(x, state)
+        o, _ = TENSORS.recurrence(q, k, v, beta, gate, state.S, factors=self.config.factors)
+        return F.rms_norm(o, o.shape[-1:], eps=self.config.output_norm_eps)
+
+    @torch.no_grad()
+    def with_op_inputs(self, x: Tensor, wanted: HeadTargets, eps_factor: float = 1.0) -> Self:
+        """See Mixer. Beta is stretched to reach 0 and 2.
+
+        SiLU gives no value below -0.278: all values are scaled down until it does, and the epsilon
+        of the norm, which undoes that, with them.
+        """
+        if self.qk_silu and not independent(x):  # `with_unit_keys` sets the queries of all inputs
+            raise DependentError
+        n, factors, eps = len(x), self.config.factors, eps_factor * self.config.output_norm_eps
+        no_memory = ~wanted.outputs.isnan().any(-1).any(0)  # [H]
+        size = wanted.outputs.square().mean(-1, keepdim=True).clamp(max=MAX_OUTPUT**2)
+        constant = wanted.outputs * (self.key_size * eps / (1 - size)).sqrt()
+        constant = constant.repeat_interleave(factors, 0)
+        v = torch.where(no_memory[:, None], constant, wanted.v)  # [n f, H, V]
+        scale = min(1.0, MIN_SILU / float(v.min())) if v.min() < 0 else 1.0
+        stretch = self.config.beta_stretch or STRETCH
+        made = self.with_config(beta_stretch=stretch, output_norm_eps=eps * scale**2)
+        q_rows, k_rows, v_rows = made.qkv_proj.weight.split(self.sizes)
+        q_rows = q_rows.split(self.key_size)  # by head
+        keys = list(wanted.k.unbind(1))
+        if not self.qk_silu:  # whose effect depends on the axes
+            for i, rows in enumerate(q_rows):
+                keys[i], rotation = _along_axes(keys[i], wanted.beta[:, i])
+                rows.copy_(rotation.T @ rows)
+        k, length = before_normalisation(torch.stack(keys, 1), self.qk_silu)
+        written = (wanted.beta > 0).view(n, -1).T  # [f H, n]
+        for all_rows, outputs in ((k_rows, k), (v_rows, inverse_silu(scale * length * v))):
+            parts = outputs.view(n, len(written), -1).unbind(1)
+            for here, part, rows in zip(written, parts, all_rows.chunk(len(written)), strict=True):
+                rows[~part[here].any(0)] = 0.0  # exactly
+                rows.copy_(refit(rows, x[here], part[here]))
+        for i in torch.nonzero(no_memory).flatten().tolist():  # reads what was just written
+            q_rows[i].copy_(refit(q_rows[i], x, k[::factors, i]))
+        beta, top = wanted.beta.view(n, -1), made.beta.top
+        weight = made.beta.proj.weight
+        logits = inverse_stretched_sigmoid(beta / top, stretch)
+        weight.copy_(refit(weight, x, logits, exact=False))
+        if (made.beta(x[None])[0] - beta).abs().max() > REFIT_TOLERANCE:
+            raise DependentError
+        made.open_gates(wanted.open_gates)
+        return made
+
+    @torch.no_grad()
+    def with_unit_keys(self, x: Tensor) -> Self:
+        """See Mixer. The layer has no SiLU on q and k."""
+        if not self.qk_silu:
+            return self
+        made = copy.deepcopy(self)
+        _, k, v, *_ = made.op_inputs(x[None])
+        length, n = k[0].norm(dim=-1, keepdim=True), len(x)
+        length = torch.where(length > 0.5, length, 1.0)  # the others, not written along, may be 0
+        made.qk_silu = False  # type: ignore[misc]  # of this one alone
+        q_rows, k_rows, v_rows = made.qkv_proj.weight.split(self.sizes)
+        q_rows.copy_(refit(q_rows, x, F.silu(x @ q_rows.T)))
+        k_rows.copy_(refit(k_rows, x, (KEY_LENGTH * k[0] / length).reshape(n, -1)))
+        v_rows.copy_(refit(v_rows, x, inverse_silu(v[0] / length).reshape(n, -1)))
+        return made
+
+
+def _along_axes(k: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate keys k [n, K] so that the first reflection is along an axis; also the rotation [K, K].
+
+    The second one lies in the plane of the first two axes, and so on. Along an axis a reflection
+    has no rounding errors: a head that flips between two states does so for ever in float32.
+    """
+    rotation, _ = torch.linalg.qr(k[beta == 2].T, mode="complete")
+    keys = k @ rotation
+    return torch.where(keys.abs() < 1e-12, 0.0, keys), rotation

@@ -59,4 +59,3 @@ class DeltaProduct(DeltaNet):
     config_class = DeltaProductConfig
     config: DeltaProductConfig
     qk_silu = True
-    record = DeltaNet.record

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.inverse import NO_NEGATIVE, SATURATED, refit, saturate
+from statetrack.layers.operations import TensorOps, masked, wide
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops.linear_scan import linear_scan
 
@@ -23,6 +26,14 @@ class DiagonalRNNConfig(MixerConfig):
     name: ClassVar[str] = "diagonal_rnn"
     label: ClassVar[str] = "Diagonal RNN"
     about: ClassVar[str] = "A(x) diagonal: sigmoid(10 W x), or tanh(10 W x) with the switch"
+
+
+class DiagonalInputs(NamedTuple):
+    """What the diagonal RNN feeds to its scan h_t = a_t h_{t-1} + b_t, in float32 or wider."""
+
+    a: Tensor  # [B, T, D]
+    b: Tensor  # [B, T, D]
+    dtype: torch.dtype  # of the output
 
 
 class DiagonalRNNState(NamedTuple):
@@ -53,22 +64,44 @@ class DiagonalRNN(Mixer):
     def init_state(self, batch: int) -> DiagonalRNNState:
         return DiagonalRNNState(self.zeros(batch, self.hidden_size))
 
-    def _gate(self, x: Tensor) -> Tensor:
-        """a(x) [B, T, D] in float32 or wider."""
-        a = SHARPNESS * self.W_A(x).to(torch.promote_types(x.dtype, torch.float32))
-        return torch.tanh(a) if self.config.allow_neg_eigval else torch.sigmoid(a)
+    def op_inputs(self, x: Tensor) -> DiagonalInputs:
+        """Return what the layer feeds to its scan for x [B, T, hidden_size]."""
+        self.check_input(x)
+        logits, factor = SHARPNESS * wide(self.W_A(x)), self.W_B(x)
+        a = torch.tanh(logits) if self.config.allow_neg_eigval else torch.sigmoid(logits)
+        return DiagonalInputs(a, (factor * x).to(a.dtype), factor.dtype)
 
     def mix(
-        self, x: Tensor, state: DiagonalRNNState, valid: Tensor | None, backend: str = "auto"
+        self, x: Tensor, state: DiagonalRNNState, ops: TensorOps
     ) -> tuple[Tensor, DiagonalRNNState]:
-        gate, factor = self._gate(x), self.W_B(x)
-        write = (factor * x).to(gate.dtype)
-        if valid is not None:
-            gate = gate.masked_fill(~valid[..., None], 1.0)
-            write = write.masked_fill(~valid[..., None], 0.0)
-        h = linear_scan(gate, write, state.h.to(gate.dtype), backend=backend)
-        return h.to(factor.dtype), DiagonalRNNState(h[:, -1])
+        a, b, dtype = self.op_inputs(x)
+        if ops.mask is not None:
+            a, b = masked(a, ops.mask, 1.0), masked(b, ops.mask, 0.0)
+        h = linear_scan(a, b, state.h.to(a.dtype), backend=ops.backend)
+        return h.to(dtype), DiagonalRNNState(h[:, -1])
 
     def transitions(self, x: Tensor) -> Diagonal:
-        self.check_input(x)
-        return Diagonal(self._gate(x)[:, :, None], bounds=self.config.bounds)  # [B, T, 1, D]
+        return Diagonal(self.op_inputs(x).a[:, :, None], bounds=self.config.bounds)  # [B, T, 1, D]
+
+    def hardening_obstacle(self) -> str | None:
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        made = copy.deepcopy(self)
+        for p in made.W_A.parameters():
+            p.zero_()
+        return made
+
+    @torch.no_grad()
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        gates = gates[..., 0]
+        logits, factor = (x @ p.weight.T + p.bias for p in (self.W_A, self.W_B))
+        logits = saturate(logits, gates, SATURATED / SHARPNESS, 0.0)
+        factor = factor.masked_fill((gates == 1) | silent, 0.0)
+        return self.with_config(
+            {
+                "W_A.weight": refit(self.W_A.weight, x, logits - self.W_A.bias),
+                "W_B.weight": refit(self.W_B.weight, x, factor - self.W_B.bias),
+            }
+        )

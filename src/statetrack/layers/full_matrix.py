@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.operations import TensorOps, masked
 from statetrack.layers.transitions import Dense
 from statetrack.ops.backends import full_precision
 from statetrack.ops.chunks import merge, split
@@ -40,6 +41,12 @@ class FullMatrixConfig(MixerConfig):
         ]
 
 
+class FullMatrixInputs(NamedTuple):
+    """What the full matrix multiplies, in float32 or wider."""
+
+    D: Tensor  # [B, T, 1, n, n]: A(x) - I
+
+
 class FullMatrixState(NamedTuple):
     """What the full matrix remembers."""
 
@@ -66,45 +73,45 @@ class FullMatrix(Mixer):
         n = self.config.size
         # near the identity: long products then neither grow nor vanish, and it trains fastest
         self.A = nn.Parameter(torch.eye(n) + 0.02 * torch.randn(hidden_size, n, n))
-        self.decoder = nn.Linear(n * n, hidden_size)
+        self.out_proj = nn.Linear(n * n, hidden_size)
 
     def init_state(self, batch: int) -> FullMatrixState:
         n = self.config.size
         return FullMatrixState(self.zeros(batch, n, n))
 
-    def _deviations(self, x: Tensor) -> Tensor:
-        """A(x) - I [B, T, 1, n, n] in float32 or wider."""
+    def op_inputs(self, x: Tensor) -> FullMatrixInputs:
+        """Return what the layer multiplies for x [B, T, hidden_size]."""
+        self.check_input(x)
         dtype = torch.promote_types(x.dtype, torch.float32)
-        D = self.A.to(dtype) - self._identity(dtype)
-        return (x.to(dtype) @ D.flatten(1)).unflatten(-1, (1, *D.shape[1:]))
+        with full_precision(x):
+            D = self.A.to(dtype) - self._identity(dtype)
+            return FullMatrixInputs((x.to(dtype) @ D.flatten(1)).unflatten(-1, (1, *D.shape[1:])))
 
     def _identity(self, dtype: torch.dtype) -> Tensor:
         return torch.eye(self.config.size, dtype=dtype, device=self.device)
 
     def mix(
-        self, x: Tensor, state: FullMatrixState, valid: Tensor | None, backend: str = "auto"
+        self, x: Tensor, state: FullMatrixState, ops: TensorOps
     ) -> tuple[Tensor, FullMatrixState]:
-        if valid is not None:
-            x = x.masked_fill(~valid[..., None], 0.0)
+        if ops.mask is not None:
+            x = masked(x, ops.mask, 0.0)
         # a large batch keeps the loop busy, and then it does half the work
-        loop = backend == "naive" or len(x) >= BLOCK
+        loop = ops.backend == "naive" or len(x) >= BLOCK
         products = products_naive if loop else products_blocked
+        (D,) = self.op_inputs(x)
         with full_precision(x):
-            D = self._deviations(x)
             E = products(D, state.E.to(D.dtype)[:, None])[:, :, 0]  # [B, T, n, n]
             vec = (E + self._identity(E.dtype)).flatten(-2)
             # the norm of vec / scale cannot overflow
             scale = vec.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
             vec = vec / scale
             vec = vec / torch.maximum(vec.norm(dim=-1, keepdim=True), 1 / scale)
-        y = self.decoder(vec.to(self.decoder.weight.dtype))
+        y = self.out_proj(vec.to(self.out_proj.weight.dtype))
         return y, FullMatrixState(E[:, -1])
 
     def transitions(self, x: Tensor) -> Dense:
-        self.check_input(x)
-        with full_precision(x):
-            D = self._deviations(x)
-            return Dense(D + self._identity(D.dtype))
+        (D,) = self.op_inputs(x)
+        return Dense(D + self._identity(D.dtype))
 
 
 def products_naive(D: Tensor, E: Tensor) -> Tensor:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import option
 from statetrack.layers.base import register
-from statetrack.layers.common import Gate, init_step_sizes_, xavier_
+from statetrack.layers.common import init_step_sizes_, xavier_
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaProjections
-from statetrack.ops.program import Program
+from statetrack.layers.inverse import NO_STEP
+from statetrack.layers.operations import Gate, TensorOps
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,6 @@ class GatedDeltaNet(DeltaNet):
     config: GatedDeltaNetConfig
     no_weight_decay = ("A_log", "dt_bias")
     qk_silu = True
-    record = DeltaNet.record
 
     def __init__(self, hidden_size: int, config: GatedDeltaNetConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -83,11 +82,11 @@ class GatedDeltaNet(DeltaNet):
     def projections(self) -> DeltaProjections:
         return super().projections()._replace(gate=self.a_proj.weight)
 
-    def _gate(self, x: Tensor) -> Gate:
-        step = self.a_proj(x).to(torch.promote_types(x.dtype, torch.float32)) + self.dt_bias
-        g = -torch.exp(self.A_log.to(step.dtype)) * F.softplus(step)
-        return Gate.of(g, signed=self.config.allow_neg_gate)
+    def _gate(self, x: Tensor, ops: TensorOps) -> Gate:
+        logits, signed = ops.linear(x, self.a_proj), self.config.allow_neg_gate
+        return ops.step_sizes(logits, self.dt_bias, self.A_log, signed=signed)[1]
 
-    def _record_gate(self, p: Program, x: Tensor) -> Tensor:
-        logits, signed = p.linear(x, self.a_proj.weight), self.config.allow_neg_gate
-        return p.step_sizes(logits, self.dt_bias, self.A_log, signed=signed)[1]
+    @torch.no_grad()
+    def open_gates(self, heads: Tensor) -> None:
+        self.a_proj.weight[heads] = 0.0
+        self.dt_bias[heads] = NO_STEP

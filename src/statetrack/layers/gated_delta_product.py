@@ -51,4 +51,3 @@ class GatedDeltaProduct(GatedDeltaNet):
 
     config_class = GatedDeltaProductConfig
     config: GatedDeltaProductConfig
-    record = GatedDeltaNet.record

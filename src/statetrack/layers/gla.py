@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
-    Gate,
     GatedRMSNorm,
     ShortConv,
     first_window,
     head_size,
     xavier_,
 )
+from statetrack.layers.inverse import NO_NEGATIVE, SATURATED, refit, saturate
+from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops import gated_linear_attention
-from statetrack.ops.program import Program
-from statetrack.ops.recorder import NotRecordableError
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,16 @@ class GLAConfig(MixerConfig):
             cls(allow_neg_eigval=True, num_heads=2, gate_low_rank_dim=5),
             cls(allow_neg_eigval=True, num_heads=3, conv_size=4, expand_k=1.0, expand_v=2.0),
         ]
+
+
+class GLAInputs(NamedTuple):
+    """What GLA feeds to `ops.gated_linear_attention`."""
+
+    q: Tensor  # [B, T, H, K]
+    k: Tensor  # [B, T, H, K]
+    v: Tensor  # [B, T, H, V]
+    gate: Gate  # [B, T, H, K]: the diagonal of A(x)
+    window: Tensor  # [B, conv_size - 1, 2 H K + H V]: the convolution's next window
 
 
 class GLAState(NamedTuple):
@@ -119,75 +129,73 @@ class GLA(Mixer):
         conv = first_window(self.conv, S, sum(self.sizes))
         return GLAState(S, conv)
 
-    def _gate(self, x: Tensor) -> Gate:
-        """[B, T, hidden_size] -> the diagonal of A(x) [B, T, H, K], in float32 or wider."""
-        logits = self.decay_proj(x).to(torch.promote_types(x.dtype, torch.float32))
-        logits = logits.unflatten(-1, (self.config.num_heads, -1))
-        signed, n = self.config.allow_neg_eigval, self.config.gate_logit_normalizer
-        if signed and n == 1:
-            return Gate(decay=torch.tanh(logits / 2))  # the same in fewer passes
-        # through the logarithm: the gradient of a power of sigmoid would be infinite at 0
-        return Gate.of(F.logsigmoid(logits) / n, signed)
+    def op_inputs(
+        self, x: Tensor, state: GLAState | None = None, ops: TensorOps = TENSORS
+    ) -> GLAInputs:
+        """Return what the layer feeds to `ops.gated_linear_attention` for x [B, T, hidden_size].
 
-    def mix(
-        self, x: Tensor, state: GLAState, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, GLAState]:
-        heads = self.config.num_heads, -1
-        qkv, window = self.qkv_proj(x), state.conv
-        if self.conv:
-            parts, window = self.conv(qkv, window, valid, sizes=self.sizes, backend=backend)
-        else:
-            parts = qkv.split(self.sizes, -1)
-        q, k, v = (part.unflatten(-1, heads) for part in parts)
-        gate = self._gate(x)
-        if valid is not None:
-            missing = ~valid[..., None, None]
-            k, gate = k.masked_fill(missing, 0.0), gate.kept(missing)
-        o, S = gated_linear_attention(
-            q,
-            k,
-            v,
-            gate.g,
-            decay=gate.decay,
-            initial_state=state.S,
-            output_final_state=True,
-            backend=backend,
-        )
-        assert S is not None
-        o = self.norm(o, self.gate_proj(x).unflatten(-1, heads), backend)
-        return self.o_proj(o.flatten(-2)), GLAState(S, window)
-
-    def record(self, p: Program, x: Tensor, state: GLAState) -> tuple[Tensor, GLAState]:
+        Without a state, x starts a sequence.
+        """
+        state = self.first_state(x) if state is None else state
         c, window = self.config, state.conv
         if self.conv:
-            (q, k, v), window = p.short_conv(
-                p.linear(x, self.qkv_proj.weight),
-                self.conv.weight,
-                None,
-                window,
-                sizes=self.sizes,
-            )
+            qkv = ops.linear(x, self.qkv_proj)
+            parts, window = ops.short_conv(qkv, self.conv, window, sizes=self.sizes)
         else:
-            q, k, v = (p.linear(x, weight) for weight in self.qkv_proj.weight.split(self.sizes))
-        match list(self.decay_proj):
-            case [nn.Linear() as down, nn.Linear() as up]:
-                logits = p.linear(p.linear(x, down.weight), up.weight, up.bias)
-            case _:
-                raise NotRecordableError("the decay's projection is not of low rank")
-        decay = p.sigmoid_gate(
-            logits,
-            -1.0 if c.allow_neg_eigval else 0.0,
-            1.0,
-            power=1 / c.gate_logit_normalizer,
-        )
-        o, S = p.recurrence(
-            q, k, v, None, decay, state.S, key_heads=c.num_heads, gate_channels=self.key_size
-        )
-        o = p.norm(o, self.norm.weight, self.norm.eps, p.linear(x, self.gate_proj.weight))
-        return p.linear(o, self.o_proj.weight), GLAState(S, window)
+            parts = ops.split_linear(x, self.qkv_proj, self.sizes)
+        q, k, v = (ops.split_heads(part, c.num_heads) for part in parts)
+        logits = ops.split_heads(ops.linear(x, self.decay_proj), c.num_heads)
+        gate = ops.sigmoid_decay(logits, root=c.gate_logit_normalizer, signed=c.allow_neg_eigval)
+        return GLAInputs(q, k, v, gate, window)
+
+    @recordable
+    def mix(self, x: Tensor, state: GLAState, ops: TensorOps) -> tuple[Tensor, GLAState]:
+        q, k, v, gate, window = self.op_inputs(x, state, ops)
+        o, S = ops.recurrence(q, k, v, None, gate, state.S)
+        o = ops.merge_heads(ops.norm(o, self.norm, ops.linear(x, self.gate_proj)))
+        return ops.linear(o, self.o_proj), GLAState(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
-        self.check_input(x)
-        values = self._gate(x).values()
-        assert values is not None
-        return Diagonal(values, bounds=self.config.bounds)
+        return Diagonal(self.op_inputs(x).gate.values(), bounds=self.config.bounds)
+
+    def hardening_obstacle(self) -> str | None:
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @property
+    def output_projection(self) -> nn.Linear:
+        return self.o_proj
+
+    @torch.no_grad()
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        weight = refit(self.qkv_proj.weight, x, torch.cat(list(conv_outputs), -1), exact=False)
+        return self.with_config({"qkv_proj.weight": weight}, conv_size=0)
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        made = copy.deepcopy(self)
+        _, up, bias = made.decay_proj.parameters()
+        up.zero_()
+        bias.fill_(self._zero_logit())
+        return made
+
+    @torch.no_grad()
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        gates, n = gates[..., 0], len(x)
+        end = SATURATED * self.config.gate_logit_normalizer
+        down, up, bias = self.decay_proj.parameters()
+        logits = saturate(x @ down.T @ up.T + bias, gates, end, self._zero_logit())
+        q, k, v = self.qkv_proj.weight.split(self.sizes)
+        k = refit(k, x, (x @ k.T).masked_fill((gates == 1) | silent, 0.0))
+        weights = {
+            "qkv_proj.weight": torch.cat([q, k, v]),
+            # which of the n inputs it is, then the logits of that one
+            "decay_proj.0.weight": refit(torch.zeros_like(x), x, torch.eye(n, dtype=x.dtype)),
+            "decay_proj.1.weight": logits.T,
+            "decay_proj.1.bias": torch.zeros_like(bias),
+        }
+        return self.with_config(weights, gate_low_rank_dim=n)
+
+    def _zero_logit(self) -> float:
+        """Return the logit of a gate of 0: 2 sigmoid(logit)^(1/n) - 1 = 0."""
+        log_half = -math.log(2) * self.config.gate_logit_normalizer
+        return log_half - math.log(-math.expm1(log_half))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -13,9 +15,9 @@ from torch import Tensor, nn
 from statetrack.config import at_least, option
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import ShortConv, check_step_sizes, first_window, init_step_sizes_
+from statetrack.layers.inverse import NO_NEGATIVE, NO_STEP, SATURATED, inverse_silu, refit
+from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops import selective_scan
-from statetrack.ops.program import Program
 from statetrack.ops.selective_scan import transition
 
 
@@ -53,6 +55,18 @@ class MambaConfig(MixerConfig):
         ]
 
 
+class MambaInputs(NamedTuple):
+    """What Mamba feeds to `ops.selective_scan`."""
+
+    u: Tensor  # [B, T, D]
+    delta: Tensor  # [B, T, D] in float32 or wider: bfloat16 errors would grow with every token
+    A: Tensor  # [D, N], in the dtype of delta
+    B: Tensor  # [B, T, N]
+    C: Tensor  # [B, T, N]
+    z: Tensor  # [B, T, D]
+    window: Tensor  # [B, conv_size - 1, D]: the convolution's next window
+
+
 class MambaState(NamedTuple):
     """What Mamba remembers."""
 
@@ -72,6 +86,7 @@ class Mamba(Mixer):
     config_class = MambaConfig
     config: MambaConfig
     no_weight_decay = ("A_log", "D")
+    shared_step_size = True
 
     def __init__(self, hidden_size: int, config: MambaConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -100,70 +115,82 @@ class Mamba(Mixer):
         conv = first_window(self.conv, h, self.channels)
         return MambaState(h, conv)
 
-    def _inputs(
-        self, u: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """u, delta [B, T, D], B, C [B, T, N] and the convolution's next window.
+    def op_inputs(
+        self, x: Tensor, state: MambaState | None = None, ops: TensorOps = TENSORS
+    ) -> MambaInputs:
+        """Return what the layer feeds to `ops.selective_scan` for x [B, T, hidden_size].
 
-        delta is in float32 or wider: in bfloat16 its errors would grow with every token.
+        Without a state, x starts a sequence.
         """
-        if self.conv:
-            (u,), window = self.conv(u, window, valid, backend=backend)
-        else:
-            u = F.silu(u)
-        low, B, C = self.x_proj(u).split([self.dt_rank, *[self.config.d_state] * 2], -1)
-        dt = self.dt_proj(low)
-        delta = F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32)))
-        return u, delta, B, C, window
+        state = self.first_state(x) if state is None else state
+        u, z = ops.split_linear(x, self.in_proj, [self.channels] * 2)
+        (u,), window = ops.short_conv(u, self.conv, state.conv)
+        sizes = [self.dt_rank, *[self.config.d_state] * 2]
+        low, B, C = ops.split_linear(u, self.x_proj, sizes)
+        delta, _ = ops.step_sizes(ops.linear(low, self.dt_proj))
+        return MambaInputs(u, delta, ops.rates(self.A_log, delta), B, C, z, window)
 
-    def _rates(self, delta: Tensor) -> Tensor:
-        """A [D, N], in the type of delta."""
-        return -torch.exp(self.A_log.to(delta.dtype))
-
-    def mix(
-        self, x: Tensor, state: MambaState, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, MambaState]:
-        u, z = self.in_proj(x).chunk(2, -1)
-        u, delta, B, C, window = self._inputs(u, state.conv, valid, backend)
-        if valid is not None:
-            delta = delta.masked_fill(~valid[..., None], 0.0)
-        y, h = selective_scan(
-            u,
-            delta,
-            self._rates(delta),
-            B,
-            C,
-            self.D,
-            z,
-            allow_neg_eigval=self.config.allow_neg_eigval,
-            initial_state=state.h,
-            output_final_state=True,
-            backend=backend,
-        )
-        assert h is not None
-        return self.out_proj(y), MambaState(h, window)
-
-    def record(self, p: Program, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
-        u, z = (p.linear(x, weight) for weight in self.in_proj.weight.chunk(2))
-        window = state.conv
-        if self.conv:
-            (u,), window = p.short_conv(
-                u, self.conv.weight, self.conv.bias, window, sizes=[self.channels]
-            )
-        else:
-            u = p.activated(u)
-        parts = self.x_proj.weight.split([self.dt_rank, *[self.config.d_state] * 2])
-        low, B, C = (p.linear(u, weight) for weight in parts)
-        delta, _ = p.step_sizes(p.linear(low, self.dt_proj.weight, self.dt_proj.bias))
-        y, h = p.selective_scan(
-            u, delta, self.A_log, B, C, self.D, z, state.h, signed=self.config.allow_neg_eigval
-        )
-        return p.linear(y, self.out_proj.weight), MambaState(h, window)
+    @recordable
+    def mix(self, x: Tensor, state: MambaState, ops: TensorOps) -> tuple[Tensor, MambaState]:
+        u, delta, A, B, C, z, window = self.op_inputs(x, state, ops)
+        signed = self.config.allow_neg_eigval
+        y, h = ops.selective_scan(u, delta, A, B, C, self.D, z, state.h, signed=signed)
+        return ops.linear(y, self.out_proj), MambaState(h, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
-        self.check_input(x)
-        u, _ = self.in_proj(x).chunk(2, -1)
-        _, delta, *_ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
-        c = self.config
-        values = transition(delta, self._rates(delta), c.allow_neg_eigval)  # [B, T, D, N]
+        inputs, c = self.op_inputs(x), self.config
+        values = transition(inputs.delta, inputs.A, c.allow_neg_eigval)  # [B, T, D, N]
         return Diagonal(values, bounds=c.bounds)
+
+    def hardening_obstacle(self) -> str | None:
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @property
+    def output_projection(self) -> nn.Linear:
+        return self.out_proj
+
+    @property
+    def conv_delays(self) -> range:
+        return range(self.conv_width)  # all of the recurrence comes after the convolution
+
+    @torch.no_grad()
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        u, z = self.in_proj.weight.chunk(2)
+        u = refit(u, x, inverse_silu(torch.cat(list(conv_outputs), -1)), exact=False)
+        weights = {"in_proj.weight": torch.cat([u, z])}
+        if delay:
+            weights["conv.weight"] = F.pad(u.new_ones(self.channels, 1), (0, delay))
+            weights["conv.bias"] = u.new_zeros(self.channels)
+        return self.with_config(weights, conv_size=delay and delay + 1)
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        made = copy.deepcopy(self)
+        made.dt_proj.weight.zero_()
+        made.dt_proj.bias.fill_(-1000.0)  # softplus of it is 0: the state stays 0
+        return made
+
+    @torch.no_grad()
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        """See Mixer. Step sizes of 0 keep; a rate so large that any other step size flips flips."""
+        n = len(x)
+        u = F.silu(x @ self.in_proj.weight[: self.channels].T)
+        low = self.x_proj.weight[: self.dt_rank] @ u.T  # [rank, n]
+        logits = (self.dt_proj.weight @ low).T + self.dt_proj.bias  # [n, D]
+        logits = torch.where((gates == 1).all(-1) | silent, NO_STEP, logits)
+        step = F.softplus(logits)[:, :, None]
+        flips, zeros = gates == -1, gates == 0  # [n, D, N]
+        smallest = torch.where(flips, step, torch.inf).amin(0)
+        flipped = flips.any(0) & ~silent[:, None]
+        rate = torch.where(flipped, SATURATED / smallest, self.A_log.exp())
+        smallest = torch.where(zeros, step, torch.inf).amin(0)
+        rate = torch.where(zeros.any(0), math.log(2) / smallest, rate)  # 2 exp(-log 2) - 1 = 0
+        # the step size's projection becomes: which of the n inputs it is, then its logits
+        which = refit(x.new_zeros(n, u.shape[1]), u, torch.eye(n, dtype=x.dtype))
+        weights = {
+            "x_proj.weight": torch.cat([which, self.x_proj.weight[self.dt_rank :]]),
+            "dt_proj.weight": logits.T,
+            "dt_proj.bias": torch.zeros_like(self.dt_proj.bias),
+            "A_log": rate.log(),
+        }
+        return self.with_config(weights, dt_rank=n)

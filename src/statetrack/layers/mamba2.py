@@ -6,23 +6,20 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
-    Gate,
     GatedRMSNorm,
     ShortConv,
     check_step_sizes,
     first_window,
     init_step_sizes_,
 )
+from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops import gated_linear_attention
-from statetrack.ops.program import Program
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,18 @@ class Mamba2Config(MixerConfig):
                 dt_limit_max=0.5,
             ),
         ]
+
+
+class Mamba2Inputs(NamedTuple):
+    """What Mamba-2 feeds to `ops.gated_linear_attention`: C, B, delta u and the gate."""
+
+    u: Tensor  # [B, T, H, P]
+    delta: Tensor  # [B, T, H] in float32 or wider
+    B: Tensor  # [B, T, H, N]
+    C: Tensor  # [B, T, H, N]
+    gate: Gate  # [B, T, H]
+    z: Tensor  # [B, T, H P]
+    window: Tensor  # [B, conv_size - 1, H P + 2 G N]: the convolution's next window
 
 
 class Mamba2State(NamedTuple):
@@ -129,56 +138,18 @@ class Mamba2(Mixer):
         conv = first_window(self.conv, S, sum(self.sizes))
         return Mamba2State(S, conv)
 
-    def _project(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """z [B, T, H P], what the convolution takes and dt [B, T, H] in float32 or wider."""
-        z, xBC, dt = self.in_proj(u).split([self.sizes[0], sum(self.sizes), self.num_heads], -1)
-        dt = F.softplus(dt.to(torch.promote_types(dt.dtype, torch.float32)) + self.dt_bias)
-        return z, xBC, dt.clamp(self.config.dt_limit_min, self.config.dt_limit_max)
+    def op_inputs(
+        self, x: Tensor, state: Mamba2State | None = None, ops: TensorOps = TENSORS
+    ) -> Mamba2Inputs:
+        """Return what the layer feeds to `ops.gated_linear_attention` for x [B, T, hidden_size].
 
-    def _gate(self, dt: Tensor) -> Gate:
-        g = -dt * torch.exp(self.A_log.to(dt.dtype))
-        return Gate.of(g, signed=self.config.allow_neg_eigval)
-
-    def _for_heads(self, x: Tensor) -> Tensor:
-        """[B, T, G N] -> [B, T, H, N]: every head gets what is its group's."""
-        groups = self.config.n_groups
-        x = x.unflatten(-1, (groups, 1, -1)).expand(-1, -1, -1, self.num_heads // groups, -1)
-        return x.flatten(2, 3)
-
-    def mix(
-        self, x: Tensor, state: Mamba2State, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, Mamba2State]:
-        z, xBC, dt = self._project(x)
-        if valid is not None:
-            dt = dt.masked_fill(~valid[..., None], 0.0)  # then a = 1, and nothing is written
-        window = state.conv
-        if self.conv:
-            parts, window = self.conv(xBC, window, valid, sizes=self.sizes, backend=backend)
-        else:
-            parts = F.silu(xBC).split(self.sizes, -1)
-        u = parts[0].unflatten(-1, (self.num_heads, -1))  # [B, T, H, P]
-        B, C = (self._for_heads(part) for part in parts[1:])
-        gate = self._gate(dt)
-        y, S = gated_linear_attention(
-            C,
-            B,
-            dt[..., None] * u,
-            gate.g,
-            decay=gate.decay,
-            scale=1.0,
-            initial_state=state.S,
-            output_final_state=True,
-            backend=backend,
-        )
-        assert S is not None
-        y = self.norm((y + self.D[:, None] * u).flatten(-2), z, backend)
-        return self.out_proj(y.to(x.dtype)), Mamba2State(S, window)
-
-    def record(self, p: Program, x: Tensor, state: Mamba2State) -> tuple[Tensor, Mamba2State]:
+        Without a state, x starts a sequence.
+        """
+        state = self.first_state(x) if state is None else state
         c, H = self.config, self.num_heads
-        parts = self.in_proj.weight.split([self.sizes[0], sum(self.sizes), H])
-        z, xBC, dt = (p.linear(x, weight) for weight in parts)
-        delta, gate = p.step_sizes(
+        z, xBC, dt = ops.split_linear(x, self.in_proj, [self.sizes[0], sum(self.sizes), H])
+        (u, B, C), window = ops.short_conv(xBC, self.conv, state.conv, sizes=self.sizes)
+        delta, gate = ops.step_sizes(
             dt,
             self.dt_bias,
             self.A_log,
@@ -186,27 +157,26 @@ class Mamba2(Mixer):
             most=c.dt_limit_max,
             signed=c.allow_neg_eigval,
         )
-        conv = (self.conv.weight, self.conv.bias, state.conv) if self.conv else (None,)
-        (u, B, C), window = p.short_conv(xBC, *conv, sizes=self.sizes)
-        y, S = p.recurrence(
-            C,
-            B,
-            p.scale_heads(u, delta, heads=H),
-            None,
+        return Mamba2Inputs(
+            ops.split_heads(u, H),
+            delta,
+            ops.split_heads(B, c.n_groups, H // c.n_groups),
+            ops.split_heads(C, c.n_groups, H // c.n_groups),
             gate,
-            state.S,
-            key_heads=c.n_groups,
-            scale=1.0,
+            z,
+            window,
         )
-        y = p.scale_heads(u, self.D, y, heads=H)
-        y = p.norm(y, self.norm.weight, self.norm.eps, z, gate_first=True)
-        window = window if self.conv else state.conv
-        return p.linear(y, self.out_proj.weight), Mamba2State(S, window)
+
+    @recordable
+    def mix(self, x: Tensor, state: Mamba2State, ops: TensorOps) -> tuple[Tensor, Mamba2State]:
+        u, delta, B, C, gate, z, window = self.op_inputs(x, state, ops)
+        v = ops.scale_heads(u, delta)
+        y, S = ops.recurrence(C, B, v, None, gate, state.S, scale=1.0)
+        y = ops.merge_heads(ops.scale_heads(u, self.D, y))
+        y = ops.cast(ops.norm(y, self.norm, z), x)
+        return ops.linear(y, self.out_proj), Mamba2State(S, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
-        self.check_input(x)
-        _, _, dt = self._project(x)
-        values = self._gate(dt).values()
-        assert values is not None
-        values = values[..., None].expand(-1, -1, -1, self.config.d_state)
+        values = self.op_inputs(x).gate.values()[..., None]
+        values = values.expand(-1, -1, -1, self.config.d_state)
         return Diagonal(values, bounds=self.config.bounds)

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, one_of, option
 from statetrack.errors import UserError
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import (
-    Gate,
     HeadNorm,
     HeadwiseLinear,
     ShortConv,
@@ -22,12 +20,10 @@ from statetrack.layers.common import (
     small_init_,
     wang_init_,
 )
+from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops import gated_linear_attention
-from statetrack.ops.program import Program
 
 MULTIPLE = 64  # the number of channels is rounded up to one of it
-LEAST_NORMALISER = 1e-6  # of the greatest term of its sum: below that it would be rounding error
 
 
 @dataclass(frozen=True)
@@ -64,6 +60,18 @@ class MLSTMConfig(MixerConfig):
             cls(allow_neg_eigval=True, num_heads=2, gate_init="standard"),
             cls(allow_neg_eigval=True, num_heads=2, conv_size=0, expand=0.5, qkv_block_size=8),
         ]
+
+
+class MLSTMInputs(NamedTuple):
+    """What mLSTM feeds to its recurrence, and what its output is made of besides."""
+
+    q: Tensor  # [B, T, H, K]
+    k: Tensor  # [B, T, H, K]
+    v: Tensor  # [B, T, H, K]
+    gates: Tensor  # [B, T, 2 H]: log i, then f before its sigmoid
+    c: Tensor  # [B, T, D]
+    z: Tensor  # [B, T, D]
+    window: Tensor  # [B, conv_size - 1, D]: the convolution's next window
 
 
 class MLSTMState(NamedTuple):
@@ -142,111 +150,34 @@ class MLSTM(Mixer):
         conv = first_window(self.conv, S, self.channels)
         return MLSTMState(S, S.new_zeros(S.shape[:2]), conv)
 
-    def _inputs(
-        self, u: Tensor, window: Tensor, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, list[Tensor], Tensor, Tensor, Tensor]:
-        """c [B, T, D], (q, k, v) [B, T, H, K], log i and f [B, T, H], the next window.
+    def op_inputs(
+        self, x: Tensor, state: MLSTMState | None = None, ops: TensorOps = TENSORS
+    ) -> MLSTMInputs:
+        """Return what the layer feeds to its recurrence for x [B, T, hidden_size].
 
-        f is what comes before its sigmoid.
+        Without a state, x starts a sequence.
         """
-        if self.conv:
-            (c,), window = self.conv(u, window, valid, backend=backend)
-        else:
-            c = F.silu(u)
-        qkv = torch.cat([self.q_proj(c), self.k_proj(c), self.v_proj(u)], -1)
-        gates = self.gates(qkv)
-        log_i, f = gates.to(torch.promote_types(gates.dtype, torch.float32)).chunk(2, -1)
-        heads = [part.unflatten(-1, (-1, self.head_size)) for part in qkv.chunk(3, -1)]
-        return c, heads, log_i, f, window
+        state = self.first_state(x) if state is None else state
+        u, z = ops.split_linear(x, self.up_proj, [self.channels] * 2)
+        (c,), window = ops.short_conv(u, self.conv, state.conv)
+        qkv, parts = ops.concatenate(
+            ops.block_linear(c, self.q_proj),
+            ops.block_linear(c, self.k_proj),
+            ops.block_linear(u, self.v_proj),
+        )
+        q, k, v = (ops.split_heads(part, self.config.num_heads) for part in parts)
+        return MLSTMInputs(q, k, v, ops.linear(qkv, self.gates), c, z, window)
 
-    def mix(
-        self, x: Tensor, state: MLSTMState, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, MLSTMState]:
-        u, z = self.up_proj(x).chunk(2, -1)
-        c, (q, k, v), log_i, f, window = self._inputs(u, state.conv, valid, backend)
-        least = log_i.detach().clamp(min=0)  # of m: i and the normaliser's 1 must not overflow
-        if valid is not None:
-            padding = ~valid[..., None]
-            f = f.masked_fill(padding, torch.inf)
-            log_i = log_i.masked_fill(padding, -torch.inf)
-            least = least.masked_fill(padding, -torch.inf)
+    @recordable
+    def mix(self, x: Tensor, state: MLSTMState, ops: TensorOps) -> tuple[Tensor, MLSTMState]:
+        q, k, v, gates, c, z, window = self.op_inputs(x, state, ops)
         signed = self.config.allow_neg_eigval
-        f = torch.tanh(f / 2) if signed else F.logsigmoid(f)  # the gate, or its logarithm
-        log_f = f.detach().abs().log() if signed else f.detach()
-        m = _running_max(log_f, least, state.m.detach())
-        # h depends on none of these but the first: with state.S that says what C and n are, so if
-        # a caller makes state.m a variable, its gradient is right; our own m never is one
-        before = torch.cat([state.m[:, None], m[:, :-1]], 1)
-        fall = before - m
-        gate = Gate(decay=f * torch.exp(fall)) if signed else Gate(f + fall)
-        o, S = gated_linear_attention(
-            q,
-            k * torch.exp(log_i - m)[..., None],
-            F.pad(v.to(m.dtype), (0, 1), value=1.0),  # [B, T, H, K + 1]: the last column makes n
-            gate.g,
-            decay=gate.decay,
-            initial_state=state.S,
-            output_final_state=True,
-            backend=backend,
-        )
-        assert S is not None
-        floor = torch.exp(-m).clamp(min=LEAST_NORMALISER)
-        h = o[..., :-1] / torch.maximum(o[..., -1].abs(), floor)[..., None]
-        y = self.norm(h).flatten(-2).to(z.dtype) + self.skip * c
-        return self.down_proj(y * F.silu(z)), MLSTMState(S, m[:, -1], window)
-
-    def record(self, p: Program, x: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
-        c = self.config
-        u, z = (p.linear(x, weight) for weight in self.up_proj.weight.chunk(2))
-        window = state.conv
-        if self.conv:
-            (conv,), window = p.short_conv(
-                u, self.conv.weight, self.conv.bias, window, sizes=[self.channels]
-            )
-        else:
-            conv = p.activated(u)
-        q = p.block_linear(conv, self.q_proj.weight)
-        k = p.block_linear(conv, self.k_proj.weight)
-        v = p.block_linear(u, self.v_proj.weight)
-        of_q, of_k, of_v = self.gates.weight.chunk(3, 1)
-        gates = p.linear(k, of_k, add=p.linear(q, of_q, self.gates.bias))
-        k, v, gate, floor, m = p.mlstm_write(
-            p.linear(v, of_v, add=gates),
-            k,
-            v,
-            state.m,
-            signed=c.allow_neg_eigval,
-            least_floor=LEAST_NORMALISER,
-        )
-        o, S = p.recurrence(q, k, v, None, gate, state.S, key_heads=c.num_heads)
-        y = p.mlstm_read(
-            o, floor, self.norm.weight, self.skip, conv, z, heads=c.num_heads, eps=self.norm.eps
-        )
-        return p.linear(y, self.down_proj.weight), MLSTMState(S, m, window)
+        h, S, m = ops.mlstm(q, k, v, gates, state.S, state.m, signed=signed)
+        y = ops.mlstm_output(h, self.norm, self.skip, c, z)
+        return ops.linear(y, self.down_proj), MLSTMState(S, m, window)
 
     def transitions(self, x: Tensor) -> Diagonal:
-        self.check_input(x)
-        u, _ = self.up_proj(x).chunk(2, -1)
-        *_, f, _ = self._inputs(u, self.init_state(x.shape[0]).conv, None)
-        f = torch.tanh(f / 2) if self.config.allow_neg_eigval else torch.sigmoid(f)
-        values = f[..., None].expand(*f.shape, self.head_size)
+        _, f = self.op_inputs(x).gates.chunk(2, -1)
+        gate = TENSORS.sigmoid_decay(f, signed=self.config.allow_neg_eigval).values()
+        values = gate[..., None].expand(*gate.shape, self.head_size)
         return Diagonal(values, bounds=self.config.bounds)
-
-
-@torch.no_grad()
-def _running_max(log_f: Tensor, least: Tensor, m: Tensor) -> Tensor:
-    """m_t = max(m_{t-1} + log|f_t|, least_t) [B, T, H], from m [B, H], in log2(T) passes.
-
-    A token is the map m -> max(m + a, b), and two in a row are one of the same kind. Nothing is
-    subtracted, so |f| may be 0; that counts as so small a number that exp(m_{t-1} - m_t) and its
-    square are still finite.
-    """
-    a = log_f.clamp(min=-math.log(torch.finfo(log_f.dtype).max) / 2)
-    b = least
-    reach = 1
-    while reach < a.shape[1]:
-        later = a[:, reach:]
-        b = torch.cat([b[:, :reach], torch.maximum(b[:, :-reach] + later, b[:, reach:])], 1)
-        a = torch.cat([a[:, :reach], a[:, :-reach] + later], 1)
-        reach *= 2
-    return torch.maximum(m[:, None] + a, b)

@@ -12,6 +12,7 @@ from statetrack.config import at_least, one_of, option
 from statetrack.errors import UserError
 from statetrack.layers.base import NOT_LINEAR, Mixer, MixerConfig, register
 from statetrack.layers.common import HeadNorm, ShortConv, first_window, small_init_
+from statetrack.layers.operations import TensorOps
 from statetrack.ops import slstm
 
 FORGET = 1  # the place of f among the gates i, f, z, o
@@ -109,12 +110,10 @@ class SLSTM(Mixer):
         conv = first_window(self.conv, zero, self.hidden_size)
         return SLSTMState(zero, zero, zero, zero, conv)
 
-    def mix(
-        self, x: Tensor, state: SLSTMState, valid: Tensor | None, backend: str = "auto"
-    ) -> tuple[Tensor, SLSTMState]:
+    def mix(self, x: Tensor, state: SLSTMState, ops: TensorOps) -> tuple[Tensor, SLSTMState]:
         window = state.conv
         if self.conv:
-            (smooth,), window = self.conv(x, window, valid, backend=backend)
+            (smooth,), window = ops.short_conv(x, self.conv, window)
             gates = torch.cat([self._gates(smooth, 0, 2), self._gates(x, 2, 4)], 3)
         else:
             gates = self._gates(x, 0, 4)
@@ -123,8 +122,8 @@ class SLSTM(Mixer):
             self.R,
             initial_state=state[:4],
             output_final_state=True,
-            valid=valid,
-            backend=backend,
+            mask=ops.mask,
+            backend=ops.backend,
         )
         assert memory is not None
         # the gates are a matrix product, which autocast may have made bfloat16; the bias was not

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 from statetrack.errors import UserError, check_type
 from statetrack.layers import Transition
 from statetrack.layers.common import RMSNorm, wang_init_
+from statetrack.layers.decoder import Decoder, refuse_observers
+from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.memory import check_memory
 from statetrack.models.config import ModelConfig
-from statetrack.ops import swiglu
 
 State = tuple[Any, ...]  # one layer's state after the other
 MODULE_BYTES = 4_000  # that Python takes for a module, whatever its parameters
@@ -85,34 +87,44 @@ class SequenceModel(nn.Module):
         Returns:
             logits [B, T, vocab_size] and the state after the last token.
         """
-        x = self._embed(tokens)
+        x = self.embed(tokens)
         if tokens.dim() != 2:
             raise UserError(f"tokens must be [B, T]; got shape {list(tokens.shape)}")
         states = []
-        for block, s in zip(self._blocks(), self._states(state), strict=True):
+        for block, s in zip(self.stack(), self._states(state), strict=True):
             x, s = block(x, s, mask=mask, cu_seqlens=cu_seqlens)
             states.append(s)
         return self.head(self.norm(x)), tuple(states)
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """One token [B]: logits [B, vocab_size] and the next state."""
-        x = self._embed(token)
+        return self.step_with(self.stack(), token, state)
+
+    def step_with(
+        self, blocks: Iterable[Block | Decoder], token: Tensor, state: State | None
+    ) -> tuple[Tensor, State]:
+        """`step` through these blocks, or decoders of them, in place of the model's own."""
+        x = self.embed(token)
         states = []
-        for block, s in zip(self._blocks(), self._states(state), strict=True):
+        for block, s in zip(blocks, self._states(state), strict=True):
             x, s = block.step(x, s)
             states.append(s)
         return self.head(self.norm(x)), tuple(states)
 
+    def decoder(self, batch_size: int) -> ModelDecoder:
+        """Record a step for `batch_size` sequences, to generate fast: see `ModelDecoder`."""
+        return ModelDecoder(self, batch_size)
+
     def init_state(self, batch: int) -> State:
         """The state before the first token."""
-        return tuple(block.mixer.init_state(batch) for block in self._blocks())
+        return tuple(block.mixer.init_state(batch) for block in self.stack())
 
     @torch.no_grad()
     def transitions(self, tokens: Tensor) -> list[Transition | None]:
         """A(x_t) of every layer for tokens [B, T]; None for a layer that is no linear RNN."""
-        x = self._embed(tokens)
+        x = self.embed(tokens)
         out = []
-        for block in self._blocks():
+        for block in self.stack():
             out.append(block.mixer.transitions(block.mixer_input(x)))
             x, _ = block(x, None)
         return out
@@ -121,12 +133,14 @@ class SequenceModel(nn.Module):
         """How many numbers are trained; tied ones count once."""
         return sum(p.numel() for p in self.parameters())
 
-    def _blocks(self) -> Iterator[Block]:
+    def stack(self) -> Iterator[Block]:
+        """The blocks in order."""
         for block in self.blocks:
             assert isinstance(block, Block)
             yield block
 
-    def _embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return what the first block gets for tokens [...]: [..., hidden_size]."""
         check_type("tokens", tokens, Tensor, "a tensor")
         if tokens.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
             tokens = tokens.long()
@@ -155,6 +169,43 @@ class SequenceModel(nn.Module):
         if len(state) != len(self.blocks):
             raise UserError(f"the state has {len(state)} layers, the model {len(self.blocks)}")
         return state
+
+
+class ModelDecoder:
+    """One token at a time through recorded kernels, without gradients: see `Decoder`.
+
+    A block is recorded as a whole, with its norms, MLP and residuals; if that is not possible, its
+    mixer alone; if that is not, it takes the plain step. Embedding and head are the model's.
+
+    Args:
+        model: the model.
+        batch_size: the number of sequences.
+
+    Example:
+        >>> import torch
+        >>> from statetrack import ModelConfig, SequenceModel
+        >>> model = SequenceModel(ModelConfig(vocab_size=5, hidden_size=64))
+        >>> decoder, state = model.decoder(batch_size=1), model.init_state(1)
+        >>> with torch.no_grad():
+        ...     logits, state = decoder.step(torch.tensor([3]), state)
+    """
+
+    def __init__(self, model: SequenceModel, batch_size: int) -> None:
+        self.model = model
+        self.batch_size = batch_size
+        self.blocks = [block.decoder(batch_size) for block in model.stack()]
+
+    def step(self, token: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Process one token [B]: logits [B, vocab_size] and the next state.
+
+        Raises:
+            UserError: see `Decoder.step`.
+        """
+        refuse_observers()
+        if not isinstance(token, Tensor) or list(token.shape) != [self.batch_size]:
+            got = list(token.shape) if isinstance(token, Tensor) else type(token).__name__
+            raise UserError(f"this decoder's tokens must be [{self.batch_size}]; got {got}")
+        return self.model.step_with(self.blocks, token, state)
 
 
 class ModelSize(NamedTuple):
@@ -223,6 +274,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
+        self.hidden_size = config.hidden_size
         self.residual = config.residual
         self.norm_after = config.mixer_of(layer).name in config.norm_after
         self.mixer_norm = _norm(config)
@@ -238,26 +290,47 @@ class Block(nn.Module):
         y, state = self.mixer(self.mixer_input(x), state, **layout)
         return self._finish(x, y), state
 
-    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token [B, hidden_size]."""
-        y, state = self.mixer.step(self.mixer_input(x_t), state)
+    def step(self, x_t: Tensor, state: Any, mixer: Decoder | None = None) -> tuple[Tensor, Any]:
+        """One token [B, hidden_size], with the mixer's decoder if there is one."""
+        y, state = (mixer or self.mixer).step(self.mixer_input(x_t), state)
         return self._finish(x_t, y), state
 
-    def mixer_input(self, x: Tensor) -> Tensor:
-        """What the mixer sees of the residual stream x."""
-        return x if self.norm_after else self.mixer_norm(x)
+    def decoder(self, batch_size: int) -> Decoder:
+        """Record a step of the block, or of its mixer if the rest cannot be recorded."""
+        whole = Decoder(self, batch_size)
+        if whole.recorded:
+            return whole
+        return Decoder(self, batch_size, partial(self.step, mixer=self.mixer.decoder(batch_size)))
 
-    def _finish(self, x: Tensor, y: Tensor) -> Tensor:
+    @recordable
+    def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:
+        """`forward` with the operations of `ops`, for the decoder."""
+        y, state = ops.mix(self.mixer, self.mixer_input(x, ops), state)
+        return self._finish(x, y, ops), state
+
+    def init_state(self, batch: int) -> Any:
+        """The state before the first token."""
+        return self.mixer.init_state(batch)
+
+    def check_state(self, state: Any, batch: int) -> Any:
+        """Return the state, the first one for None; raise if it is not of this block and batch."""
+        return self.mixer.check_state(state, batch)
+
+    def mixer_input(self, x: Tensor, ops: TensorOps = TENSORS) -> Tensor:
+        """What the mixer sees of the residual stream x."""
+        return x if self.norm_after else ops.call(self.mixer_norm, x)
+
+    def _finish(self, x: Tensor, y: Tensor, ops: TensorOps = TENSORS) -> Tensor:
         """x with the mixer's output y and the MLP added."""
-        x = self._add(x, self.mixer_norm(y) if self.norm_after else y)
+        y = ops.call(self.mixer_norm, y) if self.norm_after else y
+        x = ops.add(x, y) if self.residual else y
         if self.mlp is None:
             return x
         if self.norm_after:
-            return self._add(x, self.mlp_norm(self.mlp(x)))
-        return self._add(x, self.mlp(self.mlp_norm(x)))
-
-    def _add(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y if self.residual else y
+            y = ops.call(self.mlp_norm, ops.call(self.mlp, x))
+        else:
+            y = ops.call(self.mlp, ops.call(self.mlp_norm, x))
+        return ops.add(x, y) if self.residual else y
 
 
 class GatedMLP(nn.Module):
@@ -266,18 +339,21 @@ class GatedMLP(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         size = config.mlp_size or _mlp_size(config)
-        self.activation = swiglu if config.mlp == "swiglu" else _gated_gelu
+        self.kind = config.mlp
         self.gate_up = nn.Linear(config.hidden_size, 2 * size, bias=False)
         self.down = nn.Linear(size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., hidden_size] -> the same."""
-        return self.down(self.activation(self.gate_up(x)))
+        return self.formula(x, TENSORS)
 
-
-def _gated_gelu(x: Tensor) -> Tensor:
-    gate, up = x.chunk(2, -1)
-    return F.gelu(gate) * up
+    def formula(self, x: Tensor, ops: TensorOps) -> Tensor:
+        """`forward` with the operations of `ops`."""
+        y = ops.linear(x, self.gate_up)
+        if self.kind == "swiglu":
+            return ops.linear(ops.swiglu(y), self.down)
+        gate, up = y.chunk(2, -1)
+        return ops.linear(F.gelu(gate) * up, self.down)
 
 
 def _mlp_size(config: ModelConfig) -> int:

@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.automata.closure import reachable
+from statetrack.automata.search import reach
 from statetrack.errors import UserError
 
 NAMED = (
@@ -85,7 +85,7 @@ def _random(states: int, seed: int) -> DFA:
     while True:
         delta = rng.integers(0, size, (size, 2))
         accepting = rng.random(size) < 0.5
-        if len(reachable(0, delta.tolist().__getitem__)[0]) == states:
+        if len(reach(0, delta.tolist().__getitem__).states) == states:
             dfa = DFA(("a", "b"), delta, 0, accepting).minimal()
             if dfa.states == states:
                 return dfa
