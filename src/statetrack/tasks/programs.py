@@ -33,8 +33,8 @@ class Programs(Task):
     a guard, and is uniform among the forms that leave no rest or one of at least 4 tokens. So
     every length from 6 on is filled without padding.
 
-    To avoid answers that are mostly 0, half of the terms are variables, but only ones that an
-    earlier unguarded statement assigned and that are not the first term again; all other terms are
+    To avoid answers that are mostly 0, at most half of the terms are variables: ones that an
+    earlier unguarded statement assigned and that are not the first term again. All other terms are
     numbers. The question asks for an assigned variable, if possible one assigned without a guard.
     Answers are then uniform, except that short programs of guarded statements only mostly give 0.
     """
