@@ -33,9 +33,9 @@ MAX_WHOLE = 2**53  # what every reader of JSON can represent
 LONG_LIST = 12  # names that fit into a message
 
 
-def option(default: Any, help: str) -> Any:
-    """Make a dataclass field with a default and one line of help."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def option(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
+    """Make a dataclass field with a default, one line of help and the least and greatest value."""
+    return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high})
 
 
 class Named:
@@ -93,9 +93,15 @@ def hints(cls: type) -> dict[str, Any]:
 
 
 def check_types(config: Any) -> None:
-    """Raise a UserError unless every field of a configuration has its type."""
+    """Raise a UserError unless every field of a configuration has its type and is in bounds."""
     for name, kind in hints(type(config)).items():
         _decode(kind, getattr(config, name), name)
+    for field in dataclasses.fields(config):
+        low, high = field.metadata.get("low"), field.metadata.get("high")
+        if low is not None and high is not None:
+            within(field.name, getattr(config, field.name), low, high)
+        elif low is not None:
+            at_least(field.name, getattr(config, field.name), low)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def pointers(x: ctypes.Structure, at: int = 0) -> list[tuple[int, int]]:
 
 
 def record(kernel: str, function: Any, arguments: ctypes.Structure, file: BinaryIO) -> int:
-    """Run a kernel and write what it read and wrote: its arguments first, then all they point to."""
+    """Run a kernel; write its arguments, and all that they point to, before and after."""
     blocks = [(ctypes.addressof(arguments), ctypes.sizeof(arguments))]
     links = [(0, *pair) for pair in pointers(arguments)]  # (block, offset, address)
     if getattr(arguments, "parts", None):  # of a convolution: structures with pointers of their own

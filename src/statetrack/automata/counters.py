@@ -1,4 +1,4 @@
-"""Words whose powers go around a cycle of states: what a language counts modulo some m."""
+"""Words that a language counts modulo some m: their powers run through a cycle of m states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statetrack.automata.monoid import TransitionMonoid
 
 @dataclass(frozen=True)
 class Counter:
-    """A word whose powers go around a cycle of states: the language counts them modulo m."""
+    """A word that the language counts modulo m."""
 
     word: tuple[str, ...]
     m: int
@@ -24,11 +24,13 @@ class Counter:
 
 
 def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, ...]:
-    """Find for every m modulo which powers of a word are counted such a word, if possible a symbol.
+    """Find every m > 1 modulo which the language counts some word, each with one such word.
+
+    The word is a single symbol if possible.
 
     Args:
-        dfa: minimal.
-        monoid: that of the DFA, from some of its symbols or all; None: only single symbols count.
+        dfa: A minimal DFA.
+        monoid: Its transition monoid, by all or some of its symbols; None: try symbols only.
     """
     found: dict[int, tuple[str, ...]] = {}
     for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
@@ -55,7 +57,7 @@ def cycle_length(action: Ints) -> int:
 
 
 def _order(permutation: list[int]) -> int:
-    """The least power that is the identity: the least common multiple of its cycles' lengths."""
+    """Return the order of a permutation: the least common multiple of its cycles' lengths."""
     order, seen = 1, [False] * len(permutation)
     for point in range(len(permutation)):
         length = 0
