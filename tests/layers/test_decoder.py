@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from statetrack.errors import UserError
+from statetrack.kernels import library
 from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, GatedDeltaNetConfig
 from statetrack.layers.base import register
 from statetrack.layers.decoder import MAX_ROWS, Decoder, StepRecorder, Value
 from statetrack.layers.operations import TensorOps, recordable
-from statetrack.ops import native
 from statetrack.ops.program import Program
 from statetrack.ops.recorder import NotRecordableError
 from statetrack.testing.inputs import draw
@@ -87,12 +87,12 @@ def test_both_kinds_of_operations_have_the_same_signatures() -> None:
     assert methods(TensorOps) == recorder
 
 
-@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("level", library.LEVELS)
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("config", RECORDED)
 def test_a_decoder_is_the_definition(config, batch, level, runs) -> None:
     layer, x, state = setting(config, batch)
-    with torch.no_grad(), native.forced(level):
+    with torch.no_grad(), library.forced(level):
         decoder = layer.decoder(batch)
         assert_right(decoder, x, state)
         assert_right(decoder, x + 1, state)  # the second time it is not recorded again
@@ -485,7 +485,7 @@ def test_the_plain_step(kind, runs, monkeypatch) -> None:
     elif kind == "float64":
         layer, x = layer.double(), x.double()
     elif kind == "no library":
-        monkeypatch.setattr(native, "WHY_MISSING", "not built")
+        monkeypatch.setattr(library, "WHY_MISSING", "not built")
     decoder = layer.decoder(batch)
     assert not decoder.recorded
     with torch.no_grad():

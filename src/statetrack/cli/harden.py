@@ -1,4 +1,4 @@
-"""`statetrack harden`: an exact model from a trained one, in a run folder of its own."""
+"""`statetrack harden`."""
 
 from __future__ import annotations
 
@@ -6,47 +6,45 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from statetrack.terminal import Json, check_json, make_console, print_table, write_result
+from statetrack.config import at_least
+from statetrack.errors import UserError
+from statetrack.files import check_new
+from statetrack.terminal import make_console, print_table, write_result
 
 
 def harden(
-    run: tyro.conf.Positional[Path],
-    /,
+    run: Path,
+    *,
     out: Path | None = None,
     lengths: tuple[int, ...] = (1000, 10_000),
     samples: int = 64,
     orders: tuple[int, ...] = (1, 2, 3),
     checkpoint: int | None = None,
-    json: Json = None,
+    verbose: bool = False,
+    json: str | None = None,
 ) -> int:
-    """Make a run's model exact, so that it goes on at any length as it does at the trained ones.
+    """Round a trained model to an exact one, which works at any length.
 
-    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN, in
-    [-1,1], one after the other. What almost reflects, keeps or flips does so exactly; what is
-    almost a finite group is one; a convolution that hardly matters is left out, and so is a layer's
-    memory. Roundings are judged on fresh sequences of the training lengths alone; if none is as
-    good as the model, nothing is written. The result is a new run, which every command takes, with
-    the automaton that the model is, if one can be read off it, as automaton.json; the old run is
-    left alone. The exit code is 1 if nothing is written, as for a model that has not learned its
-    task.
+    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN in
+    [-1,1]. Eigenvalues and reflections that are almost exact become exact, as do the matrices of a
+    finite group; a convolution or a layer's memory that hardly matters is removed. Candidates are
+    judged on fresh sequences of the training lengths only; if none is as good as the model,
+    nothing is written. The result is a new run folder, which every command reads, with the DFA
+    that the model computes in automaton.json if one can be read off it. The exit code is 1 if
+    nothing is written, for example because the model has not learned its task.
 
     Args:
         run: a run folder.
-        out: the new run's folder; RUN-hardened if absent.
+        out: the new run folder; RUN-hardened if absent.
         lengths: where to measure accuracy before and after.
         samples: sequences per length.
-        orders: the m such that two reflections may be pi / m apart.
+        orders: the m for which two reflections may be pi / m apart.
         checkpoint: the step of the checkpoint; the last one if absent.
-        json: see above.
+        verbose: also print the settings of each layer's rounding.
     """
     from statetrack.compiler.folders import is_compiled
-    from statetrack.config import at_least
-    from statetrack.errors import UserError
-    from statetrack.files import check_new
     from statetrack.hardening import harden as harden_model
-    from statetrack.hardening.harden import check_orders, families_of
+    from statetrack.hardening.harden import check_orders, find_roundings
     from statetrack.hardening.runs import (
         compare,
         compare_automata,
@@ -56,7 +54,6 @@ def harden(
     )
     from statetrack.training import Run
 
-    check_json(json)
     at_least("samples", samples, 1)
     check_orders(orders)
     if is_compiled(run):
@@ -73,20 +70,22 @@ def harden(
     with console.status("hardening"):
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
-        families_of(trained)  # a model that no training helps is refused first
+        find_roundings(trained)  # refuse first what no training helps
         validation = training_lengths(config)
         skill = learned(trained, config.task, validation)
         if not skill:
-            why = f"the model has not learned {config.task.name}: {skill}"
-            console.print(f"Train it first: {why}.\nNothing is written.")
-            write_result(json, {**told, "changed": False, "why": why})
+            reason = f"the model has not learned {config.task.name}: {skill}"
+            console.print(f"Train it first: {reason}.\nNothing is written.")
+            write_result(json, {**told, "changed": False, "reason": reason})
             return 1
         result = harden_model(trained, validation, orders=orders)
         if result.changed:
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)
             told["out"] = str(folder)
-    for sentence in result.sentences():
+    if result.changed:
+        console.print(str(automata))
+    for sentence in result.sentences(verbose):
         console.print(sentence)
     if not result.changed:
         console.print("Nothing is written.")
@@ -98,7 +97,6 @@ def harden(
     columns = ["length", "accuracy before", "after"]
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
-    console.print(str(automata))
     accuracy = [asdict(row) for row in rows]
     told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
     write_result(json, told)

@@ -1,7 +1,6 @@
-"""Make a trained model exact: what almost reflects reflects, what almost keeps keeps."""
+"""Make a trained model exact: entered through `harden`."""
 
-from statetrack.hardening.candidate import Part
 from statetrack.hardening.harden import harden
 from statetrack.hardening.report import Hardened
 
-__all__ = ["Hardened", "Part", "harden"]
+__all__ = ["Hardened", "harden"]

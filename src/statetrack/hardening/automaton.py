@@ -1,10 +1,21 @@
-"""Read the automaton off a model whose states come back: what it computes at every length."""
+"""Read the automaton off a model whose states recur: what it computes at every length.
+
+Heads, or channels, do not act on each other. So the states of each component are explored by
+itself, from the start under every token, until no new one is found. In a later layer a token's
+effect depends on the state of the layers below, which is explored along. Two states count as one if
+they are within MERGE_TOLERANCE of each other, relative to the largest: in float64 that is rounding.
+Where a token lets a channel fade by a factor a < 1, states never recur exactly; there they count as
+one within FADING_TOLERANCE. Such errors do not add up: a token that fades shrinks earlier ones, and
+the others do not enlarge them, since no transition expands. They stay below
+FADING_TOLERANCE / (1 - a).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,213 +24,383 @@ from torch import Tensor
 
 from statetrack.automata import DFA
 from statetrack.errors import UserError
-from statetrack.hardening.parts import (
-    AT_ONCE,
-    MAX_STATES,
-    Machine,
-    Parts,
-    distinct,
-    fading,
-    flatten,
-    follow,
-    react,
-    too_many,
-)
-from statetrack.hardening.tokens import Seen, block_of, window
+from statetrack.hardening.inputs import LayerInputs, block_of
+from statetrack.layers import Diagonal
 from statetrack.models import SequenceModel, State
+from statetrack.models.sequence_model import Block
 
-SAFE = 2.0  # the least margin: to first order 1 would do
+MAX_STATES = 4096  # of the model, before minimising: seconds of work
+STATES_AT_ONCE = 16  # explored in one batch
+MERGE_TOLERANCE = 1e-9
+FADING_TOLERANCE = 1e-3
+PROJECTIONS = 8  # random ones in which the nearest known state is searched
+MODULUS_TOLERANCE = 1e-9  # of an eigenvalue of modulus 0 or 1
+MIN_MARGIN = 2.0  # to first order 1 would do
+
+Ints = NDArray[np.int64]
+S = TypeVar("S", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """An automaton, and how sure it is that it is the model's."""
+    """An automaton, and how certain it is that the model computes it."""
 
     dfa: DFA  # minimal; its outputs are the model's answers
     states: int  # of the model, before minimising
-    same: float  # how far states taken for one are apart at most, as a share of the largest
-    apart: float | None  # how far others are apart at least; None: there is one state
-    margin: float | None  # how many times further off what fades might be; None: nothing fades
+    merge_error: float  # largest distance of states that count as one, relative to the largest
+    separation: float | None  # smallest distance of other states; None: there is one state
+    margin: float | None  # how many times larger fading errors might be; None: nothing fades
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         return {
             "states": self.dfa.states,
             "model_states": self.states,
-            "same": self.same,
-            "apart": self.apart,
+            "merge_error": self.merge_error,
+            "separation": self.separation,
             "margin": self.margin,
             "dfa": self.dfa.to_json(),
         }
 
 
+@dataclass(frozen=True)
+class Machine:
+    """The joint state machine of a model's first layers."""
+
+    next: Ints  # [states, symbols]; the start is state 0
+    stream: Tensor  # [states, symbols, D]: the residual stream after them when a symbol is read
+
+
+@dataclass(frozen=True)
+class ComponentStates:
+    """All states of the P components of a layer, of s numbers each."""
+
+    states: list[Tensor]  # P of [states of the component, s]
+    below: list[Ints]  # P of [states of the component]: the state of the machine below
+    next: list[Ints]  # P of [states of the component, symbols]
+    max_error: Tensor  # [P]: how far a component may be from its state, at every length
+    merge_error: float  # as in Reading, where nothing fades
+    separation: float
+
+
 @torch.no_grad()
 def read_automaton(
-    model: SequenceModel, seen: Seen, vocab: Sequence[str], idle: Collection[int] = ()
+    model: SequenceModel,
+    inputs: LayerInputs,
+    vocab: Sequence[str],
+    memoryless: Collection[int] = (),
 ) -> Reading:
-    """The minimal DFA whose outputs are the answers of a float64 model, by following every token.
+    """Return the minimal DFA whose outputs are the answers of a float64 model.
 
     Its symbols are the tokens that recur; a token that only ever comes first, a BOS, has been read
-    at the start. The model answers tokens; before the first one of these the start has the answer
-    that makes the automaton smallest. When two states are the same: see `parts`. A model
-    with more than MAX_STATES, or whose answers could hang on how exactly what fades is followed,
-    has no automaton, nor has one with a convolution: a UserError. Layers in `idle` say the same
-    whatever their state is, which is left out.
+    at the start. The model answers tokens, so the start state gets the answer that makes the DFA
+    smallest. The states of `memoryless` layers have no effect and are left out.
+
+    Raises:
+        UserError: the model has a convolution or more than MAX_STATES states, or an answer could
+            depend on how exactly a fading channel is followed.
     """
     blocks = [block_of(model, layer) for layer in range(model.config.num_layers)]
-    if any(window(block.mixer) > 1 for block in blocks):
+    if any(block.mixer.conv_width > 1 for block in blocks):
         raise UserError("the model has a convolution, whose window would count as state")
-    symbols = torch.from_numpy(seen.ids)[seen.recurring]
-    first = torch.from_numpy(seen.ids)[~seen.recurring]
+    ids = torch.from_numpy(inputs.token_ids)
+    symbols, first = ids[inputs.recurring], ids[~inputs.recurring]
     if len(first) > 1:
         names = ", ".join(vocab[i] for i in first.tolist())
         raise UserError(f"an automaton needs one token before the first at most; got {names}")
     start: State = tuple(type(s)(*map(Tensor.double, s)) for s in model.init_state(1))
     if len(first):
         _, start = model.step(first, start)
-    machine = Machine(np.zeros((1, len(symbols)), np.int64), model._embed(symbols)[None])
-    same, apart, margin = 0.0, np.inf, None
-    for layer, (block, its) in enumerate(zip(blocks, start, strict=True)):
-        if layer in idle:
-            some = machine.stream.flatten(0, 1).split(AT_ONCE * len(symbols))
-            said = [block.step(x, block.mixer.init_state(len(x)))[0] for x in some]
-            machine = replace(machine, stream=torch.cat(said).view_as(machine.stream))
+    machine = Machine(np.zeros((1, len(symbols)), np.int64), model.embed(symbols)[None])
+    merge_error, separation, margin = 0.0, np.inf, None
+    for layer, (block, state) in enumerate(zip(blocks, start, strict=True)):
+        if layer in memoryless:
+            some = machine.stream.flatten(0, 1).split(STATES_AT_ONCE * len(symbols))
+            streams = [block.step(x, block.mixer.init_state(len(x)))[0] for x in some]
+            machine = replace(machine, stream=torch.cat(streams).view_as(machine.stream))
             continue
-        fades = fading(block, machine, f"layer {layer}" if blocks[1:] else "the model")
-        if fades.any() and block is not blocks[-1]:
-            why = "so that the layers after it see ever new inputs"
+        fading = _fading_factors(block, machine, f"layer {layer}" if blocks[1:] else "the model")
+        if fading.any() and block is not blocks[-1]:
+            why = "so the layers after it get ever new inputs"
             raise UserError(f"layer {layer} of the model still fades, {why}")
-        parts = follow(block, machine, flatten(block.mixer, its)[0], fades)
-        states, rows = _together(parts, machine)
-        same, apart = max(same, parts.same), min(apart, parts.apart)
-        if fades.any():
-            margin = _margin(model, machine, parts, states)
+        found = _explore(block, machine, state[0].reshape(fading.shape[-1], -1), fading)
+        states, rows = _combine(found, machine)
+        merge_error = max(merge_error, found.merge_error)
+        separation = min(separation, found.separation)
+        if fading.any():
+            margin = _margin(model, machine, found, states)
         streams = [
-            react(block, x, here)[0].unflatten(0, (-1, len(symbols)))
-            for x, here in _situations(machine, parts, states)
+            _step(block, x, here)[0].unflatten(0, (-1, len(symbols)))
+            for x, here in _situations(machine, found, states)
         ]
         machine = Machine(rows, torch.cat(streams))
     answers = model.head(model.norm(machine.stream)).argmax(-1).tolist()
     texts = [[vocab[i] for i in line] for line in answers]
     dfa = _smallest([vocab[i] for i in symbols.tolist()], machine.next.tolist(), texts)
-    return Reading(dfa, len(machine.next), same, apart if apart < np.inf else None, margin)
+    apart = separation if separation < np.inf else None
+    return Reading(dfa, len(machine.next), merge_error, apart, margin)
 
 
-def _together(parts: Parts, below: Machine) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The states that can be reached, [states, 1 + P], and the next ones, [states, symbols].
+def _fading_factors(block: Block, below: Machine, name: str) -> Tensor:
+    """[states below, symbols, P]: the factor by which a token lets a channel fade, else 0.
 
-    The first number of a state is the machine's below, the others are the parts'.
+    A head fades along a key only, where errors would drift in other directions: a head that fades
+    is an error. `name` is the layer's in its message.
     """
-    first = [
-        np.arange(len(following)) if fades else distinct(np.column_stack((beside, following)))
-        for beside, following, fades in zip(parts.below, parts.next, parts.off > 0, strict=True)
-    ]
-    moving = [p for p, number in enumerate(first) if number.any()]
-    numbers = {(0,) * (1 + len(moving)): 0}
-    order = list(numbers)
-    rows = []
-    for m, *own in order:  # grows while it is read
-        lines = [first[p][parts.next[p][i]] for p, i in zip(moving, own, strict=True)]
+    transition = block.mixer.transitions(block.mixer_input(below.stream))
+    assert transition is not None
+    moduli = transition.eigvals().abs()
+    fades = (moduli > MODULUS_TOLERANCE) & (moduli < 1 - MODULUS_TOLERANCE)
+    if isinstance(transition, Diagonal):
+        return torch.where(fades, moduli, 0.0).flatten(2)
+    heads = torch.nonzero(fades.any(-1).flatten(0, 1).any(0)).flatten().tolist()
+    if heads:
+        names = ", ".join(f"head {h}" for h in heads)
+        raise UserError(f"{name} still fades ({names}), so its states never recur")
+    return torch.zeros(moduli.shape[:3], dtype=moduli.dtype)
+
+
+def _step(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+    """Run a block on x [B, D] from states [B, P, s]: its output and the next states."""
+    state = block.mixer.init_state(len(x))
+    state = state._replace(**{state._fields[0]: states.view(state[0].shape)})
+    out, after = block.step(x, state)
+    return out, after[0].reshape(states.shape)
+
+
+def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> ComponentStates:
+    """Find the states of every component of a float64 layer from its state `start` [P, s] on."""
+    components = [_Component(row) for row in start]
+    largest, merge_error, symbols = start.norm(dim=1).max(), 0.0, below.next.shape[1]
+    while (m := next((m for c in components for m in c.waiting), None)) is not None:
+        taken = [component.take(m) for component in components]
+        most = max(map(len, taken))
+        rows = [some + [0] * (most - len(some)) for some in taken]  # padded with the first state
+        here = torch.stack([c.states[r] for c, r in zip(components, rows, strict=True)], 1)
+        x = below.stream[m].repeat(most, 1)
+        _, after = _step(block, x, here.repeat_interleave(symbols, 0))  # [most symbols, P, s]
+        reached = [after[: len(some) * symbols, p] for p, some in enumerate(taken)]
+        largest = max(largest, *(r.norm(dim=1).max() for r in reached if len(r)))
+        for p, (component, some) in enumerate(zip(components, taken, strict=True)):
+            if some:
+                fades = (fading[m, :, p] > 0).repeat(len(some))
+                tolerance = largest * torch.where(fades, FADING_TOLERANCE, MERGE_TOLERANCE)
+                distances = component.add(some, reached[p], below.next[m], tolerance)
+                merge_error = max(merge_error, float(distances.masked_fill(fades, 0.0).max()))
+    slowest = fading.amax((0, 1))
+    size = float(largest) or 1.0
+    return ComponentStates(
+        states=[c.states for c in components],
+        below=[c.below.numpy() for c in components],
+        next=[np.stack([c.next[i] for i in range(len(c.states))]) for c in components],
+        max_error=torch.where(slowest > 0, FADING_TOLERANCE * largest / (1 - slowest), 0.0),
+        merge_error=merge_error / size,
+        separation=min(c.separation() for c in components) / size,
+    )
+
+
+class _Component:
+    """The states of one component found so far."""
+
+    def __init__(self, start: Tensor) -> None:
+        self.states = start[None]  # [n, s]
+        self.below = torch.zeros(1, dtype=torch.int64)  # [n]
+        self.next: dict[int, Ints] = {}  # by state: [symbols]
+        self.waiting: dict[int, list[int]] = {0: [0]}  # by state below: those not explored yet
+
+    def take(self, m: int) -> list[int]:
+        """Take some of the states that wait beside state m below."""
+        waiting = self.waiting.pop(m, [])
+        if waiting[STATES_AT_ONCE:]:
+            self.waiting[m] = waiting[STATES_AT_ONCE:]
+        return waiting[:STATES_AT_ONCE]
+
+    def add(self, states: list[int], after: Tensor, below: Ints, tolerance: Tensor) -> Tensor:
+        """Add where every symbol leads these states, after [states symbols, s].
+
+        `below` is where it leads the machine below. Returns the distances from the states that they
+        count as.
+        """
+        known = len(self.states)
+        beside = torch.from_numpy(below).repeat(len(states))
+        targets, distances = self._merge(after, beside, tolerance)
+        for state, row in zip(states, targets.view(len(states), -1).numpy(), strict=True):
+            self.next[state] = row
+        for i, m in enumerate(self.below[known:].tolist(), known):
+            self.waiting.setdefault(m, []).append(i)
+        if len(self.states) > MAX_STATES:
+            raise _too_many_states()
+        return distances
+
+    def _merge(self, new: Tensor, beside: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor]:
+        """Return which states `new` [m, s] count as, after adding new ones, and how far off."""
+        # random projections find the nearest state, if one is within the tolerance
+        projection = torch.randn(
+            new.shape[1], PROJECTIONS, generator=torch.Generator().manual_seed(0)
+        ).double()
+        exactly = "donot_use_mm_for_euclid_dist"  # the other way rounds above MERGE_TOLERANCE
+        apart = torch.cdist(new @ projection, self.states @ projection, compute_mode=exactly)
+        apart.masked_fill_(beside[:, None] != self.below, torch.inf)
+        targets = apart.argmin(1)
+        distances = (new - self.states[targets]).norm(dim=1)
+        distances.masked_fill_(beside != self.below[targets], torch.inf)
+        for i in torch.nonzero(distances > tolerance).flatten().tolist():
+            all_ = (self.states - new[i]).norm(dim=1)
+            distances[i], targets[i] = all_.masked_fill(self.below != beside[i], torch.inf).min(0)
+            if distances[i] > tolerance[i]:
+                distances[i], targets[i] = 0.0, len(self.states)
+                self.states = torch.cat([self.states, new[i, None]])
+                self.below = torch.cat([self.below, beside[i, None]])
+        return targets, distances
+
+    def separation(self) -> float:
+        """Return the smallest distance of two states beside the same state below."""
+        if len(self.states) == 1:
+            return math.inf
+        beside = torch.pdist(self.below[:, None].double()) == 0
+        return float(torch.pdist(self.states).masked_fill(~beside, torch.inf).min())
+
+
+def enumerate_states(
+    start: S, successors: Callable[[S], Iterable[S]], limit: float = math.inf
+) -> tuple[list[S], list[list[int]]]:
+    """Return the states reachable from `start` and, by state, the numbers of its successors."""
+    numbers = {start: 0}
+    order, rows = [start], []
+    for state in order:  # grows while it is read
         row = []
-        for target in map(tuple, np.column_stack((below.next[m], *lines)).tolist()):
+        for target in successors(state):
             if target not in numbers:
                 numbers[target] = len(order)
                 order.append(target)
             row.append(numbers[target])
         rows.append(row)
-        if len(order) > MAX_STATES:
-            raise too_many()
-    states = np.zeros((len(order), 1 + len(parts.states)), dtype=np.int64)
+        if len(order) > limit:
+            raise _too_many_states()
+    return order, rows
+
+
+def _too_many_states() -> UserError:
+    return UserError(
+        f"the model has more than {MAX_STATES} states, so no automaton can be read off it; only "
+        "models whose heads and channels are all exact, or fade fast, have few"
+    )
+
+
+def _combine(components: ComponentStates, below: Machine) -> tuple[Ints, Ints]:
+    """Return the joint states of all components, [states, 1 + P], and the next, [states, symbols].
+
+    The first number of a state is that of the machine below.
+    """
+    first = [
+        np.arange(len(following)) if fades else merge_equivalent(np.column_stack((m, following)))
+        for m, following, fades in zip(
+            components.below, components.next, components.max_error > 0, strict=True
+        )
+    ]
+    moving = [p for p, number in enumerate(first) if number.any()]
+
+    def successors(state: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        m, *own = state
+        columns = [first[p][components.next[p][i]] for p, i in zip(moving, own, strict=True)]
+        return map(tuple, np.column_stack((below.next[m], *columns)).tolist())
+
+    order, rows = enumerate_states((0,) * (1 + len(moving)), successors, MAX_STATES)
+    states = np.zeros((len(order), 1 + len(components.states)), dtype=np.int64)
     states[:, [0, *(1 + p for p in moving)]] = order
     return states, np.array(rows)
 
 
+def merge_equivalent(following: Ints) -> Ints:
+    """[states]: the first state with the same successors [states, symbols] as this one.
+
+    Answers depend on the state that a token leads to, so nothing tells the two apart.
+    """
+    _, first, again = np.unique(following, axis=0, return_index=True, return_inverse=True)
+    return first[again.ravel()]
+
+
 def _situations(
-    below: Machine, parts: Parts, states: NDArray[np.int64]
+    below: Machine, components: ComponentStates, states: Ints
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """What comes into a layer, [B, D], and its own state, [B, P, s]: some states x all symbols."""
+    """Yield a layer's inputs [B, D] and states [B, P, s], for some states times all symbols."""
     symbols = below.next.shape[1]
-    for some in np.split(states, range(AT_ONCE, len(states), AT_ONCE)):
-        own = torch.stack([s[i] for s, i in zip(parts.states, some.T[1:], strict=True)], 1)
+    for some in np.split(states, range(STATES_AT_ONCE, len(states), STATES_AT_ONCE)):
+        own = torch.stack([s[i] for s, i in zip(components.states, some.T[1:], strict=True)], 1)
         yield below.stream[some[:, 0]].flatten(0, 1), own.repeat_interleave(symbols, 0)
 
 
-def _margin(model: SequenceModel, below: Machine, parts: Parts, states: NDArray[np.int64]) -> float:
-    """How many times further off what fades in the last layer might be, to first order."""
+def _margin(
+    model: SequenceModel, below: Machine, components: ComponentStates, states: Ints
+) -> float:
+    """Return how many times larger fading errors in the last layer might be, to first order."""
     margin = np.inf
-    for x, here in _situations(below, parts, states):
+    for x, here in _situations(below, components, states):
         with torch.enable_grad():
-            out, _ = react(block_of(model, -1), x, here.requires_grad_())
+            out, _ = _step(block_of(model, -1), x, here.requires_grad_())
             best, _ = model.head(model.norm(out)).topk(2)
             lead = best[:, 0] - best[:, 1]  # [B]
             (slope,) = torch.autograd.grad(lead.sum(), here)
-        change = (slope.norm(dim=-1) * parts.off).sum(-1)
+        change = (slope.norm(dim=-1) * components.max_error).sum(-1)
         margin = min(margin, float((lead / change).min()))
-    if margin < SAFE:
+    if margin < MIN_MARGIN:
         raise UserError(
-            "some answer hangs on parts of the model that fade, "
-            f"with a margin of {margin:.2g}; an automaton needs {SAFE:g}"
+            "some answer depends on components of the model that fade, "
+            f"with a margin of {margin:.2g}; an automaton needs {MIN_MARGIN:g}"
         )
     return margin
 
 
 def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str]]) -> DFA:
-    """From answers at transitions to answers at states, which are a model's state and an answer."""
-    numbers: dict[tuple[int, str | None], int] = {(0, None): 0}
-    order = list(numbers)
-    table = []
-    for state, _ in order:  # grows while it is read
-        row = []
-        for pair in zip(rows[state], answers[state], strict=True):
-            if pair not in numbers:
-                numbers[pair] = len(order)
-                order.append(pair)
-            row.append(numbers[pair])
-        table.append(row)
+    """Turn answers at transitions into answers at states: pairs of a state and an answer."""
+
+    def successors(pair: tuple[int, str | None]) -> Iterable[tuple[int, str | None]]:
+        return zip(rows[pair[0]], answers[pair[0]], strict=True)
+
+    start: tuple[int, str | None] = (0, None)
+    order, table = enumerate_states(start, successors)
     later = [answer for _, answer in order[1:]]
     delta, nobody = np.array(table), np.zeros(len(table), dtype=np.bool_)
-    tries = dict.fromkeys(later)
-    made = [DFA(tuple(alphabet), delta, 0, nobody, (answer, *later)) for answer in tries]
+    made = [
+        DFA(tuple(alphabet), delta, 0, nobody, (answer, *later)) for answer in dict.fromkeys(later)
+    ]
     return min((dfa.minimal() for dfa in made), key=lambda dfa: dfa.states)
 
 
 def agree(read: DFA, task: DFA) -> bool:
-    """Whether two automata give the same answers wherever the second one asks.
+    """Return whether two automata give the same answers wherever the task's has one.
 
-    One without outputs asks only which words it accepts: the answers for the others and for those
-    must then be different.
+    Of a task's automaton without outputs only the accepted words count: the answers to accepted and
+    to rejected words must be different.
     """
     if set(read.alphabet) != set(task.alphabet) or read.outputs is None:
         return False
-    pairs = _reached(read, task)
+    pairs = _reached_pairs(read, task)
     if task.outputs is not None:
-        asked = [(read.outputs[a], task.outputs[b]) for a, b in pairs]
-        return all(answer == wanted for answer, wanted in asked if wanted is not None)
+        both = [(read.outputs[a], task.outputs[b]) for a, b in pairs]
+        return all(answer == wanted for answer, wanted in both if wanted is not None)
     yes, no = ({read.outputs[a] for a, b in pairs if task.accepting[b] == side} for side in (1, 0))
     return not yes & no
 
 
 def accepting_as(read: DFA, task: DFA) -> DFA:
-    """An automaton that agrees with the task's, accepting what that one does, as far as it can.
+    """Return an automaton that agrees with the task's, with its accepting states as far as it can.
 
     It cannot where it has one state for two of the task's of which one accepts.
     """
-    pairs = _reached(read, task) | {(read.start, task.start)}
+    pairs = _reached_pairs(read, task) | {(read.start, task.start)}
     yes, no = ({a for a, b in pairs if task.accepting[b] == side} for side in (1, 0))
     accepting = np.isin(np.arange(read.states), sorted(yes - no))
     return replace(read, accepting=accepting)
 
 
-def _reached(read: DFA, task: DFA) -> set[tuple[int, int]]:
-    """The pairs of states that words of at least one symbol lead to."""
+def _reached_pairs(read: DFA, task: DFA) -> set[tuple[int, int]]:
+    """Return the pairs of states that words of at least one symbol lead to."""
     columns = [read.alphabet.index(symbol) for symbol in task.alphabet]
-    pairs: set[tuple[int, int]] = set()
-    todo = [(read.start, task.start)]
-    while todo:
-        mine, its = todo.pop()
-        for column, target in zip(columns, task.delta[its].tolist(), strict=True):
-            pair = (int(read.delta[mine, column]), target)
-            if pair not in pairs:
-                pairs.add(pair)
-                todo.append(pair)
-    return pairs
+
+    def successors(pair: tuple[int, int]) -> Iterable[tuple[int, int]]:
+        a, b = pair
+        return zip(read.delta[a, columns].tolist(), task.delta[b].tolist(), strict=True)
+
+    order, rows = enumerate_states((read.start, task.start), successors)
+    return {order[i] for row in rows for i in row}

@@ -1,4 +1,10 @@
-"""From a trained model to an exact one, if there is one that is as good."""
+"""Make a trained model exact.
+
+The steps: check that every layer can be hardened; find the distinct inputs of the first layer;
+search, layer by layer, for a rounding that leaves the model as good as it was (`search`, with the
+candidates of `householder` and `diagonal`); report what was done (`report`). The automaton that the
+model then is can be read off (`automaton`).
+"""
 
 from __future__ import annotations
 
@@ -6,44 +12,22 @@ import copy
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
 
 from statetrack.config import at_least
-from statetrack.diagnosis.spectrum import horizon, turning
+from statetrack.diagnosis.spectrum import decay_length, oscillating
 from statetrack.errors import UserError, check_type
-from statetrack.hardening import delta_net, diagonal
-from statetrack.hardening.judge import Judge
-from statetrack.hardening.reflections import SLOW
+from statetrack.hardening import diagonal, householder
+from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.report import Hardened, Horizon
-from statetrack.hardening.search import NoneIsGoodError, Search, Way
-from statetrack.hardening.tokens import Seen
-from statetrack.layers import (
-    DeltaNetConfig,
-    DeltaProductConfig,
-    Diagonal,
-    DiagonalRNNConfig,
-    GatedDeltaNetConfig,
-    GatedDeltaProductConfig,
-    GLAConfig,
-    MambaConfig,
-    MixerConfig,
-)
+from statetrack.hardening.search import SLOW, Judge, NoCandidateError, Progress, Search
+from statetrack.layers import Diagonal, HouseholderProduct, Mixer
 from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import Batch
 
-WATCHED = 64  # sequences whose eigenvalues are looked at
-FAMILIES: dict[type[MixerConfig], ModuleType] = {
-    DeltaNetConfig: delta_net,
-    DeltaProductConfig: delta_net,
-    GatedDeltaNetConfig: delta_net,
-    GatedDeltaProductConfig: delta_net,
-    MambaConfig: diagonal,
-    GLAConfig: diagonal,
-    DiagonalRNNConfig: diagonal,
-}
+MAX_SEQUENCES = 64  # whose eigenvalues are read for the horizon
 
 
 def check_orders(orders: Sequence[int]) -> None:
@@ -60,104 +44,99 @@ def check_orders(orders: Sequence[int]) -> None:
 def harden(
     model: SequenceModel, validation: Batch, *, orders: Sequence[int] = (1, 2, 3)
 ) -> Hardened:
-    """Make a trained model exact, so that it goes on for ever as it does at the training lengths.
+    """Make a trained model exact, so that it stays as good at every length as at the trained ones.
 
-    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN, with
-    `allow_neg_eigval`, one after the other. A convolution is first replaced by one that looks at
-    one token, or by none. Several roundings are tried. Of those that are as good on `validation`
-    (no more mistakes, and a cross-entropy at most SLACK greater) the one is taken that leaves least
-    inexact. If none is, the model is kept. The result is an ordinary model, exact for the tokens of
-    `validation`; what it does with others is arbitrary. The given model is not changed.
+    For layers in [-1, 1] that define how they are hardened (`Mixer.hardening_obstacle`): DeltaNet,
+    DeltaProduct, their gated forms, Mamba, GLA and the diagonal RNN. Several roundings are tried.
+    Of those that are as good on `validation` (no more mistakes, and a cross-entropy at most
+    MAX_LOSS_INCREASE greater) the one that leaves least inexact is taken; if there is none, the
+    model is kept. The result is an ordinary model, exact for the tokens of `validation`; what it
+    does with other tokens is arbitrary. The given model is not changed.
 
     Args:
         model: a trained model.
         validation: sequences of the training lengths, as `task.sample` draws them.
-        orders: the m such that two reflections may be pi / m apart, where a token has one; 1, 2 and
-            3 suit permutations.
+        orders: the m such that two reflections may be pi / m apart, in layers with one reflection
+            per token; 1, 2 and 3 suit permutations.
     """
     check_orders(orders)
     if not isinstance(model, SequenceModel) or not isinstance(validation, Batch):
         got = f"{type(model).__name__} and {type(validation).__name__}"
         raise UserError(f"harden takes a SequenceModel and a Batch of sequences; got {got}")
     check_finite(model)
-    families = families_of(model)
-    wide = copy.deepcopy(model).double()  # what is exact is so before its weights are rounded
-    seen = Seen.of(wide, validation)
-    turns = lasting(model, seen)
+    roundings = find_roundings(model)
+    wide = copy.deepcopy(model).double()  # weights are rounded to the model's dtype at the end
+    inputs = LayerInputs.of_tokens(wide, validation)
+    before = measure_horizon(model, inputs)
     judge = Judge(model, validation)
-    search = Search(judge, families, orders)
+    mistakes = judge.wrong, judge.scored
     try:
-        way = search.finish(Way(wide, judge.before), seen)
-    except NoneIsGoodError as no:
+        found = Search(judge, roundings, orders).run(Progress(wide, judge.loss), inputs)
+    except NoCandidateError as error:
+        loss = error.loss if math.isfinite(error.loss) else judge.loss
         return Hardened(
             model,
             wide,
-            changed=False,
-            why=str(no),
-            loss=(judge.before, no.loss if math.isfinite(no.loss) else judge.before),
-            mistakes=(judge.mistakes, judge.asked),
-            horizon=(turns, turns),
-            settings=(),
-            parts=no.parts,
-            idle=(),
-            slow=None,
-            seen=seen,
+            inputs,
+            loss=(judge.loss, loss),
+            mistakes=mistakes,
+            horizon=(before, before),
+            components=error.components,
+            reason=str(error),
         )
-    made = judge.rounded(way.model)
+    made = judge.rounded(found.model)
     return Hardened(
         made,
-        search.ideal(way),
-        changed=True,
-        why=f"as good as it was, with {_text(way.settings)}",
-        loss=(judge.before, way.loss),
-        mistakes=(judge.mistakes, judge.asked),
-        horizon=(turns, lasting(made, seen)),
-        settings=way.settings,
-        parts=way.parts,
-        idle=tuple(layer for layer, idle in enumerate(way.idle) if idle),
-        slow=way.slow,
-        seen=seen,
+        found.exact_model(),
+        inputs,
+        loss=(judge.loss, found.loss),
+        mistakes=mistakes,
+        horizon=(before, measure_horizon(made, inputs)),
+        components=found.components,
+        settings=found.settings,
+        memoryless=tuple(i for i, memoryless in enumerate(found.memoryless) if memoryless),
+        slow=found.slow,
     )
 
 
-def families_of(model: SequenceModel) -> list[ModuleType]:
-    """By layer the module that hardens its kind, or a UserError that says why none does."""
-    families = []
-    for config in model.config.mixers:
-        family = FAMILIES.get(type(config))
-        if family is None:
-            known = ", ".join(c.label for c in FAMILIES)
-            raise UserError(f"harden knows {known}; got {config.label}")
-        why = family.refusal(config)
-        if why is not None:
-            raise UserError(f"{config.title} cannot be hardened: {why}")
-        families.append(family)
-    return families
+def find_roundings(model: SequenceModel) -> list[ModuleType]:
+    """Return by layer the module that rounds it: `diagonal` or `householder`.
 
-
-def lasting(model: SequenceModel, seen: Seen) -> Horizon | None:
-    """How many tokens what turns, and hardly fades, lasts in fp32: of the worst part and the best.
-
-    A part, a head or a channel, lasts as long as with the token that wears it out most: one that
-    lets it grow, if only by rounding, is as bad as one that lets it fade.
+    Raises:
+        UserError: a layer cannot be hardened.
     """
-    here = seen.place[:WATCHED] >= 0
-    here &= seen.recurring[seen.place[:WATCHED]]
+    return [_find_rounding(block.mixer) for block in model.blocks]  # type: ignore[arg-type]
+
+
+def _find_rounding(mixer: Mixer) -> ModuleType:
+    obstacle = mixer.hardening_obstacle()
+    if obstacle is None:
+        x = torch.zeros(1, 1, mixer.hidden_size, dtype=next(mixer.parameters()).dtype)
+        transition = mixer.transitions(x)
+        if isinstance(transition, HouseholderProduct):
+            return householder
+        if isinstance(transition, Diagonal):
+            return diagonal
+        obstacle = "its transitions are neither diagonal nor products of Householder factors"
+    raise UserError(f"{mixer.config.title} cannot be hardened: {obstacle}")
+
+
+def measure_horizon(model: SequenceModel, inputs: LayerInputs) -> Horizon | None:
+    """Measure for how many tokens eigenvalues that turn or flip the state last in fp32.
+
+    A head or channel lasts as long as with the token that wears it out most: one that lets it
+    grow, if only by rounding, is as bad as one that lets it fade. None if no eigenvalue does.
+    """
+    index = inputs.index[:MAX_SEQUENCES]
+    here = (index >= 0) & inputs.recurring[index]
     worst: list[float] = []
-    for transition in model.transitions(seen.tokens[:WATCHED]):
+    for transition in model.transitions(inputs.tokens[:MAX_SEQUENCES]):
         assert transition is not None
         values = transition.eigvals()[here].numpy()  # [N, ..., eigenvalues]
         if isinstance(transition, Diagonal):
             values = values[..., None]
-        moduli = np.where(turning(values, 1e-4), np.abs(values), 0.0).max(-1)
+        moduli = np.where(oscillating(values, 1e-4), np.abs(values), 0.0).max(-1)
         moduli = 1 - np.abs(1 - moduli)
-        least = np.where(moduli > SLOW, moduli, np.inf).min(0)  # by part
+        least = np.where(moduli > SLOW, moduli, np.inf).min(0)  # by head or channel
         worst += least[least < np.inf].tolist()
-    return Horizon(*(horizon(end(worst), "fp32") for end in (min, max))) if worst else None
-
-
-def _text(settings: Sequence[dict[str, Any]]) -> str:
-    layers = [", ".join(f"{key} {value}" for key, value in s.items()) for s in settings]
-    if len(layers) == 1:
-        return layers[0]
-    return "; ".join(f"layer {i}: {text}" for i, text in enumerate(layers))
+    return Horizon(*(decay_length(end(worst), "fp32") for end in (min, max))) if worst else None

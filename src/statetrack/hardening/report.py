@@ -1,4 +1,4 @@
-"""What hardening did, for people and for programs."""
+"""The result of hardening, for people and for programs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from statetrack.automata import DFA
 from statetrack.compiler.wording import listed
 from statetrack.hardening.automaton import Reading, read_automaton
-from statetrack.hardening.candidate import Part
-from statetrack.hardening.tokens import Seen
+from statetrack.hardening.inputs import LayerInputs
+from statetrack.hardening.search import Component
 from statetrack.models import SequenceModel
 
 
 class Horizon(NamedTuple):
-    """How many tokens what turns lasts in fp32."""
+    """For how many tokens eigenvalues that turn or flip the state last in fp32."""
 
-    least: float  # in the part, a head or a channel, where it wears out first
+    least: float  # of the head or channel where they wear out first
     most: float
 
     def __str__(self) -> str:
@@ -26,73 +26,93 @@ class Horizon(NamedTuple):
         return " to ".join(dict.fromkeys(ends))
 
     def to_dict(self) -> dict[str, float | None]:
-        """Plain values, for JSON: null is without end."""
+        """Return plain values, for JSON: null is without end."""
         return {k: v if math.isfinite(v) else None for k, v in self._asdict().items()}
 
 
 @dataclass(frozen=True)
 class Hardened:
-    """A model after hardening, or the model as it was, and why."""
+    """A hardened model, or the trained one and why it was kept."""
 
     model: SequenceModel
-    exact: SequenceModel  # the same without rounding: float64, keys of length 1
-    changed: bool
-    why: str  # it is, or is not
-    loss: tuple[float, float]  # before and, for the best candidate if it was not taken, after
-    mistakes: tuple[int, int]  # of how many answers at the training lengths, before
-    horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: no eigenvalue turns
-    settings: tuple[dict[str, Any], ...]  # by layer; none if it is kept
-    parts: tuple[Part, ...]
-    idle: tuple[int, ...]  # layers without any memory now
-    slow: int | None  # tokens or gates that still fade too slowly for training to show; None: kept
-    seen: Seen
+    exact: SequenceModel  # before its weights are rounded: float64, keys of length 1
+    inputs: LayerInputs
+    loss: tuple[float, float]  # before and after; of the best candidate if it was kept
+    mistakes: tuple[int, int]  # of the trained model, of how many answers at the training lengths
+    horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: nothing turns or flips
+    components: tuple[Component, ...]
+    reason: str | None = None  # why the trained model was kept
+    settings: tuple[dict[str, Any], ...] = ()  # by layer
+    memoryless: tuple[int, ...] = ()  # layers whose memory was removed
+    slow: int | None = None  # gates or factors that still fade, slower than training shows
+
+    @property
+    def changed(self) -> bool:
+        """Whether the model is another than the trained one."""
+        return self.reason is None
 
     def read(self, vocab: Sequence[str]) -> Reading:
-        """The automaton of what the model answers, and how sure that is: see `read_automaton`."""
-        return read_automaton(self.exact, self.seen, vocab, self.idle)
+        """Return the automaton of the model's answers and how certain it is."""
+        return read_automaton(self.exact, self.inputs, vocab, self.memoryless)
 
     def automaton(self, vocab: Sequence[str]) -> DFA:
-        """The minimal automaton of what the model answers."""
+        """Return the minimal automaton of the model's answers."""
         return self.read(vocab).dfa
 
-    def sentences(self) -> Iterator[str]:
-        """The result, one sentence a line."""
-        yield f"{'Hardened' if self.changed else 'Kept as it was'}: {self.why}."
-        before, after = self.loss
-        losses = f"{before:.2g} before, {after:.2g} after"
-        wrong, asked = self.mistakes
-        best = "" if self.changed else ", the best that was tried"
-        yield f"Cross-entropy at the training lengths: {losses}{best}."
-        yield f"The trained model has {wrong:,} of {asked:,} answers wrong there."
-        early, late = (h or "nothing does" for h in self.horizon)
+    def sentences(self, verbose: bool = False) -> Iterator[str]:
+        """Yield the result, the verdict first; `verbose` adds the settings of each layer."""
+        if not self.changed:
+            yield f"Kept as it was: {self.reason}."
+        elif self.slow:
+            fade = "fade more slowly than training shows, so errors may still grow with length"
+            yield f"Hardened, but not exact yet: {self.slow} gates or keys {fade}."
+        else:
+            yield "Hardened: the model is as good at its training lengths as before."
+        early, late = (h or "no such memory" for h in self.horizon)
         lasts = f"{early} before, {late} after" if self.changed else str(early)
-        yield f"What turns lasts, by part: {lasts}."
-        if self.slow:
-            yield f"Not exact yet: {self.slow} still fade more slowly than training shows."
-        done = [part for part in self.parts if part.error is not None]
-        if done:
-            worst = max(part.error or 0.0 for part in done)
+        yield f"Memory that flips or turns lasts, in fp32, by head or channel: {lasts}."
+        before, after = self.loss
+        best = "" if self.changed else ", the best that was tried"
+        losses = f"{before:.2g} before, {after:.2g} after{best}"
+        yield f"Cross-entropy at the training lengths: {losses}."
+        wrong, scored = self.mistakes
+        yield f"The trained model has {wrong:,} of {scored:,} answers wrong there."
+        tolerances = {s["tolerance"] for s in self.settings if "tolerance" in s}
+        if tolerances:
+            yield f"Rounded values within {max(tolerances):g}."
+        if verbose:
+            for layer, settings in enumerate(self.settings):
+                text = ", ".join(f"{key} {value}" for key, value in settings.items())
+                yield f"Settings of layer {layer}: {text}."
+        yield from self._component_sentences()
+
+    def _component_sentences(self) -> Iterator[str]:
+        exact = [c for c in self.components if c.error is not None]
+        if exact:
+            worst = max(c.error or 0.0 for c in exact)
             verb = "made" if self.changed else "could be made"
-            yield f"{len(done)} of {len(self.parts)} parts {verb} exact, at most {worst:.3f} off."
-        reasons = dict.fromkeys((p.skipped, p.silenced) for p in self.parts if p.skipped)
-        for why, silenced in reasons:
-            names = [p.name for p in self.parts if (p.skipped, p.silenced) == (why, silenced)]
-            verb = "without memory now" if silenced and self.changed else "left"
-            yield f"{len(names)} {verb} ({', '.join(listed(names, 'in all'))}): {why}."
+            total = f"{len(exact)} of {len(self.components)} heads or channels"
+            yield f"{total} {verb} exact, at most {worst:.3f} off."
+        reasons = dict.fromkeys((c.reason, c.memory_removed) for c in self.components if c.reason)
+        for reason, removed in reasons:
+            key = reason, removed
+            names = [c.name for c in self.components if (c.reason, c.memory_removed) == key]
+            what = "Memory removed" if removed and self.changed else "Left as it was"
+            yield f"{what}, {', '.join(listed(names, 'in all'))}: {reason}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON. A horizon is null where nothing turns, its ends without end."""
+        """Return plain values, for JSON. A horizon is null where nothing turns or flips."""
         horizons = [h and h.to_dict() for h in self.horizon]
         return {
             "changed": self.changed,
-            "why": self.why,
+            "reason": self.reason,
             "loss": dict(zip(("before", "after"), self.loss, strict=True)),
-            "mistakes": dict(zip(("wrong", "asked"), self.mistakes, strict=True)),
+            "mistakes": dict(zip(("wrong", "scored"), self.mistakes, strict=True)),
             "horizon": dict(zip(("before", "after"), horizons, strict=True)),
             "settings": list(self.settings),
             "slow": self.slow,
-            "parts": [asdict(part) for part in self.parts],
+            "components": [asdict(component) for component in self.components],
         }

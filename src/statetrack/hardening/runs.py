@@ -1,4 +1,4 @@
-"""Hardening a run: its sequences, its accuracy before and after, and the new run's folder."""
+"""Harden a run: its sequences, its accuracy before and after, and the new run's folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from statetrack.training import Run, RunConfig, evaluate, finite_training_set
 from statetrack.training.evaluate import predict
 from statetrack.training.optim import make_optimizer
 
-JUDGED = 1024  # sequences on which roundings are judged
-CHECKED = 256  # of them, on which it is checked that there is something to harden
+VALIDATION_SEQUENCES = 1024  # on which candidates are judged
+LEARNED_SEQUENCES = 256  # of them, on which it is checked that the task was learned
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,20 @@ class Accuracy:
 
 
 def training_lengths(config: RunConfig) -> Batch:
-    """Fresh sequences of the lengths that a run was trained on."""
+    """Return fresh sequences of the lengths that a run was trained on."""
     t = config.training
-    stream = Stream(config.task, "validation", t.data_seed, JUDGED, t.min_length, t.max_length)
+    stream = Stream(
+        config.task, "validation", t.data_seed, VALIDATION_SEQUENCES, t.min_length, t.max_length
+    )
     return stream.batch(0)
 
 
 @dataclass(frozen=True)
 class Learned:
-    """How well a model answers sequences of its training lengths."""
+    """A model's accuracy at its training lengths."""
 
     accuracy: float  # over all scored positions
-    constant: float  # of always giving the most frequent answer
+    constant: float  # accuracy of always giving the most frequent answer
 
     def __bool__(self) -> bool:
         """Whether accuracy is at least halfway between the constant answer's and 1."""
@@ -54,14 +56,14 @@ class Learned:
 
     def __str__(self) -> str:
         return (
-            f"it has {self.accuracy:.1%} of the answers right at its training lengths, where "
-            f"always the same answer gives {self.constant:.1%}"
+            f"{self.accuracy:.1%} of its answers are right at its training lengths; the most "
+            f"frequent answer alone gives {self.constant:.1%}"
         )
 
 
 def learned(model: SequenceModel, task: Task, validation: Batch) -> Learned:
     """Measure a model on the first sequences of the training lengths."""
-    tokens, targets = validation.tokens[:CHECKED], validation.targets[:CHECKED]
+    tokens, targets = (part[:LEARNED_SEQUENCES] for part in (validation.tokens, validation.targets))
     scored = task.scored(targets)
     right = (predict(model, tokens) == targets)[scored]
     most = np.bincount(targets[scored]).max()
@@ -75,11 +77,11 @@ def compare(
     lengths: Sequence[int],
     samples: int,
 ) -> list[Accuracy]:
-    """Two models of a run on the same sequences of each length."""
+    """Evaluate two models of a run on the same sequences of each length."""
     exclude = finite_training_set(config)
     rows = []
     for length in lengths:
-        told = [
+        accuracies = [
             evaluate(
                 model,
                 config.task,
@@ -90,63 +92,62 @@ def compare(
             ).token_accuracy
             for model in (before, after)
         ]
-        rows.append(Accuracy(length, *told))
+        rows.append(Accuracy(length, *accuracies))
     return rows
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """The model's automaton beside the task's."""
 
-    reading: Reading | None  # None: it has none
-    is_the_tasks: bool | None  # None: one of them has none
-    why: str | None  # they cannot be compared
+    reading: Reading | None  # None: none can be read off the model
+    is_the_tasks: bool | None  # None: there are not two to compare
+    reason: str | None  # why they cannot be compared
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        told = {"is_the_tasks": self.is_the_tasks, "why": self.why}
-        return {**told, **(self.reading.to_dict() if self.reading else {"dfa": None})}
+        """Return plain values, for JSON."""
+        found = {"is_the_tasks": self.is_the_tasks, "reason": self.reason}
+        return {**found, **(self.reading.to_dict() if self.reading else {"dfa": None})}
 
     def __str__(self) -> str:
         if self.reading is None:
-            return f"No automaton: {self.why}."
-        states = (
-            "Before its weights are rounded to float32, the model is an automaton of "
-            f"{counted(self.reading.dfa.states, 'state')}"
-        )
+            return f"Whether the model is exact at every length is not proved: {self.reason}."
+        states = counted(self.reading.dfa.states, "state")
+        if self.is_the_tasks:
+            exact = "The model is exact at every length, up to rounding (proved in float64)"
+            return f"{exact}: it is the task's automaton, of {states}."
         if self.is_the_tasks is None:
-            return f"{states}; {self.why}."
-        verb = "answers" if self.is_the_tasks else "does not answer"
-        return f"{states}, which {verb} as the task's at every length."
+            return f"The model is an automaton of {states}; {self.reason}."
+        return f"The model is an automaton of {states}, but not the task's."
 
 
-def compare_automata(hardened: Hardened, config: RunConfig) -> Compared:
-    """Read the automaton off a hardened model and hold it against the task's."""
+def compare_automata(hardened: Hardened, config: RunConfig) -> Comparison:
+    """Read the automaton off a hardened model and compare it with the task's."""
     try:
         reading = hardened.read(config.task.vocab)
     except UserError as error:
-        return Compared(None, None, str(error))
+        return Comparison(None, None, str(error))
     wanted = config.task.automaton()
     if wanted is None:
-        return Compared(reading, None, "the task has none to compare it with")
+        return Comparison(reading, None, "the task has none to compare it with")
     same = agree(reading.dfa, wanted)
     if same:
         reading = replace(reading, dfa=accepting_as(reading.dfa, wanted))
-    return Compared(reading, same, None)
+    return Comparison(reading, same, None)
 
 
 def write_run(
-    folder: Path, config: RunConfig, step: int, hardened: Hardened, automata: Compared
+    folder: Path, config: RunConfig, step: int, hardened: Hardened, automata: Comparison
 ) -> Run:
-    """A new run with the hardened model as its only checkpoint, at the same step.
+    """Write a new run with the hardened model as its only checkpoint, at the same step.
 
-    Beside it is what was done, in `hardened.json`, and its automaton, if there is one, in
-    `automaton.json`, a file as `dfa:FILE` takes.
+    `hardened.json` says what was done; `automaton.json` has the model's automaton, if there is one,
+    in the format of `dfa:FILE`.
     """
     with whole_folder(folder):
         made = Run.create(folder, replace(config, model=hardened.model.config))
         write_json(folder / HARDENED, hardened.to_dict())
-        # without the optimiser's moments: such a run can be evaluated, not trained further
+        # without the optimiser's moments: the run can be evaluated, not trained further
         made.save(step, hardened.model, make_optimizer(hardened.model, config.training))
         if automata.reading:
             write_json(folder / "automaton.json", automata.reading.dfa.to_json())

@@ -1,181 +1,296 @@
-"""One layer after the other, from the first on: once it is exact, the next one sees few inputs."""
+"""Search for exact layers, one after the other, that leave the model as good as it was.
+
+Once the first layers are exact, the next one has few distinct inputs.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from statetrack.hardening.candidate import Candidate, Part
-from statetrack.hardening.convolution import one_token, without_convolution
-from statetrack.hardening.judge import Judge, Tried
-from statetrack.hardening.outputs import said
-from statetrack.hardening.tokens import Seen, independent, window
+import torch
+from torch import Tensor
+
+from statetrack.hardening.inputs import LayerInputs
+from statetrack.layers.inverse import independent
 from statetrack.models import SequenceModel
+from statetrack.ops import cross_entropy
+from statetrack.tasks import IGNORE, Batch
 
-FAR_OFF = "no part of it comes near enough to an exact one"
+MAX_LOSS_INCREASE = 0.003  # nats that a model as good as the trained one may lose
+MAX_PARTIAL_INCREASE = 0.1  # the same while layers remain that are not exact
+MAX_RETRIES = 32  # of a layer, after later layers failed
+SLOW = 0.9  # training hardly shows that eigenvalues of a modulus between this and 1 fade
+
+NO_CANDIDATE = "none of its heads or channels is close enough to an exact one"
 WORSE = "every exact model tried is worse at the training lengths"
-NO_MEMORY = "it is as good without any memory, so that nothing has to be exact"
-NEARLY = 0.1  # nats that a model may lose as long as not all of its layers are exact
-MAX_BACK = 32  # times that a layer is tried another way, since none of those after it went on
+NO_MEMORY = "it is as good without any memory, so there is nothing to make exact"
+NOT_NEEDED = "it is not needed"
 
 
-class Way(NamedTuple):
-    """A model whose first layers are exact, the others as they were."""
+@dataclass(frozen=True)
+class Component:
+    """What became of a head or a channel."""
+
+    name: str
+    error: float | None = None  # how far the inner products of its keys, or its gates, were off
+    reason: str | None = None  # why it was not made exact
+    memory_removed: bool = False
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model, in float64, with one layer rounded."""
+
+    model: SequenceModel
+    settings: dict[str, Any]
+    components: tuple[Component, ...]
+    inexact: tuple[int, int] = (0, 0)  # how many gates or factors fade slowly, and how many at all
+    memoryless: bool = False
+    simpler: Callable[[], Iterator[Candidate]] = lambda: iter(())
+    """The same with the memory of one more component removed, the least exact first."""
+    steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
+    """The same with less amplification of rounding errors, the best first."""
+
+
+class Judged(NamedTuple):
+    """A candidate in the trained model's dtype, on sequences of the training lengths."""
+
+    candidate: Candidate
+    loss: float
+    wrong: int  # answers
+    good: bool  # as good as the trained model
+
+
+class Judge:
+    """Compares candidates with a trained model."""
+
+    def __init__(self, model: SequenceModel, batch: Batch) -> None:
+        self.batch = batch
+        self.dtype = next(model.parameters()).dtype
+        self.loss, self.wrong = _score(model, batch)
+        self.scored = int((batch.targets != IGNORE).sum())
+
+    def rounded(self, model: SequenceModel) -> SequenceModel:
+        """Return a float64 model in the trained one's dtype."""
+        return copy.deepcopy(model).to(self.dtype)
+
+    def judge(self, candidate: Candidate) -> Judged:
+        """Measure a candidate."""
+        loss, wrong = _score(self.rounded(candidate.model), self.batch)
+        good = loss <= self.loss + MAX_LOSS_INCREASE and wrong <= self.wrong
+        return Judged(candidate, loss, wrong, good)
+
+    def simplest(self, judged: Judged) -> Judged:
+        """Remove the memory of components as long as the candidate stays good."""
+        for simpler in map(self.judge, judged.candidate.simpler()):
+            if simpler.good:
+                return self.simplest(simpler)
+        return judged
+
+
+def _score(model: SequenceModel, batch: Batch) -> tuple[float, int]:
+    """Return the mean cross-entropy of a batch and the number of wrong answers."""
+    logits, _ = model(torch.from_numpy(batch.tokens))
+    targets = torch.from_numpy(batch.targets).flatten()
+    logits, scored = logits.flatten(0, 1), targets != IGNORE
+    wrong = (logits.argmax(-1) != targets)[scored].sum()
+    return float(cross_entropy(logits, targets, ignore_index=IGNORE)), int(wrong)
+
+
+class Progress(NamedTuple):
+    """A model whose first layers are exact."""
 
     model: SequenceModel  # float64
-    loss: float  # as it would be written
-    seen: tuple[Seen, ...] = ()  # by exact layer, as what follows
-    idle: tuple[bool, ...] = ()
+    loss: float  # in the trained model's dtype
+    # of the exact layers:
+    inputs: tuple[LayerInputs, ...] = ()
+    memoryless: tuple[bool, ...] = ()
     settings: tuple[dict[str, Any], ...] = ()
-    parts: tuple[Part, ...] = ()
+    components: tuple[Component, ...] = ()
     slow: int = 0
 
-    def followed_by(self, tried: Tried, seen: Seen, where: str, **extra: int) -> Way:
-        """The way with one more layer, and where its parts are."""
-        made = tried.candidate
-        return Way(
-            made.model,
-            tried.loss,
-            (*self.seen, seen),
-            (*self.idle, made.idle),
-            (*self.settings, {**extra, **made.settings}),
-            (*self.parts, *(part.inside(where) for part in made.parts)),
-            self.slow + made.inexact[0],
-        )
+    def exact_model(self) -> SequenceModel:
+        """Return the model with keys of exactly length 1: see `Mixer.with_unit_keys`."""
+        model = self.model
+        for inputs, memoryless in zip(self.inputs, self.memoryless, strict=True):
+            mixer = inputs.mixer(model)
+            made = mixer if memoryless else mixer.with_unit_keys(inputs.x)
+            if made is not mixer:
+                model = inputs.replace_mixer(model, made)
+        return model
 
 
-class NoneIsGoodError(Exception):
+@torch.no_grad()
+def without_convolution(model: SequenceModel, inputs: LayerInputs) -> Iterator[SequenceModel]:
+    """Yield float64 models whose layer has no convolution, or one that only delays its input.
+
+    With a convolution an input's key, value or step size depends on the inputs before it. A model
+    that tracks a state needs the same effect of a token at every position, so training has made
+    these dependences small, or lets them cancel: each input gets the mean of what came out of the
+    convolution for it. Each model comes as it is and with a refitted output projection, as neither
+    is always better.
+    """
+    mixer, outputs = inputs.mixer(model), []
+    with mixer.get_submodule("conv").register_forward_hook(
+        lambda _, args, out: outputs.extend(out[0])
+    ):
+        _, before = inputs.run(model)
+    for delay in mixer.conv_delays:
+        means: list[Tensor] = [inputs.mean_by_input(part, delay) for part in outputs]
+        made = inputs.replace_mixer(model, mixer.without_conv(inputs.x, means, delay))
+        yield made
+        yield inputs.with_output(made, before)
+
+
+class NoCandidateError(Exception):
     """Why the trained model is kept."""
 
-    def __init__(self, why: str, way: Way, loss: float, parts: tuple[Part, ...] = ()) -> None:
-        super().__init__(why)
-        self.layer = len(way.seen)  # that did not go on
-        self.loss = loss  # of the best that was tried there, inf if nothing was
-        self.parts = (*way.parts, *parts)
+    def __init__(
+        self, reason: str, progress: Progress, loss: float, components: tuple[Component, ...] = ()
+    ) -> None:
+        super().__init__(reason)
+        self.layer = len(progress.inputs)  # the one that failed
+        self.loss = loss  # of the best candidate, inf if there is none
+        self.components = (*progress.components, *components)
         self.stopped = False  # before everything was tried
 
     def __str__(self) -> str:
-        end = f" (stopped after going back {MAX_BACK} times)" if self.stopped else ""
+        end = f" (stopped after {MAX_RETRIES} retries)" if self.stopped else ""
         return super().__str__() + end
 
 
 class Search:
-    """For the first way to make all layers of a model exact that leaves it as good as it was.
+    """Depth-first search for the first model whose layers are all exact or without memory.
 
-    Of several layers each is first tried without any memory: what another one knows it need not.
+    In models of several layers each one is first tried without memory: another may have it.
+    `roundings` are by layer the modules (`diagonal`, `householder`) with its candidates.
     """
 
-    def __init__(self, judge: Judge, families: list[ModuleType], orders: Sequence[int]) -> None:
+    def __init__(self, judge: Judge, roundings: list[ModuleType], orders: Sequence[int]) -> None:
         self.judge = judge
-        self.families = families
+        self.roundings = roundings
         self.orders = orders
-        self.several = len(families) > 1
-        self.back = 0
+        self.several = len(roundings) > 1
+        self.retries = 0
 
-    def finish(self, way: Way, seen: Seen) -> Way:
-        """Make the layer that sees this exact, and all after it."""
-        failed: list[NoneIsGoodError] = []
-        for attempt in (self._idle, self._exact) if self.several else (self._exact,):
-            if failed and failed[-1].layer > seen.layer:
-                self.back += 1
-                if self.back > MAX_BACK:
+    def run(self, progress: Progress, inputs: LayerInputs) -> Progress:
+        """Make the layer with these inputs exact, and all after it."""
+        failed: list[NoCandidateError] = []
+        for attempt in (self._memoryless, self._exact) if self.several else (self._exact,):
+            if failed and failed[-1].layer > inputs.layer:
+                self.retries += 1
+                if self.retries > MAX_RETRIES:
                     failed[-1].stopped = True
                     break
             try:
-                return self._after(attempt(way, seen))
-            except NoneIsGoodError as error:
+                return self._continue(attempt(progress, inputs))
+            except NoCandidateError as error:
                 failed.append(error)
-        # what was found out about the last layer that was reached, as an exact one if it was tried
-        told = max(reversed(failed), key=lambda error: error.layer)
-        told.loss = min(error.loss for error in failed if error.layer == told.layer)
-        told.stopped = any(error.stopped for error in failed)
-        raise told
+        # report the last layer that was reached, as an exact one if that was tried
+        reported = max(reversed(failed), key=lambda error: error.layer)
+        reported.loss = min(error.loss for error in failed if error.layer == reported.layer)
+        reported.stopped = any(error.stopped for error in failed)
+        raise reported
 
-    def ideal(self, way: Way) -> SequenceModel:
-        """The model that a way stands for: its exact layers without what their form costs."""
-        model = way.model
-        for family, seen, idle in zip(self.families, way.seen, way.idle, strict=False):
-            if not idle:
-                model = family.ideal(model, seen)
-        return model
-
-    def _after(self, way: Way) -> Way:
+    def _continue(self, progress: Progress) -> Progress:
         """Go on with the next layer, if there is one."""
-        if len(way.seen) < len(self.families):
-            return self.finish(way, way.seen[-1].above(self.ideal(way)))
-        if all(way.idle):
-            raise NoneIsGoodError(NO_MEMORY, way, way.loss)
-        if all(part.error is None for part in way.parts):
-            raise NoneIsGoodError(FAR_OFF, way, way.loss)
-        return way
+        if len(progress.inputs) < len(self.roundings):
+            return self.run(progress, progress.inputs[-1].next_layer(progress.exact_model()))
+        if all(progress.memoryless):
+            raise NoCandidateError(NO_MEMORY, progress, progress.loss)
+        if all(component.error is None for component in progress.components):
+            raise NoCandidateError(NO_CANDIDATE, progress, progress.loss)
+        return progress
 
-    def _idle(self, way: Way, seen: Seen) -> Way:
-        """The way that goes on with this layer without any memory."""
-        start = way.model
-        if window(seen.mixer(start)) > 1:
-            start = without_convolution(start, seen)
-        made = self.families[seen.layer].idle(start, seen, said(way.model, seen))
-        tried = self.judge.try_(made)
-        if not tried.good:
-            raise NoneIsGoodError(f"{self._where(seen)}: it needs its memory", way, tried.loss)
-        return way.followed_by(tried, seen, self._where(seen))
+    def _memoryless(self, progress: Progress, inputs: LayerInputs) -> Progress:
+        """Remove the memory of the layer."""
+        mixer = inputs.mixer(progress.model)
+        _, before = inputs.run(progress.model)
+        if mixer.conv_width > 1:
+            mixer = mixer.with_config(conv_size=0)
+        made = inputs.replace_mixer(progress.model, mixer.memoryless(inputs.x))
+        made = inputs.with_output(made, before)
+        whole = Component("", None, NOT_NEEDED, memory_removed=True)  # `_add` names it
+        judged = self.judge.judge(Candidate(made, {"memory": "none"}, (whole,), memoryless=True))
+        if not judged.good:
+            reason = f"{self._name(inputs)}: it needs its memory"
+            raise NoCandidateError(reason, progress, judged.loss)
+        return self._add(progress, judged, inputs)
 
-    def _exact(self, way: Way, seen: Seen) -> Way:
-        """The way that goes on with this layer as the best of its candidates."""
+    def _exact(self, progress: Progress, inputs: LayerInputs) -> Progress:
+        """Replace the layer by the best of its candidates."""
 
-        def no(why: str, loss: float, parts: tuple[Part, ...] = ()) -> NoneIsGoodError:
-            why = f"{self._where(seen)}: {why}" if self.several else why
-            return NoneIsGoodError(why, way, loss, parts)
+        def failure(
+            reason: str, loss: float = math.inf, components: tuple[Component, ...] = ()
+        ) -> NoCandidateError:
+            reason = f"{self._name(inputs)}: {reason}" if self.several else reason
+            return NoCandidateError(reason, progress, loss, components)
 
-        start, mixes, settings = way.model, None, {}
-        if seen.layer and len(seen.x) > seen.x.shape[1]:  # there are more than were told apart
-            raise no(_dependent(seen), math.inf)
-        if window(seen.mixer(start)) > 1:
-            start, mixes = self._one_token(start, seen)
-            settings = {"delay": window(seen.mixer(start)) - 1}
-        tried = list(map(self.judge.try_, self._candidates(start, seen)))
-        if not tried:
-            far_off = FAR_OFF if independent(seen.x) else _dependent(seen)
-            raise no(mixes or far_off, math.inf)
-        if not any(t.good for t in tried):
-            tried += [self.judge.try_(c) for t in tried for c in t.candidate.fewer()]
-        good = [t for t in tried if t.good]
+        start, mixes, settings = progress.model, None, {}
+        if inputs.layer and len(inputs.x) > inputs.x.shape[1]:  # more than were told apart
+            raise failure(_dependent(inputs))
+        if inputs.mixer(start).conv_width > 1:
+            start, mixes = self._without_convolution(start, inputs)
+            settings = {"delay": inputs.mixer(start).conv_width - 1}
+        candidates = self.roundings[inputs.layer].candidates(start, inputs, self.orders)
+        judged = list(map(self.judge.judge, candidates))
+        if not judged:
+            raise failure(mixes or (NO_CANDIDATE if independent(inputs.x) else _dependent(inputs)))
+        if not any(j.good for j in judged):
+            judged += [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
+        good = [j for j in judged if j.good]
         if good:
-            best = self.judge.least(min(good, key=lambda t: (t.candidate.inexact, t.loss)))
+            best = self.judge.simplest(min(good, key=lambda j: (j.candidate.inexact, j.loss)))
         else:
-            best = min(tried, key=lambda t: t.loss)
-            last = seen.layer + 1 == len(self.families)
-            if last or best.loss > self.judge.before + NEARLY:
-                raise no(mixes or WORSE, best.loss, best.candidate.parts)
-        steadier = map(self.judge.try_, best.candidate.steadier())
-        best = next((t for t in steadier if t.good), best)
-        return way.followed_by(best, seen, self._where(seen), **settings)
+            best = min(judged, key=lambda j: j.loss)
+            last = inputs.layer + 1 == len(self.roundings)
+            if last or best.loss > self.judge.loss + MAX_PARTIAL_INCREASE:
+                raise failure(mixes or WORSE, best.loss, best.candidate.components)
+        steadier = map(self.judge.judge, best.candidate.steadier())
+        best = next((j for j in steadier if j.good), best)
+        return self._add(progress, best, inputs, **settings)
 
-    def _candidates(self, start: SequenceModel, seen: Seen) -> Iterator[Candidate]:
-        return self.families[seen.layer].candidates(start, seen, self.orders)
-
-    def _where(self, seen: Seen) -> str:
-        """What parts of a layer are called by, if there are several."""
-        return f"layer {seen.layer}" if self.several else ""
-
-    def _one_token(self, model: SequenceModel, seen: Seen) -> tuple[SequenceModel, str | None]:
-        """The model whose layer looks at one input, and what speaks against it if anything does."""
-        alone = [self.judge.try_(Candidate(m, {}, (), (0, 0))) for m in one_token(model, seen)]
-        best = min(alone, key=lambda t: t.loss)
+    def _without_convolution(
+        self, model: SequenceModel, inputs: LayerInputs
+    ) -> tuple[SequenceModel, str | None]:
+        """Return the best model without the layer's convolution, and why it is worse if it is."""
+        models = without_convolution(model, inputs)
+        best = min((self.judge.judge(Candidate(m, {}, ())) for m in models), key=lambda j: j.loss)
         if best.good:
             return best.candidate.model, None
-        return best.candidate.model, (  # what is made of it may be good, all the same
+        return best.candidate.model, (  # a rounding of it may be good all the same
             f"its convolution mixes tokens: without it {best.wrong} answers are wrong instead of "
-            f"{self.judge.mistakes}, with a cross-entropy of {best.loss:.2g}"
+            f"{self.judge.wrong}, with a cross-entropy of {best.loss:.2g}"
         )
 
+    def _add(
+        self, progress: Progress, judged: Judged, inputs: LayerInputs, **settings: int
+    ) -> Progress:
+        made, layer = judged.candidate, self._name(inputs)
+        named = (replace(c, name=f"{layer} {c.name}".strip()) for c in made.components)
+        return Progress(
+            made.model,
+            judged.loss,
+            (*progress.inputs, inputs),
+            (*progress.memoryless, made.memoryless),
+            (*progress.settings, {**settings, **made.settings}),
+            (*progress.components, *named),
+            progress.slow + made.inexact[0],
+        )
 
-def _dependent(seen: Seen) -> str:
-    """Why a layer cannot do with each of its inputs what it should."""
-    n, D = seen.x.shape
-    if not seen.layer:
+    def _name(self, inputs: LayerInputs) -> str:
+        return f"layer {inputs.layer}" if self.several else ""
+
+
+def _dependent(inputs: LayerInputs) -> str:
+    """Say why a layer cannot treat each of its inputs as it should."""
+    n, D = inputs.x.shape
+    if not inputs.layer:
         return f"the embeddings of its {n} tokens are not independent"
     count = f"more than {D}" if n > D else str(n)
     return f"the layers before it give it {count} inputs, which are not independent"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
+from statetrack.kernels import library
 from statetrack.layers.decoder import Decoder
+from statetrack.layers.inverse import HeadTargets
 from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Transition
-from statetrack.ops import native
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
+from statetrack.plugins import load_plugins
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -34,7 +36,6 @@ class MixerConfig(Named):
     """Options of a layer; each layer's own class adds what is special to it."""
 
     kind: ClassVar[str] = "mixer"
-    renamed: ClassVar[Mapping[str, str]] = {"head_norm_eps": "output_norm_eps"}
     name: ClassVar[str]
     label: ClassVar[str]
     has_beta: ClassVar[bool] = False  # whether the saturation penalty has something to act on
@@ -46,7 +47,7 @@ class MixerConfig(Named):
 
     @classmethod
     def class_for(cls, name: str) -> type[MixerConfig]:
-        if name not in MIXERS:
+        if name not in MIXERS and not (load_plugins() and name in MIXERS):
             raise unknown("mixer", name, MIXERS)
         return MIXERS[name]
 
@@ -222,7 +223,7 @@ class Mixer(nn.Module, ABC):
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
         state = self.check_state(state, len(x_t))
         # without kernels a single step is the defining loop, once round
-        backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
+        backend = "auto" if library.serves(x_t, next(self.parameters())) else "naive"
         y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
 
@@ -247,6 +248,105 @@ class Mixer(nn.Module, ABC):
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
         """Initialise what depends on the place in a stack, `layer` from 0; the model calls it."""
+
+    def with_config(self, weights: Mapping[str, Tensor] | None = None, **options: Any) -> Self:
+        """Return a layer with other options, `weights` by name, and this one's other weights."""
+        made = replace(self.config, **options).build(self.hidden_size)
+        made.to(next(self.parameters())).train(self.training)
+        own = made.state_dict()
+        kept = {name: weight for name, weight in self.state_dict().items() if name in own}
+        made.load_state_dict({**own, **kept, **(weights or {})})
+        assert isinstance(made, type(self))
+        return made
+
+    @property
+    def conv_width(self) -> int:
+        """How many inputs the layer's convolution `conv` reads; 1 if it has none."""
+        conv = getattr(self, "conv", None)
+        return conv.width if conv else 1
+
+    # Optional: how `statetrack.hardening` sets what the layer does with given inputs x [n, D]. Each
+    # method returns a new layer. A layer that can be hardened has a `hardening_obstacle` of None
+    # and defines `memoryless`; `with_gates` if its transitions are Diagonal, or `op_inputs`,
+    # `head_outputs` and `with_op_inputs` if they are a HouseholderProduct; `without_conv` if it has
+    # a convolution. Those of weights in float64 are exact.
+
+    shared_step_size: ClassVar[bool] = False
+    """Whether the gates [..., channels, N] of a Diagonal share one step size in each channel."""
+
+    def hardening_obstacle(self) -> str | None:
+        """Return why the layer cannot be hardened; None if it can."""
+        return f"{type(self).__name__} does not define how"
+
+    @property
+    def output_projection(self) -> nn.Linear | None:
+        """The linear map at the layer's end, if there is one."""
+        return None
+
+    @property
+    def conv_delays(self) -> range:
+        """By how many positions the convolution may delay the whole recurrence."""
+        return range(1)
+
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        """Return a layer without convolution that computes the parts `conv_outputs` [n, ...] of x.
+
+        With a `delay` > 0 it has a convolution that only hands on the input so far back. Where no
+        weights give these parts, they are approximated by least squares.
+        """
+        raise self._not_defined("without_conv")
+
+    def memoryless(self, x: Tensor) -> Self:
+        """Return a layer whose output depends on the current input alone, for any input."""
+        raise self._not_defined("memoryless")
+
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        """Return a layer with other gates for inputs x.
+
+        Args:
+            x: [n, D], in float64.
+            gates: [n, channels, N]: 1 (and then nothing is written), -1, 0, or NaN to keep them; N
+                is 1 unless `shared_step_size`.
+            silent: [channels] bool: nothing is ever written there.
+
+        Raises:
+            DependentError: no weights give each input its gates.
+        """
+        raise self._not_defined("with_gates")
+
+    def op_inputs(self, x: Tensor) -> Any:
+        """Return what the layer feeds its op for x [B, T, D], as a NamedTuple.
+
+        With a HouseholderProduct: k [B, T f, H, K], v [B, T f, H, V], beta [B, T f, H] and `gate`,
+        [B, T, H] or None, among others; f factors per position.
+        """
+        raise self._not_defined("op_inputs")
+
+    def head_outputs(self, x: Tensor) -> Tensor:
+        """Return what each head reads for x [B, T, D], normalised, without gain: [B, T, H, V]."""
+        raise self._not_defined("head_outputs")
+
+    def with_op_inputs(self, x: Tensor, wanted: HeadTargets, eps_factor: float = 1.0) -> Self:
+        """Return a layer with other keys, values and betas for inputs x.
+
+        Args:
+            x: [n, D], in float64.
+            wanted: what its op gets, up to what no output shows: a rotation of each head's keys and
+                queries and a common scale of all values. Keys and values matter where beta > 0.
+            eps_factor: how many times larger the epsilon of the head norm becomes.
+
+        Raises:
+            DependentError: no weights give each input what is wanted.
+        """
+        raise self._not_defined("with_op_inputs")
+
+    def with_unit_keys(self, x: Tensor) -> Self:
+        """Return a layer whose keys for inputs x have length 1 up to float64; this one if so."""
+        return self
+
+    def _not_defined(self, method: str) -> UserError:
+        name = type(self).__name__
+        return UserError(f"{name} cannot be hardened: it does not define {method}")
 
 
 def _check_floats(layer: Mixer, name: str, x: object) -> None:

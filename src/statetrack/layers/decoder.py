@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from statetrack.config import at_least
 from statetrack.errors import UserError, check_type
+from statetrack.kernels import library
+from statetrack.kernels.operators import is_plain
+from statetrack.kernels.transforms import observed
 from statetrack.layers.common import (
     GatedRMSNorm,
     HeadNorm,
@@ -23,11 +26,8 @@ from statetrack.layers.common import (
     ShortConv,
 )
 from statetrack.layers.operations import LEAST_NORMALISER, TensorOps
-from statetrack.ops import native
-from statetrack.ops.operators import is_plain
 from statetrack.ops.program import Program
 from statetrack.ops.recorder import NotRecordableError
-from statetrack.ops.transforms import observed
 
 MAX_ROWS = 256  # of a recorded batch: for more, torch's matrix products are faster
 
@@ -137,7 +137,7 @@ def refuse_observers() -> None:
 @torch.no_grad()
 def _record(layer: Decodable, batch: int) -> Program | None:
     """The program of a step, None if there can be none."""
-    if not native.serves(*layer.parameters()):
+    if not library.serves(*layer.parameters()):
         return None
     ops = StepRecorder(batch)
     x = ops.input(layer.hidden_size)

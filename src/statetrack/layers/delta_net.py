@@ -6,11 +6,14 @@ rule per token, `GatedDeltaNet` puts a scalar gate before it, `GatedDeltaProduct
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, option
@@ -25,8 +28,25 @@ from statetrack.layers.common import (
     head_size,
     xavier_,
 )
+from statetrack.layers.inverse import (
+    KEY_LENGTH,
+    MIN_SILU,
+    NO_NEGATIVE,
+    REFIT_TOLERANCE,
+    DependentError,
+    HeadTargets,
+    before_normalisation,
+    half_space,
+    independent,
+    inverse_silu,
+    inverse_stretched_sigmoid,
+    refit,
+)
 from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import HouseholderProduct
+
+STRETCH = 0.1  # beta_stretch of a hardened layer that had none
+MAX_OUTPUT = 0.999  # rms of a memoryless head's normalised output, which stays below 1
 
 
 @dataclass(frozen=True)
@@ -249,3 +269,122 @@ class DeltaNet(Mixer):
             beta=beta.unflatten(1, (-1, n)).mT,
             bounds=self.config.bounds,
         )
+
+    def hardening_obstacle(self) -> str | None:
+        if self.num_v_heads != self.config.num_heads:
+            return "its heads share keys"
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @property
+    def output_projection(self) -> nn.Linear:
+        return self.o_proj
+
+    @torch.no_grad()
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        q, k, v = conv_outputs
+        units = (F.normalize(part.unflatten(-1, (-1, self.key_size)), dim=-1) for part in (q, k))
+        wanted = [before_normalisation(unit, self.qk_silu)[0].flatten(1) for unit in units]
+        wanted.append(inverse_silu(v))
+        weight = refit(self.qkv_proj.weight, x, torch.cat(wanted, -1), exact=False)
+        return self.with_config({"qkv_proj.weight": weight}, conv_size=0)
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        """Return a layer in which every input overwrites what the one before it wrote.
+
+        With beta = 1 and one key for all that is written and read, a head's output is its value.
+        SiLU removes negative entries of keys, so it takes one entry for the inputs on either side
+        of a plane; with keys of one entry those on one side have the output 0.
+        """
+        made = copy.deepcopy(self)
+        side = half_space(x)
+        side *= KEY_LENGTH / (x @ side).abs().min().clamp(min=1e-6)
+        q_rows, k_rows, _ = made.qkv_proj.weight.split(self.sizes)
+        for rows in (q_rows, k_rows):
+            rows.zero_()
+            rows[:: self.key_size] = side
+            if self.qk_silu and self.key_size > 1:
+                rows[1 :: self.key_size] = -side
+        made.beta.proj.weight.zero_()  # sigmoid(0) of 2
+        made.open_gates(torch.ones(self.num_v_heads, dtype=torch.bool))
+        return made
+
+    def open_gates(self, heads: Tensor) -> None:
+        """Make the gate of these heads [H] 1 for every input, in place, if the layer has one."""
+
+    @torch.no_grad()
+    def head_outputs(self, x: Tensor) -> Tensor:
+        state = self.first_state(x)
+        q, k, v, beta, gate, _ = self.op_inputs(x, state)
+        o, _ = TENSORS.recurrence(q, k, v, beta, gate, state.S, factors=self.config.factors)
+        return F.rms_norm(o, o.shape[-1:], eps=self.config.output_norm_eps)
+
+    @torch.no_grad()
+    def with_op_inputs(self, x: Tensor, wanted: HeadTargets, eps_factor: float = 1.0) -> Self:
+        """See Mixer. Beta is stretched to reach 0 and 2.
+
+        SiLU gives no value below -0.278: all values are scaled down until it does, and the epsilon
+        of the norm, which undoes that, with them.
+        """
+        if self.qk_silu and not independent(x):  # `with_unit_keys` sets the queries of all inputs
+            raise DependentError
+        n, factors, eps = len(x), self.config.factors, eps_factor * self.config.output_norm_eps
+        no_memory = ~wanted.outputs.isnan().any(-1).any(0)  # [H]
+        size = wanted.outputs.square().mean(-1, keepdim=True).clamp(max=MAX_OUTPUT**2)
+        constant = wanted.outputs * (self.key_size * eps / (1 - size)).sqrt()
+        constant = constant.repeat_interleave(factors, 0)
+        v = torch.where(no_memory[:, None], constant, wanted.v)  # [n f, H, V]
+        scale = min(1.0, MIN_SILU / float(v.min())) if v.min() < 0 else 1.0
+        stretch = self.config.beta_stretch or STRETCH
+        made = self.with_config(beta_stretch=stretch, output_norm_eps=eps * scale**2)
+        q_rows, k_rows, v_rows = made.qkv_proj.weight.split(self.sizes)
+        q_rows = q_rows.split(self.key_size)  # by head
+        keys = list(wanted.k.unbind(1))
+        if not self.qk_silu:  # whose effect depends on the axes
+            for i, rows in enumerate(q_rows):
+                keys[i], rotation = _along_axes(keys[i], wanted.beta[:, i])
+                rows.copy_(rotation.T @ rows)
+        k, length = before_normalisation(torch.stack(keys, 1), self.qk_silu)
+        written = (wanted.beta > 0).view(n, -1).T  # [f H, n]
+        for all_rows, outputs in ((k_rows, k), (v_rows, inverse_silu(scale * length * v))):
+            parts = outputs.view(n, len(written), -1).unbind(1)
+            for here, part, rows in zip(written, parts, all_rows.chunk(len(written)), strict=True):
+                rows[~part[here].any(0)] = 0.0  # exactly
+                rows.copy_(refit(rows, x[here], part[here]))
+        for i in torch.nonzero(no_memory).flatten().tolist():  # reads what was just written
+            q_rows[i].copy_(refit(q_rows[i], x, k[::factors, i]))
+        beta, top = wanted.beta.view(n, -1), made.beta.top
+        weight = made.beta.proj.weight
+        logits = inverse_stretched_sigmoid(beta / top, stretch)
+        weight.copy_(refit(weight, x, logits, exact=False))
+        if (made.beta(x[None])[0] - beta).abs().max() > REFIT_TOLERANCE:
+            raise DependentError
+        made.open_gates(wanted.open_gates)
+        return made
+
+    @torch.no_grad()
+    def with_unit_keys(self, x: Tensor) -> Self:
+        """See Mixer. The layer has no SiLU on q and k."""
+        if not self.qk_silu:
+            return self
+        made = copy.deepcopy(self)
+        _, k, v, *_ = made.op_inputs(x[None])
+        length, n = k[0].norm(dim=-1, keepdim=True), len(x)
+        length = torch.where(length > 0.5, length, 1.0)  # the others, not written along, may be 0
+        made.qk_silu = False  # type: ignore[misc]  # of this one alone
+        q_rows, k_rows, v_rows = made.qkv_proj.weight.split(self.sizes)
+        q_rows.copy_(refit(q_rows, x, F.silu(x @ q_rows.T)))
+        k_rows.copy_(refit(k_rows, x, (KEY_LENGTH * k[0] / length).reshape(n, -1)))
+        v_rows.copy_(refit(v_rows, x, inverse_silu(v[0] / length).reshape(n, -1)))
+        return made
+
+
+def _along_axes(k: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate keys k [n, K] so that the first reflection is along an axis; also the rotation [K, K].
+
+    The second one lies in the plane of the first two axes, and so on. Along an axis a reflection
+    has no rounding errors: a head that flips between two states does so for ever in float32.
+    """
+    rotation, _ = torch.linalg.qr(k[beta == 2].T, mode="complete")
+    keys = k @ rotation
+    return torch.where(keys.abs() < 1e-12, 0.0, keys), rotation

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from statetrack.layers.base import Mixer, MixerConfig, register
+from statetrack.layers.inverse import NO_NEGATIVE, SATURATED, refit, saturate
 from statetrack.layers.operations import TensorOps, masked, wide
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops.linear_scan import linear_scan
@@ -80,3 +82,26 @@ class DiagonalRNN(Mixer):
 
     def transitions(self, x: Tensor) -> Diagonal:
         return Diagonal(self.op_inputs(x).a[:, :, None], bounds=self.config.bounds)  # [B, T, 1, D]
+
+    def hardening_obstacle(self) -> str | None:
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        made = copy.deepcopy(self)
+        for p in made.W_A.parameters():
+            p.zero_()
+        return made
+
+    @torch.no_grad()
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        gates = gates[..., 0]
+        logits, factor = (x @ p.weight.T + p.bias for p in (self.W_A, self.W_B))
+        logits = saturate(logits, gates, SATURATED / SHARPNESS, 0.0)
+        factor = factor.masked_fill((gates == 1) | silent, 0.0)
+        return self.with_config(
+            {
+                "W_A.weight": refit(self.W_A.weight, x, logits - self.W_A.bias),
+                "W_B.weight": refit(self.W_B.weight, x, factor - self.W_B.bias),
+            }
+        )

@@ -12,6 +12,7 @@ from statetrack.config import option
 from statetrack.layers.base import register
 from statetrack.layers.common import init_step_sizes_, xavier_
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaProjections
+from statetrack.layers.inverse import NO_STEP
 from statetrack.layers.operations import Gate, TensorOps
 
 
@@ -84,3 +85,8 @@ class GatedDeltaNet(DeltaNet):
     def _gate(self, x: Tensor, ops: TensorOps) -> Gate:
         logits, signed = ops.linear(x, self.a_proj), self.config.allow_neg_gate
         return ops.step_sizes(logits, self.dt_bias, self.A_log, signed=signed)[1]
+
+    @torch.no_grad()
+    def open_gates(self, heads: Tensor) -> None:
+        self.a_proj.weight[heads] = 0.0
+        self.dt_bias[heads] = NO_STEP

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -18,6 +21,7 @@ from statetrack.layers.common import (
     head_size,
     xavier_,
 )
+from statetrack.layers.inverse import NO_NEGATIVE, SATURATED, refit, saturate
 from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
 
@@ -153,3 +157,45 @@ class GLA(Mixer):
 
     def transitions(self, x: Tensor) -> Diagonal:
         return Diagonal(self.op_inputs(x).gate.values(), bounds=self.config.bounds)
+
+    def hardening_obstacle(self) -> str | None:
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @property
+    def output_projection(self) -> nn.Linear:
+        return self.o_proj
+
+    @torch.no_grad()
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        weight = refit(self.qkv_proj.weight, x, torch.cat(list(conv_outputs), -1), exact=False)
+        return self.with_config({"qkv_proj.weight": weight}, conv_size=0)
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        made = copy.deepcopy(self)
+        _, up, bias = made.decay_proj.parameters()
+        up.zero_()
+        bias.fill_(self._zero_logit())
+        return made
+
+    @torch.no_grad()
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        gates, n = gates[..., 0], len(x)
+        end = SATURATED * self.config.gate_logit_normalizer
+        down, up, bias = self.decay_proj.parameters()
+        logits = saturate(x @ down.T @ up.T + bias, gates, end, self._zero_logit())
+        q, k, v = self.qkv_proj.weight.split(self.sizes)
+        k = refit(k, x, (x @ k.T).masked_fill((gates == 1) | silent, 0.0))
+        weights = {
+            "qkv_proj.weight": torch.cat([q, k, v]),
+            # which of the n inputs it is, then the logits of that one
+            "decay_proj.0.weight": refit(torch.zeros_like(x), x, torch.eye(n, dtype=x.dtype)),
+            "decay_proj.1.weight": logits.T,
+            "decay_proj.1.bias": torch.zeros_like(bias),
+        }
+        return self.with_config(weights, gate_low_rank_dim=n)
+
+    def _zero_logit(self) -> float:
+        """Return the logit of a gate of 0: 2 sigmoid(logit)^(1/n) - 1 = 0."""
+        log_half = -math.log(2) * self.config.gate_logit_normalizer
+        return log_half - math.log(-math.expm1(log_half))

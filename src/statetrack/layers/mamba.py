@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.common import ShortConv, check_step_sizes, first_window, init_step_sizes_
+from statetrack.layers.inverse import NO_NEGATIVE, NO_STEP, SATURATED, inverse_silu, refit
 from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops.selective_scan import transition
@@ -82,6 +86,7 @@ class Mamba(Mixer):
     config_class = MambaConfig
     config: MambaConfig
     no_weight_decay = ("A_log", "D")
+    shared_step_size = True
 
     def __init__(self, hidden_size: int, config: MambaConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -136,3 +141,56 @@ class Mamba(Mixer):
         inputs, c = self.op_inputs(x), self.config
         values = transition(inputs.delta, inputs.A, c.allow_neg_eigval)  # [B, T, D, N]
         return Diagonal(values, bounds=c.bounds)
+
+    def hardening_obstacle(self) -> str | None:
+        return None if self.config.allow_neg_eigval else NO_NEGATIVE
+
+    @property
+    def output_projection(self) -> nn.Linear:
+        return self.out_proj
+
+    @property
+    def conv_delays(self) -> range:
+        return range(self.conv_width)  # all of the recurrence comes after the convolution
+
+    @torch.no_grad()
+    def without_conv(self, x: Tensor, conv_outputs: Sequence[Tensor], delay: int = 0) -> Self:
+        u, z = self.in_proj.weight.chunk(2)
+        u = refit(u, x, inverse_silu(torch.cat(list(conv_outputs), -1)), exact=False)
+        weights = {"in_proj.weight": torch.cat([u, z])}
+        if delay:
+            weights["conv.weight"] = F.pad(u.new_ones(self.channels, 1), (0, delay))
+            weights["conv.bias"] = u.new_zeros(self.channels)
+        return self.with_config(weights, conv_size=delay and delay + 1)
+
+    @torch.no_grad()
+    def memoryless(self, x: Tensor) -> Self:
+        made = copy.deepcopy(self)
+        made.dt_proj.weight.zero_()
+        made.dt_proj.bias.fill_(-1000.0)  # softplus of it is 0: the state stays 0
+        return made
+
+    @torch.no_grad()
+    def with_gates(self, x: Tensor, gates: Tensor, silent: Tensor) -> Self:
+        """See Mixer. Step sizes of 0 keep; a rate so large that any other step size flips flips."""
+        n = len(x)
+        u = F.silu(x @ self.in_proj.weight[: self.channels].T)
+        low = self.x_proj.weight[: self.dt_rank] @ u.T  # [rank, n]
+        logits = (self.dt_proj.weight @ low).T + self.dt_proj.bias  # [n, D]
+        logits = torch.where((gates == 1).all(-1) | silent, NO_STEP, logits)
+        step = F.softplus(logits)[:, :, None]
+        flips, zeros = gates == -1, gates == 0  # [n, D, N]
+        smallest = torch.where(flips, step, torch.inf).amin(0)
+        flipped = flips.any(0) & ~silent[:, None]
+        rate = torch.where(flipped, SATURATED / smallest, self.A_log.exp())
+        smallest = torch.where(zeros, step, torch.inf).amin(0)
+        rate = torch.where(zeros.any(0), math.log(2) / smallest, rate)  # 2 exp(-log 2) - 1 = 0
+        # the step size's projection becomes: which of the n inputs it is, then its logits
+        which = refit(x.new_zeros(n, u.shape[1]), u, torch.eye(n, dtype=x.dtype))
+        weights = {
+            "x_proj.weight": torch.cat([which, self.x_proj.weight[self.dt_rank :]]),
+            "dt_proj.weight": logits.T,
+            "dt_proj.bias": torch.zeros_like(self.dt_proj.bias),
+            "A_log": rate.log(),
+        }
+        return self.with_config(weights, dt_rank=n)

@@ -87,7 +87,7 @@ class SequenceModel(nn.Module):
         Returns:
             logits [B, T, vocab_size] and the state after the last token.
         """
-        x = self._embed(tokens)
+        x = self.embed(tokens)
         if tokens.dim() != 2:
             raise UserError(f"tokens must be [B, T]; got shape {list(tokens.shape)}")
         states = []
@@ -104,7 +104,7 @@ class SequenceModel(nn.Module):
         self, blocks: Iterable[Block | Decoder], token: Tensor, state: State | None
     ) -> tuple[Tensor, State]:
         """`step` through these blocks, or decoders of them, in place of the model's own."""
-        x = self._embed(token)
+        x = self.embed(token)
         states = []
         for block, s in zip(blocks, self._states(state), strict=True):
             x, s = block.step(x, s)
@@ -122,7 +122,7 @@ class SequenceModel(nn.Module):
     @torch.no_grad()
     def transitions(self, tokens: Tensor) -> list[Transition | None]:
         """A(x_t) of every layer for tokens [B, T]; None for a layer that is no linear RNN."""
-        x = self._embed(tokens)
+        x = self.embed(tokens)
         out = []
         for block in self.stack():
             out.append(block.mixer.transitions(block.mixer_input(x)))
@@ -139,7 +139,8 @@ class SequenceModel(nn.Module):
             assert isinstance(block, Block)
             yield block
 
-    def _embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return what the first block gets for tokens [...]: [..., hidden_size]."""
         check_type("tokens", tokens, Tensor, "a tensor")
         if tokens.dtype in (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32):
             tokens = tokens.long()

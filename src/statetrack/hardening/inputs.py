@@ -1,0 +1,160 @@
+"""The distinct inputs of a layer, what it makes of them, and models with another layer."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from statetrack.layers import Mixer
+from statetrack.models import SequenceModel
+from statetrack.models.sequence_model import Block
+from statetrack.tasks import IGNORE, Batch
+
+MAX_SEQUENCES = 256  # on which a layer's inputs and outputs are recorded
+MERGE_TOLERANCE = 1e-6  # relative: inputs of a later layer that are so close count as one
+RIDGE = 1e-4  # weight of the output projection's change in its refit
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """The distinct inputs of a layer in some sequences, up to each one's last scored position.
+
+    The first layer has one for each token. A later layer has one for each token in each state of
+    the layers before it, which are few if these are exact.
+    """
+
+    layer: int
+    token_ids: NDArray[np.int64]  # [n]: a token at which the input occurs
+    recurring: Tensor  # [n] bool: occurs after the first position, as a BOS does not
+    counts: Tensor  # [n] float64: how often it was read, on average over all scored positions
+    x: Tensor  # [n, D] float64
+    tokens: Tensor  # [B, T]: some of the sequences
+    index: Tensor  # [B, T]: which of the n inputs occurs here; -1 after the last scored position
+    scored: Tensor  # [B, T] bool
+
+    @classmethod
+    @torch.no_grad()
+    def of_tokens(cls, model: SequenceModel, batch: Batch) -> LayerInputs:
+        """Return the inputs of the first layer of a float64 model."""
+        scored = batch.targets != IGNORE
+        read = np.flip(np.logical_or.accumulate(np.flip(scored, 1), 1), 1)
+        ids = np.unique(batch.tokens[read])
+        index = torch.from_numpy(np.where(read, np.searchsorted(ids, batch.tokens), -1))
+        x = block_of(model, 0).mixer_input(model.embed(torch.from_numpy(ids)))
+        tokens = torch.from_numpy(batch.tokens)
+        return cls._counted(0, ids, x, tokens, index, torch.from_numpy(scored))
+
+    @torch.no_grad()
+    def next_layer(self, model: SequenceModel) -> LayerInputs:
+        """Return the inputs of the next layer of a float64 model, at most D + 1 of them.
+
+        Inputs that are close together count as one, their mean.
+        """
+        layer, recorded = self.layer + 1, []
+        mixer = block_of(model, layer).mixer
+        with mixer.register_forward_pre_hook(lambda _, args: recorded.append(args[0])):
+            model(self.tokens)
+        here = self.index >= 0
+        inputs = recorded[0][here]  # [N, D]
+        which = _cluster(inputs, model.config.hidden_size + 1)
+        first = torch.stack([torch.nonzero(which == i)[0, 0] for i in range(int(which.max()) + 1)])
+        index = torch.full_like(self.index, -1).masked_scatter(here, which)
+        ids = self.tokens[here][first].numpy()
+        made = self._counted(layer, ids, inputs[first], self.tokens, index, self.scored)
+        return replace(made, x=made.mean_by_input(recorded[0]))
+
+    @classmethod
+    def _counted(
+        cls,
+        layer: int,
+        token_ids: NDArray[np.int64],
+        x: Tensor,
+        tokens: Tensor,
+        index: Tensor,
+        scored: Tensor,
+    ) -> LayerInputs:
+        recurring = torch.isin(torch.arange(len(x)), index[:, 1:])
+        counts = [(index == i).cumsum(1)[scored].double().mean() for i in range(len(x))]
+        some = (part[:MAX_SEQUENCES] for part in (tokens, index, scored))
+        return cls(layer, token_ids, recurring, torch.stack(counts), x, *some)
+
+    def mixer(self, model: SequenceModel) -> Mixer:
+        """Return the layer of a model that gets these inputs."""
+        return block_of(model, self.layer).mixer
+
+    def mean_by_input(self, values: Tensor, delay: int = 0) -> Tensor:
+        """Return the means [n, ...] of values [B, T, ...] by the input `delay` positions before.
+
+        The mean of an input that no value belongs to is 0.
+        """
+        here = self.index[:, delay:] >= 0
+        values, index = values[:, delay:][here], self.index[:, : here.shape[1]][here]
+        sums = values.new_zeros(len(self.x), *values.shape[1:]).index_add_(0, index, values)
+        counts = index.bincount(minlength=len(self.x)).clamp(min=1)
+        return sums / counts.view(-1, *[1] * (sums.ndim - 1))
+
+    def replace_mixer(self, model: SequenceModel, mixer: Mixer) -> SequenceModel:
+        """Return a model with another layer in this place; the given model is not changed."""
+        made = copy.deepcopy(model).eval()
+        block_of(made, self.layer).mixer = mixer.eval()
+        mixers = list(model.config.mixers)
+        mixers[self.layer] = mixer.config
+        same = len(set(mixers)) == 1
+        made.config = replace(model.config, mixer=mixer.config if same else tuple(mixers))
+        return made
+
+    @torch.no_grad()
+    def run(self, model: SequenceModel) -> tuple[Tensor, Tensor]:
+        """Return what goes into and comes out of the layer on the sequences, [B, T, D] each."""
+        recorded: list[Tensor] = []
+        with self.mixer(model).register_forward_hook(
+            lambda _, args, out: recorded.extend((args[0], out[0]))
+        ):
+            model(self.tokens)
+        x, y = recorded
+        return x, y
+
+    @torch.no_grad()
+    def with_output(self, model: SequenceModel, wanted: Tensor) -> SequenceModel:
+        """Return a model whose output projection makes the layer's output [B, T, D] the wanted one.
+
+        By least squares: other heads may provide what one head has lost.
+        """
+        made = copy.deepcopy(model)
+        projection, recorded = self.mixer(made).output_projection, []
+        if projection is None:
+            return made
+        with projection.register_forward_pre_hook(lambda _, args: recorded.append(args[0])):
+            made(self.tokens)
+        here = self.index >= 0
+        read, weight = recorded[0][here], projection.weight  # [N, H V], [D, H V]
+        gram = read.T @ read + RIDGE * len(read) * torch.eye(read.shape[1]).double()
+        weight += torch.linalg.solve(gram, read.T @ (wanted[here] - read @ weight.T)).T
+        return made
+
+
+def _cluster(inputs: Tensor, limit: int) -> Tensor:
+    """[N]: the cluster of each input [N, D], numbered from 0, at most `limit` of them."""
+    tolerance = MERGE_TOLERANCE * inputs.norm(dim=1).max()
+    nearest = torch.full((len(inputs),), torch.inf).double()
+    which = torch.zeros(len(inputs), dtype=torch.int64)
+    for i in range(limit):
+        new = nearest > tolerance
+        if not new.any():
+            break
+        distance = (inputs - inputs[int(new.int().argmax())]).norm(dim=1)
+        which = torch.where(distance < nearest, i, which)
+        nearest = torch.minimum(distance, nearest)
+    return which
+
+
+def block_of(model: SequenceModel, layer: int) -> Block:
+    """Return one block of a model."""
+    block = model.blocks[layer]
+    assert isinstance(block, Block)
+    return block
