@@ -27,7 +27,7 @@ from statetrack.layers import Diagonal, HouseholderProduct, Mixer
 from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import Batch
 
-MAX_SEQUENCES = 64  # whose eigenvalues are read for the horizon
+HORIZON_SEQUENCES = 64  # whose eigenvalues are read for the horizon
 
 
 def check_orders(orders: Sequence[int]) -> None:
@@ -127,10 +127,10 @@ def measure_horizon(model: SequenceModel, inputs: LayerInputs) -> Horizon | None
     A head or channel lasts as long as with the token that wears it out most: one that lets it
     grow, if only by rounding, is as bad as one that lets it fade. None if no eigenvalue does.
     """
-    index = inputs.index[:MAX_SEQUENCES]
+    index = inputs.index[:HORIZON_SEQUENCES]
     here = (index >= 0) & inputs.recurring[index]
     worst: list[float] = []
-    for transition in model.transitions(inputs.tokens[:MAX_SEQUENCES]):
+    for transition in model.transitions(inputs.tokens[:HORIZON_SEQUENCES]):
         assert transition is not None
         values = transition.eigvals()[here].numpy()  # [N, ..., eigenvalues]
         if isinstance(transition, Diagonal):
