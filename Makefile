@@ -28,20 +28,20 @@ sanitize: .venv/installed-dev
 	STATETRACK_CFLAGS="$(SANITIZE)" STATETRACK_EMULATE_AVX512=1 $(BIN)/python setup.py --quiet build --build-base .sanitize --build-lib .sanitize/lib
 	PYTHONPATH=.sanitize/lib LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 sh -c '\
 	$(BIN)/python tests/sanitized.py && \
-	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoding.py'
+	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoder.py'
 
 # Bad inputs of every kind: command lines, damaged files, calls. `make fuzz CASES=500 SEED=7` for
 # fewer or others.
 CASES ?= 10000
 SEED ?= 0
 fuzz: .venv/installed-dev
-	$(BIN)/python -m benchmarks.reliability.fuzz --cases $(CASES) --seed $(SEED)
+	$(BIN)/python -m benchmarks fuzz --cases $(CASES) --seed $(SEED)
 
 format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What `statetrack bench` and `make test-peers` compare with: two environments, since Triton must
+# What `python -m benchmarks` and `make test-peers` compare with: two environments, since Triton must
 # be importable for the one package and must not be for the other. First this package with what it
 # needs, at the pinned versions, then the rest as it is listed. For a torch without CUDA packages,
 # let PIP_EXTRA_INDEX_URL name an index of its CPU builds.

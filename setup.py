@@ -6,6 +6,7 @@ kernels.cpp is compiled once for each instruction set; the library chooses when 
 missing or failing compiler costs speed, never the installation.
 """
 
+import hashlib
 import os
 import platform
 import sys
@@ -22,6 +23,9 @@ FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
 # Extra flags, for instance those of a sanitizer.
 EXTRA = os.environ.get("STATETRACK_CFLAGS", "").split()
+# What the library and the Python files must agree on: see src/statetrack/kernels/interface.py.
+INTERFACE = Path("src/statetrack/kernels/interface.h")
+HASH = hashlib.sha256(INTERFACE.read_bytes()).hexdigest()
 
 LEVELS = {"baseline": (4, [])}
 EMULATE = False
@@ -58,7 +62,8 @@ class BuildNative(build_ext):
     def compile(self, ext: Extension, source: str, level: str) -> str:
         """The object file of one source, for one level if it is the kernels."""
         lanes, flags = LEVELS[level] if level else (None, OPENMP)
-        macros = [("HAVE_X86_LEVELS", None)] if len(LEVELS) > 1 else []
+        macros: list[tuple[str, str | None]] = [("INTERFACE_HASH", f'"{HASH}"')]
+        macros += [("HAVE_X86_LEVELS", None)] if len(LEVELS) > 1 else []
         macros += [("EMULATE_AVX512", None)] if EMULATE else []
         if level:
             macros += [("LEVEL", level), ("LANES", str(lanes))]
@@ -66,6 +71,7 @@ class BuildNative(build_ext):
             [source],
             output_dir=str(Path(self.build_temp) / level),
             macros=macros,
+            include_dirs=[str(INTERFACE.parent)],
             extra_postargs=[*FLAGS, *flags, *EXTRA],
             depends=ext.depends,
         )
@@ -84,7 +90,7 @@ setup(
         Extension(
             "statetrack._native",
             sorted(str(path) for path in Path("csrc").glob("*.cpp")),
-            depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
+            depends=sorted(str(path) for path in [INTERFACE, *Path("csrc").glob("*.h")]),
             language="c++",
             optional=True,
         )

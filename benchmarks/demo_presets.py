@@ -1,7 +1,7 @@
 """How the demo's presets were chosen and confirmed.
 
-    python benchmarks/demo_presets.py choose 100-109
-    python benchmarks/demo_presets.py confirm 1000-1009
+    python -m benchmarks demo-choose 100-109
+    python -m benchmarks demo-confirm 1000-1009
 
 `choose` trains candidates for the demo's models on some training seeds and scores them on
 validation data of lengths (parity: 257-512, swaps: 192) that the demo does not report. `confirm`
@@ -18,8 +18,6 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import tyro
 
 from statetrack.recipes import presets
 from statetrack.sweep.pool import Report, run_jobs
@@ -82,9 +80,7 @@ def work(job: tuple[str, RunConfig], report: Report) -> dict[str, Any]:
     return {"name": name, "seed": seed, "score": score}
 
 
-def choose(
-    seeds: tyro.conf.Positional[str] = "100-111", log: Path = Path("runs/choose.jsonl")
-) -> None:
+def choose(seeds: str = "100-111", *, log: Path = Path("runs/choose.jsonl")) -> None:
     """Score every candidate on training seeds, e.g. 100-111."""
     rows = _read(log)
     known = {(row["name"], row["seed"]) for row in rows}
@@ -107,9 +103,7 @@ def choose(
         print(f"| {name} | {len(scores)} | {good} | {min(scores):.3f} | {listed} |")
 
 
-def confirm(
-    seeds: tyro.conf.Positional[str] = "1000-1009", log: Path = Path("runs/confirm.jsonl")
-) -> None:
+def confirm(seeds: str = "1000-1009", *, log: Path = Path("runs/confirm.jsonl")) -> None:
     """Run the demo with these values of --seed and tell what it shows."""
     rows = _read(log)
     known = {row["seed"] for row in rows}
@@ -119,7 +113,7 @@ def confirm(
         with tempfile.TemporaryDirectory() as folder:
             command = ["demo", "--seed", str(seed), "--out", f"{folder}/demo", "--json", "-"]
             done = subprocess.run(
-                [sys.executable, "-m", "statetrack.cli.main", *command], check=True, stdout=-1
+                [sys.executable, "-m", "statetrack", *command], check=True, stdout=-1
             )
         result = json.loads(done.stdout)
         row = {key: result[key] for key in ("seed", "seconds", "parity", "swaps")}
@@ -156,7 +150,3 @@ def _append(log: Path, row: dict[str, Any]) -> None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as file:
         file.write(json.dumps(row) + "\n")
-
-
-if __name__ == "__main__":
-    tyro.extras.subcommand_cli_from_dict({"choose": choose, "confirm": confirm})

@@ -1,6 +1,6 @@
 """How often hardening makes a trained model exact.
 
-    python benchmarks/harden.py --seeds 6000 --log runs/harden.jsonl
+    python -m benchmarks harden --seeds 6000 --log runs/harden.jsonl
 
 Trains fresh seeds of sixteen models on short sequences: parity with a plain DeltaNet (sigmoid beta,
 none of the measures of docs/length-generalisation.md, 600 steps, since with the demo's 300 one in
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 
 from statetrack.hardening import harden
 from statetrack.hardening.runs import compare, compare_automata, training_lengths
@@ -128,7 +127,7 @@ def measure(name: str, seed: int, runs: Path) -> dict[str, Any]:
     }
 
 
-def main(seeds: int = 6000, log: Path = Path("runs/harden.jsonl")) -> None:
+def main(*, seeds: int = 6000, log: Path = Path("runs/harden.jsonl")) -> None:
     """Measure every model of seeds `seeds`, `seeds` + 1, ... and print the tables."""
     torch.set_num_threads(1)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +163,3 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
         for length, a, b in zip(lengths, right, good, strict=True)
     )
     print(f"\nEvery position of every sequence right: {counts}.")
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

@@ -1,6 +1,6 @@
 """Compare the horizon that `statetrack diagnose` predicts with the one that `eval` measures.
 
-    python -m benchmarks.horizons --seeds 8000 --log runs/horizons/log.jsonl
+    python -m benchmarks horizons --seeds 8000 --log runs/horizons/log.jsonl
 
 Trains parity, S5 swaps and Z3 with DeltaNet, Mamba and Gated DeltaNet, with eigenvalues in [-1,1]
 and in [0,1], on lengths up to 40 (parity) or 32, without convolutions. Models have one layer, or
@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 
 from benchmarks import harden
-from statetrack.diagnosis.horizon import LIMIT, measure_horizon, predict_horizon
+from statetrack.diagnosis.horizon import MAX_HORIZON, measure_horizon, predict_horizon
 from statetrack.layers import GatedDeltaNetConfig, MambaConfig, MixerConfig
 from statetrack.recipes import presets
 from statetrack.tasks import make_task
@@ -107,14 +106,14 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         **asdict(case),
         "title": config.model.title,
         "layers": config.model.num_layers,
-        "trained": prediction.trained,
+        "trained": config.training.max_length,
         "learned": prediction.learned,
         "predicted": round(prediction.horizon),
         "measured": found.horizon or 0,
     }
 
 
-def main(seeds: int = 8000, log: Path = Path("runs/horizons/log.jsonl")) -> None:
+def main(*, seeds: int = 8000, log: Path = Path("runs/horizons/log.jsonl")) -> None:
     """Measure every model of seeds `seeds` and `seeds` + 1 and print the table."""
     torch.set_num_threads(1)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +143,7 @@ def report(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         past = row["measured"] == LENGTHS[-1]
         measured = f"{'over ' if past else ''}{row['measured']:,}"
-        predicted = f"{'over ' if row['predicted'] == LIMIT else ''}{row['predicted']:,}"
+        predicted = f"{'over ' if row['predicted'] == MAX_HORIZON else ''}{row['predicted']:,}"
         ratio = "-" if past else f"{max(1, row['predicted']) / max(1, row['measured']):.2f}"
         within = "yes" if agrees(row) else "no"
         cells = [row["task"], row["title"], row["layers"], row["seed"], row["trained"]]
@@ -158,7 +157,3 @@ def report(rows: list[dict[str, Any]]) -> None:
         ("Horizon beyond them, extrapolated", [r for r in rows if r["learned"]]),
     ):
         print(f"\n{what}: {sum(map(agrees, some))} of {len(some)} within a factor of 2.")
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from statetrack.automata import DFA, Group
-from statetrack.compiler.languages import find_dfa, find_language
+from statetrack.compiler.text_to_dfa import find_dfa, find_language
 
 TEXTS = (
     "parity", "Z3", "Z5", "Z60", "S3", "S5", "A5", "D12", "tomita1", "tomita2", "tomita3",

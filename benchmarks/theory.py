@@ -1,7 +1,7 @@
 """How exact, how far and how fast the networks of `statetrack.compiler` are.
 
-    python -m benchmarks.theory --out results/theory.md
-    python -m benchmarks.theory --only exactness --tokens 10000 --names S5 "a*b*"
+    python -m benchmarks theory --out results/theory.md
+    python -m benchmarks theory --only exactness --tokens 10000 --names S5 "a*b*"
 
 Five parts, printed as markdown, each by itself with --only. Words avoid symbols that lead to a
 sink, after which nothing would be tested; every state is compared with the DFA's own run.
@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-import tyro
 
 from benchmarks.languages import LANGUAGES, lively_word, random_minimal
 from benchmarks.processes import machine
 from benchmarks.timing import seconds
 from statetrack.compiler import CompiledRNN, compile, theorems
-from statetrack.compiler.decomposition import METHODS
+from statetrack.compiler.dfa_to_cascade import METHODS
 from statetrack.errors import UserError
 from statetrack.files import check_output, write_atomic
-from statetrack.ops import native
+from statetrack.kernels import library
 
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROWS, LENGTH, THREADS = 256, 4_096, 2  # of the batch whose tokens are counted
@@ -42,6 +41,7 @@ Lines = Iterator[str]
 
 
 def main(
+    *,
     only: tuple[Part, ...] = (),
     names: tuple[str, ...] = (),
     tokens: int = 1_000_000,
@@ -69,9 +69,9 @@ def main(
     about = machine()
     said = [
         "# Compiled networks, measured\n",
-        f"`python -m benchmarks.theory {shlex.join(sys.argv[1:])}`\n",
+        f"`python -m benchmarks {shlex.join(sys.argv[1:])}`\n",
         f"{about['processor']}, {about['cores']} cores, of which one thread uses one; native "
-        f"kernels: {native.level()}; torch {torch.__version__}\n",
+        f"kernels: {library.level()}; torch {torch.__version__}\n",
     ]
     print("\n".join(said), flush=True)
     parts: dict[Part, Callable[[], Lines]] = {
@@ -230,7 +230,3 @@ def _row(cells: list[str]) -> str:
 
 def _rule(columns: int) -> str:
     return "|" + "---|" * columns
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.timing import Progress, WrongResultError
 from statetrack.allocator import tune_allocator
-from statetrack.ops import native
+from statetrack.kernels import library
 
 PACKAGES = ("torch", "numpy", "fla-core", "triton", "transformers", "mambapy", "xlstm")
 Job = dict[str, Any]
@@ -36,7 +36,7 @@ def serve(measure: Callable[[Job, Progress], dict[str, Any]]) -> None:
     except WrongResultError as error:
         _write({"error": str(error)})
         return
-    level = native.WHY_MISSING or native.level()
+    level = library.WHY_MISSING or library.level()
     _write({"result": {**job, "versions": _versions(), "native": level, **found}})
 
 

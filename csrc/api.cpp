@@ -1,5 +1,6 @@
 // The C interface, called through ctypes, and the choice of the instruction set.
 #include <cstring>
+#include <new>
 
 #include "kernels.h"
 
@@ -50,27 +51,25 @@ EXPORT int64_t statetrack_use(const char* name) {
   return 0;
 }
 
-// How many bytes a kernel's arguments have, or how many numbers sLSTM keeps of a feature; 0 if
-// there is none of that name.
-EXPORT int64_t statetrack_size(const char* what) {
-#define SIZE(name, Arguments) \
-  if (!std::strcmp(what, #name)) return sizeof(Arguments);
-  KERNELS(SIZE)
-  if (!std::strcmp(what, "slstm_kept")) return SLSTM_KEPT;
-  return 0;
-}
+// The hash of the interface.h that this library was compiled with.
+EXPORT const char* statetrack_interface() { return INTERFACE_HASH; }
 
-#define FUNCTION(name, Arguments)                 \
-  EXPORT void statetrack_##name(const void* x) {  \
-    active->name(*static_cast<const Arguments*>(x)); \
+// A kernel's result: 0, or 1 if there was no memory.
+#define FUNCTION(name, Arguments)                       \
+  EXPORT int64_t statetrack_##name(const void* x) {     \
+    try {                                               \
+      active->name(*static_cast<const Arguments*>(x));  \
+    } catch (const std::bad_alloc&) {                   \
+      return 1;                                         \
+    }                                                   \
+    return 0;                                           \
   }
 KERNELS(FUNCTION)
 
-// Some of them in a row.
-struct Call {
-  void (*kernel)(const void*);
-  const void* arguments;
-};
-EXPORT void statetrack_run(const Call* calls, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) calls[i].kernel(calls[i].arguments);
+// Several in a row, until one fails.
+EXPORT int64_t statetrack_run(const Call* calls, int64_t count) {
+  int64_t result = 0;
+  for (int64_t i = 0; i < count && !result; ++i)
+    result = reinterpret_cast<int64_t (*)(const void*)>(calls[i].kernel)(calls[i].arguments);
+  return result;
 }

@@ -5,10 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
+#include <new>
 
-// In parallel.cpp: unit(context, i) for i in [0, count), on up to `threads` threads.
+// In parallel.cpp: unit(context, i) for i in [0, count), on up to `threads` threads. If one throws
+// std::bad_alloc, so does this, and some of the others may not run.
 void run_units(int64_t count, int64_t threads, void (*unit)(void*, int64_t), void* context);
 
 namespace {
@@ -31,10 +32,7 @@ inline void share(int64_t count, int64_t each, int64_t threads, const F& f) {
 class Scratch {
  public:
   explicit Scratch(int64_t count) : block_(std::malloc(static_cast<size_t>(count) * 4 + 64)) {
-    if (!block_) {  // no way back through OpenMP and ctypes: say why, and stop
-      std::fprintf(stderr, "statetrack: no memory for %lld floats\n", static_cast<long long>(count));
-      std::abort();
-    }
+    if (!block_) throw std::bad_alloc();
     data_ = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(block_) + 63) & ~uintptr_t(63));
   }
   ~Scratch() { std::free(block_); }

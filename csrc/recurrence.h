@@ -193,28 +193,47 @@ struct HeadGroups {
   int64_t count(int64_t together) const { return (heads + together - 1) / together; }
 };
 
-// Let each of some heads (or sweeps) advance in turn until all are done.
+// One object for each head of a group.
 template <class T>
-inline void take_turns(T** all, int count, int64_t turn) {
-  for (bool going = true; going;) {
-    going = false;
-    for (int i = 0; i < count; ++i) {
-      int64_t left = turn;
-      while (!all[i]->done()) {
-        all[i]->advance(), going = true;
-        if (--left == 0) break;
+struct PerHead {
+  alignas(64) char memory[MOST_HEADS][sizeof(T)];
+  T* items[MOST_HEADS];
+  int count = 0;
+
+  PerHead() {}
+  ~PerHead() {
+    while (count) items[--count]->~T();
+  }
+  PerHead(const PerHead&) = delete;
+  PerHead& operator=(const PerHead&) = delete;
+
+  template <class... Arguments>
+  void add(const Arguments&... arguments) {
+    items[count] = new (memory[count]) T(arguments...);
+    ++count;
+  }
+
+  // Let each advance in turn until all are done, then finish all.
+  void run(int64_t turn) {
+    for (bool going = true; going;) {
+      going = false;
+      for (int i = 0; i < count; ++i) {
+        int64_t left = turn;
+        while (!items[i]->done()) {
+          items[i]->advance(), going = true;
+          if (--left == 0) break;
+        }
       }
     }
+    for (int i = 0; i < count; ++i) items[i]->finish();
   }
-}
+};
 
 // f(head, i) for each head of group `index` and its place i in the group; the last may be smaller.
 template <class F>
-inline int each_head(const HeadGroups& all, int64_t index, const F& f) {
-  int i = 0;
-  for (int64_t head = index * all.together; head < all.heads && i < all.together; ++head, ++i)
-    f(head, i);
-  return i;
+inline void each_head(const HeadGroups& all, int64_t index, const F& f) {
+  int64_t head = index * all.together;
+  for (int i = 0; head < all.heads && i < all.together; ++head, ++i) f(head, i);
 }
 
 inline float dot(const float* a, const float* b, int64_t n) {

@@ -1,9 +1,10 @@
 // The backward pass in two sweeps, without stored states.
 //
-// Sweep A runs backwards in time and carries only G = dL/dS: it gives dv, dbeta and the part of dk
-// that comes from what was written. Sweep B runs forwards and regenerates S from the saved errors:
-// it gives dq and the part of dk that comes from what was read. In A the lanes lie along V, in B
-// along K, so little is summed across lanes, and each sweep holds one state in the cache.
+// The gradient sweep runs backwards in time and carries only G = dL/dS: it gives dv, dbeta and the
+// part of dk that comes from what was written. The state sweep runs forwards and computes S again
+// from the saved errors: it gives dq and the part of dk that comes from what was read. In the first
+// the lanes lie along V, in the second along K, so little is summed across lanes, and each sweep
+// holds one state in the cache.
 //
 // The gradient of log a_t is a running sum, for X_t = a_t S_{t-1} and dX_t = dL/dX_t:
 //     <dX_t, X_t> = <dX_{t+1}, X_{t+1}> + <q_t do_t^T - k_t dv_t^T, X_t> - <k_t u_t^T, a_{t+1} dX_{t+1}>
@@ -11,13 +12,14 @@
 // term, so both are as small as the gates they pass through, and so are their rounding errors. Only
 // within a token of several steps such parts remain, and cancel.
 // For small gates the sum still loses digits: after division by a_t, and in tokens of several steps.
-// There <dX_t, S_{t-1}>, the gradient of a_t, is formed directly, from dX that A keeps until B has S;
-// and for all gates of every 256th token, so that errors do not stay in the sums. Long sequences are
+// There <dX_t, S_{t-1}>, the gradient of a_t, is formed directly, from dX that the
+// gradient sweep keeps until the state sweep has S; and for all gates of every 256th token, so that errors do not stay in the sums. Long sequences are
 // cut into segments, from whose first states (kept in one extra pass) S is regenerated.
 #pragma once
 
 #include "pointwise.h"
-#include "sweeps.h"
+#include "recurrence_gradient_sweep.h"
+#include "recurrence_state_sweep.h"
 
 namespace {
 
@@ -236,15 +238,6 @@ struct BackwardHead {
   }
 };
 
-template <class Sweep, class Make>
-void sweep_together(int count, int64_t turn, const Make& make) {
-  alignas(64) char memory[MOST_HEADS][sizeof(Sweep)];
-  Sweep* sweeps[MOST_HEADS];
-  for (int i = 0; i < count; ++i) sweeps[i] = make(memory[i], i);
-  take_turns(sweeps, count, turn);
-  for (int i = 0; i < count; ++i) sweeps[i]->finish();
-}
-
 template <bool DELTA, bool CHANNEL>
 struct BackwardUnits {
   using Head = BackwardHead<DELTA, CHANNEL>;
@@ -254,13 +247,11 @@ struct BackwardUnits {
   int64_t count() const { return x.N * heads_of.groups; }
 
   void operator()(int64_t i) const {
-    alignas(64) char memory[MOST_HEADS][sizeof(Head)];
-    Head* heads[MOST_HEADS];
-    const int n = each_head(heads_of, i % heads_of.groups, [&](int64_t head, int place) {
-      heads[place] = new (memory[place]) Head(x, i / heads_of.groups, head);
+    PerHead<Head> heads;
+    each_head(heads_of, i % heads_of.groups, [&](int64_t head, int) {
+      heads.add(x, i / heads_of.groups, head);
     });
-    run(heads, n);
-    for (int place = 0; place < n; ++place) heads[place]->~Head();
+    run(heads.items, heads.count);
   }
 
   void run(Head** heads, int n) const {
@@ -273,42 +264,42 @@ struct BackwardUnits {
     const int64_t segments = heads[0]->segments;
     for (int64_t i = 0; i + 1 < segments; ++i) {  // the states at which segments start
       for (int j = 0; j < n; ++j) heads[j]->enter(i);
-      sweep_b<false>(heads, n);
+      state_sweep<false>(heads, n);
       for (int j = 0; j < n; ++j) heads[j]->keep_state(i + 1);
     }
     for (int64_t i = segments - 1; i >= 0; --i) {
       for (int j = 0; j < n; ++j) heads[j]->enter(i), heads[j]->before_sweeps();
-      sweep_a(heads, n);
-      sweep_b<true>(heads, n);
+      gradient_sweep(heads, n);
+      state_sweep<true>(heads, n);
       for (int j = 0; j < n; ++j) heads[j]->after_sweeps();
     }
     for (int j = 0; j < n; ++j) heads[j]->store_gradient();
   }
 
-  void sweep_a(Head** heads, int n) const {
+  void gradient_sweep(Head** heads, int n) const {
     Head::each(heads[0]->v_blocks, [&](const auto& some) {
-      with_constants(some, [&](const auto& block) { sweep_a_block(heads, n, block); });
+      with_constants(some, [&](const auto& block) { gradient_sweep_block(heads, n, block); });
     });
   }
   template <bool GRAD>
-  void sweep_b(Head** heads, int n) const {
+  void state_sweep(Head** heads, int n) const {
     Head::each(heads[0]->k_blocks, [&](const auto& some) {
-      with_constants(some, [&](const auto& block) { sweep_b_block<GRAD>(heads, n, block); });
+      with_constants(some, [&](const auto& block) { state_sweep_block<GRAD>(heads, n, block); });
     });
   }
   template <class Block>
-  void sweep_a_block(Head** heads, int n, const Block& block) const {
-    using Sweep = SweepA<DELTA, CHANNEL, Block>;
-    sweep_together<Sweep>(n, heads_of.turn, [&](char* at, int i) {
-      return new (at) Sweep(heads[i]->segment, block, heads[i]->G + block.start * x.K, heads[i]->buf);
-    });
+  void gradient_sweep_block(Head** heads, int n, const Block& block) const {
+    PerHead<GradientSweep<DELTA, CHANNEL, Block>> sweeps;
+    for (int i = 0; i < n; ++i)
+      sweeps.add(heads[i]->segment, block, heads[i]->G + block.start * x.K, heads[i]->buf);
+    sweeps.run(heads_of.turn);
   }
   template <bool GRAD, class Block>
-  void sweep_b_block(Head** heads, int n, const Block& block) const {
-    using Sweep = SweepB<DELTA, CHANNEL, GRAD, Block>;
-    sweep_together<Sweep>(n, heads_of.turn, [&](char* at, int i) {
-      return new (at) Sweep(heads[i]->segment, block, heads[i]->S + block.start * x.V, heads[i]->buf);
-    });
+  void state_sweep_block(Head** heads, int n, const Block& block) const {
+    PerHead<StateSweep<DELTA, CHANNEL, GRAD, Block>> sweeps;
+    for (int i = 0; i < n; ++i)
+      sweeps.add(heads[i]->segment, block, heads[i]->S + block.start * x.V, heads[i]->buf);
+    sweeps.run(heads_of.turn);
   }
 };
 

@@ -253,15 +253,12 @@ struct ForwardUnits {
     using Head = ForwardHead<DELTA, CHANNEL, Block>;
     const int64_t size = Head::scratch(x, block);
     Scratch scratch(heads_of.together * size);
-    alignas(64) char memory[MOST_HEADS][sizeof(Head)];
-    Head* heads[MOST_HEADS];
+    PerHead<Head> heads;
     const bool alone = heads_of.together == 1 || heads_of.turn > 1;
-    const int count = each_head(heads_of, group, [&](int64_t head, int i) {
-      float* buf = scratch.get() + i * size;
-      heads[i] = new (memory[i]) Head(x, sequence, head, block, buf, alone);
+    each_head(heads_of, group, [&](int64_t head, int i) {
+      heads.add(x, sequence, head, block, scratch.get() + i * size, alone);
     });
-    take_turns(heads, count, heads_of.turn);
-    for (int i = 0; i < count; ++i) heads[i]->finish();
+    heads.run(heads_of.turn);
   }
 };
 

@@ -119,6 +119,13 @@ struct Tile {
   // in [TILE][chunk][LANES]
   int64_t row(int64_t i) const { return i * channels.x.chunk * LANES; }
 
+  // f(token, channel, lanes, place in [TILE][chunk][LANES]) for each token and vector of channels.
+  template <class F>
+  INLINE inline void each(const F& f) const {
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t i = 0; i < vectors; ++i) f(first + t, channel(i), lanes(i), row(i) + t * LANES);
+  }
+
   // Ask for share `i` of `shares` of the rows of the next tile: the same tokens, or those `step`
   // further when the channels are through. Rows lie strided, which hardware misses.
   INLINE inline void prefetch_next(const View* views, int count, int64_t step, int64_t i,

@@ -151,46 +151,40 @@ struct ScanBackward {
 
   void prepare(const Tile& tile) const {
     const SelectiveScan& x = channels.x;
-    for (int64_t t = 0; t < tile.tokens; ++t)
-      for (int64_t i = 0; i < tile.vectors; ++i) {
-        const int64_t d = tile.channel(i), lanes = tile.lanes(i), token = tile.first + t;
-        const int64_t at = tile.row(i) + t * LANES;
-        const vf u = load_first(x.u.data + token * x.u.token + d, lanes);
-        const vf dt = load_first(x.delta.data + token * x.delta.token + d, lanes);
-        vf out = load_first(x.dy + token * x.D + d, lanes);
-        if (x.z.data) {
-          const vf z = load_first(x.z.data + token * x.z.token + d, lanes), s = sigmoid(z);
-          store(dz + at, out * s * (1.0f + z * (1.0f - s)));
-          store(y + at, x.skip ? u * load_first(x.skip + d, lanes) : vf{});
-          out *= z * s;
-        }
-        store(delta + at, dt);
-        store(write + at, dt * u);
-        store(dy + at, out);
-        store(along_B + at, vf{});
-        store(along_A + at, vf{});
+    tile.each([&](int64_t token, int64_t d, int64_t lanes, int64_t at) INLINE {
+      const vf u = load_first(x.u.data + token * x.u.token + d, lanes);
+      const vf dt = load_first(x.delta.data + token * x.delta.token + d, lanes);
+      vf out = load_first(x.dy + token * x.D + d, lanes);
+      if (x.z.data) {
+        const vf z = load_first(x.z.data + token * x.z.token + d, lanes), s = sigmoid(z);
+        store(dz + at, out * s * (1.0f + z * (1.0f - s)));
+        store(y + at, x.skip ? u * load_first(x.skip + d, lanes) : vf{});
+        out *= z * s;
       }
+      store(delta + at, dt);
+      store(write + at, dt * u);
+      store(dy + at, out);
+      store(along_B + at, vf{});
+      store(along_A + at, vf{});
+    });
   }
 
   void finish(const Tile& tile) const {
     const SelectiveScan& x = channels.x;
-    for (int64_t t = 0; t < tile.tokens; ++t)
-      for (int64_t i = 0; i < tile.vectors; ++i) {
-        const int64_t d = tile.channel(i), lanes = tile.lanes(i), token = tile.first + t;
-        const int64_t at = tile.row(i) + t * LANES;
-        const vf u = load_first(x.u.data + token * x.u.token + d, lanes);
-        const vf out = load(dy + at), sum_B = load(along_B + at);
-        vf du = sum_B * load(delta + at);
-        if (x.skip) {
-          float* sum = dskip + (tile.v + i) * LANES;
-          store(sum, fma(out, u, load(sum)));
-          du = fma(out, load_first(x.skip + d, lanes), du);
-        }
-        store_first(x.du + token * x.D + d, du, lanes);
-        // A is scaled by log2(e) here
-        store_first(x.ddelta + token * x.D + d, fma(sum_B, u, load(along_A + at) * LN_2), lanes);
-        if (x.z.data) store_first(x.dz + token * x.D + d, load(dz + at) * load(y + at), lanes);
+    tile.each([&](int64_t token, int64_t d, int64_t lanes, int64_t at) INLINE {
+      const vf u = load_first(x.u.data + token * x.u.token + d, lanes);
+      const vf out = load(dy + at), sum_B = load(along_B + at);
+      vf du = sum_B * load(delta + at);
+      if (x.skip) {
+        float* sum = dskip + d - channels.start;
+        store(sum, fma(out, u, load(sum)));
+        du = fma(out, load_first(x.skip + d, lanes), du);
       }
+      store_first(x.du + token * x.D + d, du, lanes);
+      // A is scaled by log2(e) here
+      store_first(x.ddelta + token * x.D + d, fma(sum_B, u, load(along_A + at) * LN_2), lanes);
+      if (x.z.data) store_first(x.dz + token * x.D + d, load(dz + at) * load(y + at), lanes);
+    });
   }
 };
 

@@ -89,30 +89,25 @@ struct ScanForward {
 
   void prepare(const Tile& tile) const {
     const SelectiveScan& x = channels.x;
-    for (int64_t t = 0; t < tile.tokens; ++t)
-      for (int64_t i = 0; i < tile.vectors; ++i) {
-        const int64_t d = tile.channel(i), lanes = tile.lanes(i), token = tile.first + t;
-        const int64_t at = tile.row(i) + t * LANES;
-        const vf u = load_first(x.u.data + token * x.u.token + d, lanes);
-        const vf dt = load_first(x.delta.data + token * x.delta.token + d, lanes);
-        store(delta + at, dt);
-        store(write + at, dt * u);
-        store(y + at, x.skip ? u * load_first(x.skip + d, lanes) : vf{});
-      }
+    tile.each([&](int64_t token, int64_t d, int64_t lanes, int64_t at) INLINE {
+      const vf u = load_first(x.u.data + token * x.u.token + d, lanes);
+      const vf dt = load_first(x.delta.data + token * x.delta.token + d, lanes);
+      store(delta + at, dt);
+      store(write + at, dt * u);
+      store(y + at, x.skip ? u * load_first(x.skip + d, lanes) : vf{});
+    });
   }
 
   void finish(const Tile& tile) const {
     const SelectiveScan& x = channels.x;
-    for (int64_t t = 0; t < tile.tokens; ++t)
-      for (int64_t i = 0; i < tile.vectors; ++i) {
-        const int64_t d = tile.channel(i), lanes = tile.lanes(i), token = tile.first + t;
-        vf out = load(y + tile.row(i) + t * LANES);
-        if (x.z.data) {
-          const vf z = load_first(x.z.data + token * x.z.token + d, lanes);
-          out *= z * sigmoid(z);
-        }
-        store_first(x.y + token * x.D + d, out, lanes);
+    tile.each([&](int64_t token, int64_t d, int64_t lanes, int64_t at) INLINE {
+      vf out = load(y + at);
+      if (x.z.data) {
+        const vf z = load_first(x.z.data + token * x.z.token + d, lanes);
+        out *= z * sigmoid(z);
       }
+      store_first(x.y + token * x.D + d, out, lanes);
+    });
   }
 };
 

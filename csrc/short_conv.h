@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t CONV_CHANNELS = 128;  // of a block, unless one head has more
 constexpr int64_t CONV_TOKENS = 512;    // that a weight's gradient sums before others come in
 constexpr int64_t CONV_CHUNK = 8;            // tokens
-constexpr int64_t MAX_WIDTH = 8;
+
 
 // A block of channels and its weights, copied so that lanes lie along the channels.
 template <int WIDTH>

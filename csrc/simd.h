@@ -49,26 +49,25 @@ inline vf fma(vf a, vf b, vf c) { return a * b + c; }
 #endif
 
 // sum(v) is that of all lanes; sums(r[0..LANES)) the vector whose lane i is sum(r[i]).
+#ifdef HAS_SHUFFLE
+// The lanes FIRST of (a, b) plus those that lie BY lanes further on.
+template <int BY, int... FIRST>
+inline vf fold(vf a, vf b) {
+  return __builtin_shufflevector(a, b, FIRST...) + __builtin_shufflevector(a, b, (FIRST + BY)...);
+}
+#endif
 #if defined(HAS_SHUFFLE) && LANES == 4
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-inline vf pairs(vf a, vf b) { return SHUFFLE(a, b, 0, 4, 1, 5) + SHUFFLE(a, b, 2, 6, 3, 7); }
-inline vf quads(vf a, vf b) { return SHUFFLE(a, b, 0, 1, 4, 5) + SHUFFLE(a, b, 2, 3, 6, 7); }
+inline vf pairs(vf a, vf b) { return fold<2, 0, 4, 1, 5>(a, b); }
+inline vf quads(vf a, vf b) { return fold<2, 0, 1, 4, 5>(a, b); }
 inline vf sums(const vf* r) { return quads(pairs(r[0], r[1]), pairs(r[2], r[3])); }
 inline float sum(vf v) {
   v = pairs(v, v);
   return v[0] + v[2];
 }
 #elif defined(HAS_SHUFFLE) && LANES == 8
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-inline vf pairs(vf a, vf b) {
-  return SHUFFLE(a, b, 0, 8, 1, 9, 4, 12, 5, 13) + SHUFFLE(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-}
-inline vf quads(vf a, vf b) {
-  return SHUFFLE(a, b, 0, 1, 8, 9, 4, 5, 12, 13) + SHUFFLE(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
-}
-inline vf halves(vf a, vf b) {
-  return SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11) + SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
-}
+inline vf pairs(vf a, vf b) { return fold<2, 0, 8, 1, 9, 4, 12, 5, 13>(a, b); }
+inline vf quads(vf a, vf b) { return fold<2, 0, 1, 8, 9, 4, 5, 12, 13>(a, b); }
+inline vf halves(vf a, vf b) { return fold<4, 0, 1, 2, 3, 8, 9, 10, 11>(a, b); }
 inline vf sums(const vf* r) {
   return halves(quads(pairs(r[0], r[1]), pairs(r[2], r[3])),
                 quads(pairs(r[4], r[5]), pairs(r[6], r[7])));
@@ -79,22 +78,17 @@ inline float sum(vf v) {
   return v[0] + v[2];
 }
 #elif defined(HAS_SHUFFLE) && LANES == 16
-#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 inline vf pairs(vf a, vf b) {
-  return SHUFFLE(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
-         SHUFFLE(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  return fold<2, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29>(a, b);
 }
 inline vf quads(vf a, vf b) {
-  return SHUFFLE(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-         SHUFFLE(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  return fold<2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29>(a, b);
 }
 inline vf octets(vf a, vf b) {
-  return SHUFFLE(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27) +
-         SHUFFLE(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+  return fold<4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27>(a, b);
 }
 inline vf halves(vf a, vf b) {
-  return SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-         SHUFFLE(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+  return fold<8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23>(a, b);
 }
 inline vf sums(const vf* r) {
   vf q[4];

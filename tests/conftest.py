@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 from statetrack import cli
-from statetrack.training import train
+from statetrack.layers import DeltaNetConfig
+from statetrack.recipes.presets import demo_parity
+from statetrack.training import Run, train
 from tests.training.refusal import Refused, assert_refused
 from tests.training.small import small_config
 
@@ -65,3 +68,14 @@ def refused(
 def run_folder(tmp_path: Path) -> Path:
     """A run of four steps on lengths 3-40, with checkpoints of the second and the last."""
     return train(small_config(max_length=40, checkpoint_every=2), tmp_path / "run").folder
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Parity up to length 40 with a plain DeltaNet, seconds of training."""
+    config = demo_parity("delta_net", allow_neg_eigval=True, seed=0)
+    mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=2, conv_size=0)
+    model = replace(config.model, mixer=mixer, mlp_size=64)
+    training = replace(config.training, saturation=0.0, steps=200, batch_size=32)
+    config = replace(config, model=model, training=training)
+    return train(config, tmp_path_factory.mktemp("plain") / "run")

@@ -3,7 +3,7 @@
 import platform
 import sys
 
-from statetrack.ops.native import LEVELS, PATH
+from statetrack.kernels.library import LEVELS, PATH
 
 WANTED = ["avx512", "avx2", "baseline"] if platform.machine() == "x86_64" else ["baseline"]
 

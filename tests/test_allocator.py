@@ -57,12 +57,12 @@ def test_the_variable_is_checked(monkeypatch: pytest.MonkeyPatch, command: Comma
     monkeypatch.setenv("STATETRACK_TUNE_ALLOCATOR", "off")
     with pytest.raises(statetrack.UserError, match="must be 0 or 1; got 'off'"):
         statetrack.tune_allocator()
-    code, _, err = command("bench", "tasks")
+    code, _, err = command("demo")
     assert code == 2
     assert "STATETRACK_TUNE_ALLOCATOR must be 0 or 1" in err
 
 
-@pytest.mark.parametrize("name", ["demo", "train", "eval", "bench"])
+@pytest.mark.parametrize("name", ["demo", "train", "eval", "diagnose", "harden"])
 def test_commands_that_compute_call_it(
     name: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

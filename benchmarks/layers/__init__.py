@@ -1,1 +1,1 @@
-"""`statetrack bench layers`: whole layers, in training and one token at a time, beside others."""
+"""`python -m benchmarks layers`: training steps and decoding of layers, beside others."""

@@ -1,4 +1,4 @@
-"""What to measure, where, and what to tell of it."""
+"""`python -m benchmarks layers`: plan the measurements, run them, report."""
 
 from __future__ import annotations
 
@@ -16,16 +16,33 @@ from benchmarks.processes import (
     missing_peers,
     say_missing,
 )
-from statetrack.config import one_of
+from statetrack.config import at_least, one_of
 from statetrack.files import check_output
 from statetrack.layers import MIXERS
-from statetrack.terminal import PlainConsole
+from statetrack.terminal import check_json, make_console, write_result
 
 
-def bench(
-    layers: Sequence[str], rounds: int, out: Path | None, console: PlainConsole
-) -> dict[str, Any]:
-    """Measure, print and write; the result as plain values for JSON."""
+def main(
+    *,
+    layers: tuple[str, ...] = (),
+    rounds: int = 5,
+    out: Path | None = None,
+    json: str | None = None,
+) -> None:
+    """Measure a training step and the decoding of every layer, in both ranges, beside others.
+
+    At the sizes of the paper's models, in one thread. Every candidate is checked before it is
+    timed. The other packages come from an environment of their own, which `make peers` builds;
+    without it ours are measured alone.
+
+    Args:
+        layers: some of the names that `statetrack models` lists; all if absent.
+        rounds: the least time over so many rounds counts; the candidates take turns.
+        out: a folder for bench-layers.md and .json.
+    """
+    check_json(json)
+    at_least("rounds", rounds, 1)
+    console = make_console(json)
     for name in layers:
         one_of("a layer", name, list(MIXERS))
     chosen = [name for name in MIXERS if name in layers or not layers]
@@ -37,7 +54,7 @@ def bench(
     say_missing(missing, console)
     jobs = [job(name, missing) | {"rounds": rounds} for name in chosen]
     results = measured("benchmarks.layers.worker", jobs, lambda job: job["layer"], console)
-    command = "statetrack bench layers" + (f" --layers {' '.join(layers)}" if layers else "")
+    command = "python -m benchmarks layers" + (f" --layers {' '.join(layers)}" if layers else "")
     command += f" --rounds {rounds}" + (f" --out {out}" if out else "")
     summary: dict[str, Any] = {
         "command": command,
@@ -49,7 +66,7 @@ def bench(
     report.print_report(console, summary)
     if out is not None:
         report.write_report(out, summary)
-    return summary
+    write_result(json, summary)
 
 
 def job(layer: str, missing: Sequence[str]) -> dict[str, Any]:

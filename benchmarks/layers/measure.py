@@ -136,10 +136,11 @@ def _forward(layer: Mixer) -> Callable[[Tensor], Tensor]:
 def _begin(layer: Mixer) -> Callable[[Tensor], Step]:
     def begin(prompt: Tensor) -> Step:
         _, state = layer(prompt)
+        decoder = layer.decoder(len(prompt))
 
         def step(x: Tensor) -> Tensor:
             nonlocal state
-            y, state = layer.step(x, state)
+            y, state = decoder.step(x, state)
             return y
 
         return step

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from benchmarks.layers.shapes import Shape
 from statetrack.models.convert.gated_delta_net import qwen3_next_mixer
-from statetrack.models.convert.mamba import mamba_mixer
-from statetrack.models.convert.mamba2 import mamba2_mixer
-from statetrack.models.convert.mlstm import xlstm_mlstm
-from statetrack.models.convert.source import Tensors
+from statetrack.models.convert.mamba import mamba2_mixer, mamba_mixer
+from statetrack.models.convert.xlstm import xlstm_mlstm
 
 Step = Callable[[Tensor], Tensor]  # x_t [B, D] -> y_t; it keeps the state
 
@@ -86,7 +84,7 @@ class MambaMixer(Transformers):
         return model.MambaMixer(self.config, 0)
 
     def weights(self) -> dict[str, Tensor]:
-        return mamba_mixer(Tensors(self.module.state_dict()))
+        return mamba_mixer(self.module.state_dict())
 
 
 class MambaBlock(Decoder):
@@ -102,7 +100,7 @@ class MambaBlock(Decoder):
         return Module(MambaConfig(d_model=shape.width, n_layers=1))
 
     def weights(self) -> dict[str, Tensor]:
-        return mamba_mixer(Tensors(self.module.state_dict()))
+        return mamba_mixer(self.module.state_dict())
 
     def begin(self, prompt: Tensor) -> Step:
         config: Any = self.module.config
@@ -137,7 +135,7 @@ class Mamba2Mixer(Transformers):
         return model.Mamba2Mixer(self.config, 0)
 
     def weights(self) -> dict[str, Tensor]:
-        return mamba2_mixer(Tensors(self.module.state_dict()))
+        return mamba2_mixer(self.module.state_dict())
 
 
 class Qwen3NextGatedDeltaNet(Transformers):
@@ -219,7 +217,7 @@ class SLSTMLayer(XLSTM):
         return module
 
     def weights(self) -> dict[str, Tensor]:
-        from statetrack.models.convert.slstm import xlstm_slstm
+        from statetrack.models.convert.xlstm import xlstm_slstm
 
         return xlstm_slstm(self.module.state_dict())
 

@@ -1,1 +1,1 @@
-"""Our recurrences against those of other packages: `statetrack bench ops`."""
+"""Our recurrences against those of other packages: `python -m benchmarks ops`."""

@@ -1,4 +1,4 @@
-"""What to measure, where, and what to tell of it."""
+"""`python -m benchmarks ops`: plan the measurements, run them, report."""
 
 from __future__ import annotations
 
@@ -17,15 +17,34 @@ from benchmarks.processes import (
     missing_peers,
     say_missing,
 )
-from statetrack.config import one_of
+from statetrack.config import at_least, one_of
 from statetrack.files import check_output
-from statetrack.terminal import PlainConsole
+from statetrack.terminal import check_json, make_console, write_result
 
 
-def bench(
-    rows: Sequence[str], threads: int, rounds: int, out: Path | None, console: PlainConsole
-) -> dict[str, Any]:
-    """Measure, print and write; the result as plain values for JSON."""
+def main(
+    *,
+    rows: tuple[str, ...] = (),
+    threads: int = 1,
+    rounds: int = 10,
+    out: Path | None = None,
+    json: str | None = None,
+) -> None:
+    """Measure our recurrences against those of other packages, each at its best chunk size.
+
+    Every candidate is checked before it is timed. The other packages come from environments of
+    their own, which `make peers` builds; without them ours are measured alone.
+
+    Args:
+        rows: what to measure; everything if absent.
+        threads: how many each process uses.
+        rounds: the least time over so many rounds counts; the candidates take turns.
+        out: a folder for bench-cpu.md, .json and .png.
+    """
+    check_json(json)
+    at_least("threads", threads, 1)
+    at_least("rounds", rounds, 1)
+    console = make_console(json)
     missing = missing_peers()
     jobs = plan(rows, missing)
     if out is not None:
@@ -35,7 +54,7 @@ def bench(
     for job in jobs:
         job |= {"threads": threads, "rounds": rounds}
     results = measured("benchmarks.ops.worker", jobs, _label, console)
-    command = "statetrack bench ops" + (f" --rows {' '.join(rows)}" if rows else "")
+    command = "python -m benchmarks ops" + (f" --rows {' '.join(rows)}" if rows else "")
     command += f" --threads {threads} --rounds {rounds}" + (f" --out {out}" if out else "")
     summary: dict[str, Any] = {
         "command": command,
@@ -48,7 +67,7 @@ def bench(
     report.print_report(console, summary)
     if out is not None:
         report.write_report(out, summary)
-    return summary
+    write_result(json, summary)
 
 
 def plan(rows: Sequence[str], missing: Sequence[str]) -> list[dict[str, Any]]:

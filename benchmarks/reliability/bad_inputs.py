@@ -68,14 +68,13 @@ OPTIONS = {
     "explain": "figure json nope",
     "compile": "out target method delay prove json nope",
     "run": "json nope",
-    "models": "json nope",
+    "models": "json plugin nope",
     "check": "allow-neg-eigval json nope",
     "info": "json nope",
     "tasks": "json supervision nope",
     "export": "out n format split min-length max-length data-seed json nope",
     "import": "task json",
     "demo": "out json nope",
-    "bench": "out json nope",
 }
 
 
@@ -146,12 +145,6 @@ lines = st.one_of(
     _line("tasks", st.just("import"), files, st.one_of(st.just(["--task=S3"]), _options("import"))),
     _line(
         "demo", st.sampled_from(["--seed=-1", "--workers=0", "--nope", "x"]), _options("demo", 1)
-    ),
-    _line(
-        "bench",
-        st.sampled_from([[], ["ops"], ["layers"], ["tasks"], ["x"]]),
-        st.just("--rounds=0"),
-        _options("bench", 1),
     ),
     st.lists(values, max_size=3),
 )

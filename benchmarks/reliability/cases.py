@@ -278,7 +278,7 @@ def _selective_scan(d: Draw, step: bool) -> Case:
     return Case(name, op, inputs, rows, bounds, settings=d.settings)
 
 
-def _valid(d: Draw, B: int, T: int) -> Tensor:
+def _mask(d: Draw, B: int, T: int) -> Tensor:
     """A mask [B, T] that is False for padding, at the right end of each row."""
     return torch.arange(T) < torch.tensor([d.random.randint(0, T) for _ in range(B)])[:, None]
 
@@ -298,7 +298,7 @@ def _short_conv(d: Draw) -> Case:
     options: dict[str, Any] = {"silu": d.one("silu", (False, True)), "sizes": sizes}
     options["head_sizes"] = [head for _, head in parts]
     if d.chance(0.4):
-        options["valid"] = _valid(d, B, T)
+        options["mask"] = _mask(d, B, T)
     rows: dict[str, tuple[int, ...]] = {"x": (0, 2), "window": (0, 2), "weight": (0,), "bias": ()}
     rows |= {f"output {i}": (0, 2) for i in range(len(parts) + 1)}
     return Case("short_conv", partial(short_conv, **options), inputs, rows, settings=d.settings)
@@ -346,7 +346,7 @@ def _slstm(d: Draw) -> Case:
         inputs["n"] = 0.5 + inputs["n"].abs()
     options: dict[str, Any] = {"output_final_state": True}
     if d.chance(0.4):
-        options["valid"] = _valid(d, B, T)
+        options["mask"] = _mask(d, B, T)
 
     def op(x: Tensor, R: Tensor, backend: str, **state: Tensor) -> Any:
         initial = tuple(state.values()) if started else None

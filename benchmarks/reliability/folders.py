@@ -1,6 +1,6 @@
 """Run folders under attack: two writers, a full disk, no permission, links, killed workers.
 
-    python -m benchmarks.reliability.folders --tries 20
+    python -m benchmarks folders --tries 20
 
 After each attack the runs are resumed and compared with an undisturbed one, bit for bit.
 """
@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tyro
-
 from benchmarks.reliability.kills import Moment, kill_at
 from benchmarks.reliability.processes import (
     CONFIG,
@@ -35,12 +33,10 @@ from benchmarks.reliability.processes import (
     snapshot,
     start,
 )
-from statetrack.compiler.compiler import compile
-from statetrack.compiler.folders import load, save
-from statetrack.compiler.languages import find_language
+from statetrack.compiler import compile, load
 from statetrack.errors import UserError
 from statetrack.sweep.pool import Report, run_jobs
-from statetrack.terminal import Json, check_json, write_result
+from statetrack.terminal import check_json, write_result
 from statetrack.training import Progress, Run, train
 
 NOBODY = 65534  # a user without permissions
@@ -117,12 +113,10 @@ class Attacks:
 
     def two_compilers(self) -> Iterator[Outcome]:
         """Two processes write a compiled network to one folder: it is that of one of them."""
-        language = find_language("(aa)*")
-        net = compile(language.value)
+        net = compile("(aa)*")
         for number in range(self.tries):
             folder = self.folder / f"two-compilers-{number}"
-            write = partial(save, folder, net, language, "auto", "auto", "shift")
-            codes, _ = self._at_once(write)
+            codes, _ = self._at_once(partial(net.save, folder))
             load(folder)
             right = sorted(codes.values()) == [0, 2]
             yield Outcome(wrong=None if right else f"exit codes {list(codes.values())}")
@@ -244,13 +238,12 @@ def train_slowly(folder: Path, report: Report) -> None:
     train(CONFIG, folder, on_progress=show)
 
 
-def main(tries: int = 20, seed: int = 0, json: Json = None) -> None:
+def main(*, tries: int = 20, seed: int = 0, json: str | None = None) -> None:
     """Attack, resume, compare and print.
 
     Args:
         tries: how often two writers meet; a fifth of it is how many pools lose a worker.
         seed: of the moments at which workers are killed.
-        json: see above.
     """
     check_json(json)
     body: list[list[object]] = []
@@ -279,7 +272,3 @@ def main(tries: int = 20, seed: int = 0, json: Json = None) -> None:
     report(markdown(["attack", *columns], body), json)
     write_result(json, [dict(zip(["attack", *columns], row, strict=True)) for row in body])
     sys.exit(1 if any(total[name] for name in Outcome._fields) else 0)
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

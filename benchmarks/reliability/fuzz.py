@@ -32,7 +32,6 @@ from typing import Any, NamedTuple
 
 import hypothesis
 import torch
-import tyro
 from hypothesis.strategies import SearchStrategy
 
 import statetrack
@@ -306,6 +305,7 @@ def _death(status: int) -> Verdict:
 
 
 def main(
+    *,
     cases: int = 10_000,
     seed: int = 0,
     only: tuple[int, ...] = (),
@@ -354,7 +354,3 @@ def main(
     if json is not None:
         write_json(json, {**summary, "failures": failures})
     return min(1, len(failures))
-
-
-if __name__ == "__main__":
-    sys.exit(tyro.cli(main))

@@ -1,6 +1,6 @@
 """Kill training runs, resume them, and compare them with an undisturbed one, bit for bit.
 
-    python -m benchmarks.reliability.kills --count 200
+    python -m benchmarks kills --count 200
 
 The signal is SIGKILL, which nothing can catch. Half of the runs are killed at a chosen moment: in
 a half-written file or line, before or after a file is renamed or removed. The others are killed at
@@ -22,8 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tyro
-
 from benchmarks.reliability.processes import (
     difference,
     end,
@@ -33,7 +31,7 @@ from benchmarks.reliability.processes import (
     report,
     start,
 )
-from statetrack.terminal import Json, check_json, write_result
+from statetrack.terminal import check_json, write_result
 from statetrack.training import Run
 
 RANDOM = "random time"
@@ -172,13 +170,12 @@ class Kills:
         return kind, difference(folder, self.undisturbed)
 
 
-def main(count: int = 200, seed: int = 0, json: Json = None) -> None:
+def main(*, count: int = 200, seed: int = 0, json: str | None = None) -> None:
     """Kill, resume, compare and print.
 
     Args:
         count: how many runs are killed.
         seed: of the random times.
-        json: see above.
     """
     check_json(json)
     tried: Counter[str] = Counter()
@@ -198,7 +195,3 @@ def main(count: int = 200, seed: int = 0, json: Json = None) -> None:
     result = {"count": count, "resumed": count - len(failed), "tried": tried, "failed": failed}
     write_result(json, result)
     sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

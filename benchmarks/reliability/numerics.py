@@ -1,6 +1,6 @@
 """Random numerical cases: the native kernels in float32 against the definitions in float64.
 
-    python -m benchmarks.reliability.numerics --cases 2000 --out results/numerics.md
+    python -m benchmarks numerics --cases 2000 --out results/numerics.md
 
 Compares the outputs and the gradients of all inputs, each row relative to its own norm (a row is
 what belongs to one sequence and head, or to one channel: see `cases.py`), and beside it the naive
@@ -21,15 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
 from rich.progress import track
 from torch import Tensor
 
 from benchmarks.processes import machine
 from benchmarks.reliability.cases import Case, draw_case
 from statetrack.files import write_atomic
-from statetrack.ops import native
-from statetrack.terminal import Json, check_json, make_console, write_result
+from statetrack.kernels import library
+from statetrack.terminal import check_json, make_console, write_result
 from statetrack.testing.inputs import Tensors, draw
 
 LIMIT = 1e-3
@@ -54,10 +53,11 @@ class Worst:
 
 
 def main(
+    *,
     cases: int = 2000,
     seed: int = 0,
     out: Path | None = None,
-    json: Json = None,
+    json: str | None = None,
 ) -> None:
     """Draw, compute, compare.
 
@@ -65,7 +65,6 @@ def main(
         cases: how many to draw.
         seed: of the first case; the others follow.
         out: a file for the table.
-        json: what --json asks for.
     """
     check_json(json)
     torch.set_num_threads(1)
@@ -104,10 +103,10 @@ def _is_wrong(native: float, naive: float) -> bool:
 
 def compare(case: Case, seed: int) -> Iterator[Worst]:
     """The worst row of every output and gradient of one case."""
-    levels, text = native.LEVELS, str(case)
+    levels, text = library.LEVELS, str(case)
     expected = run(case, torch.float64, "naive", seed)
     naive = run(case, torch.float32, "naive", seed)
-    with native.forced(levels[seed % len(levels)]):
+    with library.forced(levels[seed % len(levels)]):
         actual = run(case, torch.float32, "native", seed)
     for name in expected:
         keep = case.rows[name.removeprefix("d")]
@@ -207,8 +206,8 @@ def report(worst: Sequence[Worst], cases: int) -> str:
     about = machine()
     lines = [
         "# Numerical cases\n",
-        f"`python -m benchmarks.reliability.numerics {shlex.join(sys.argv[1:])}`\n",
-        f"{cases:,} random cases, native float32 kernels ({', '.join(native.LEVELS)}) against the "
+        f"`python -m benchmarks {shlex.join(sys.argv[1:])}`\n",
+        f"{cases:,} random cases, native float32 kernels ({', '.join(library.LEVELS)}) against the "
         f"definitions in float64; {about['processor']}, torch {torch.__version__}. Errors are "
         "relative to the own row; naive: the same row in the naive loop in float32. Wrong: rows "
         f"above {LIMIT:g} that are below it in the naive loop, and {SAME_SIZE} times its error.\n",
@@ -222,7 +221,3 @@ def report(worst: Sequence[Worst], cases: int) -> str:
         *(f"- seed {w.seed}, {w.tensor} of {w.case}" for w in worst if w.wrong),
     ]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    tyro.cli(main)

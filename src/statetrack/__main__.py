@@ -2,7 +2,7 @@
 
 import sys
 
-from statetrack.cli.main import main
+from statetrack.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,7 +1,7 @@
-"""glibc's allocator, told to keep the memory that large tensors free.
+"""Let glibc's allocator keep the memory that large tensors free.
 
-By default it maps every large buffer anew and gives it back when it is freed, so that each new
-tensor costs page faults: a quarter of the time of a backward pass. Kept memory is there at once.
+By default it maps every large buffer anew and returns it when it is freed, so that each new tensor
+costs page faults: a quarter of the time of a backward pass. Memory that is kept is reused at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ _THRESHOLDS = 2**31 - 1, 2**25
 
 
 def tune_allocator() -> bool:
-    """Keep freed memory in this process for the next tensors; whether that was possible.
+    """Keep freed memory in this process for the next tensors.
 
-    It raises glibc's mmap and trim thresholds, for the whole process and until it ends: what the
-    process has once used for tensors below 2 GiB (32 MiB before glibc 2.35) it keeps. The commands
-    of statetrack do this when they start; a program that uses the library decides for itself.
-    STATETRACK_TUNE_ALLOCATOR=0 turns it off. Nothing happens where the C library is not glibc.
+    Raises glibc's mmap and trim thresholds until the process ends: memory once used for tensors
+    below 2 GiB (32 MiB before glibc 2.35) is kept. The commands call it when they start; a program
+    that uses the library decides for itself. STATETRACK_TUNE_ALLOCATOR=0 turns it off.
+
+    Returns:
+        Whether it was possible: the C library must be glibc.
     """
     wanted = os.environ.get(VARIABLE, "1")
     if wanted not in ("0", "1"):

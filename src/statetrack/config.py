@@ -1,9 +1,8 @@
 """Configuration: frozen dataclasses on one side, strict JSON on the other.
 
-A configuration is a frozen dataclass whose fields are made with :func:`option`, so that the
-command line, ``statetrack models`` and the documentation read the same help text. Polymorphic
-parts (a mixer, a task) derive from :class:`Named`: in JSON they carry their ``name`` first.
-Unknown keys and wrong types are errors, never swallowed.
+A configuration is a frozen dataclass whose fields are made with `option`, so that the command line
+and `statetrack models` show the same help text. Mixers and tasks derive from `Named`: in JSON they
+have their `name` first. Unknown keys and wrong types are errors.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 from numbers import Real
 from typing import (
     TYPE_CHECKING,
@@ -31,11 +30,11 @@ from statetrack.errors import UserError, check_type
 T = TypeVar("T")
 
 MAX_WHOLE = 2**53  # what every reader of JSON can represent
-LONG_LIST = 12  # names; a longer one does not fit into a message
+LONG_LIST = 12  # names that fit into a message
 
 
 def option(default: Any, help: str) -> Any:
-    """A dataclass field with its default and one line of help."""
+    """Make a dataclass field with a default and one line of help."""
     return dataclasses.field(default=default, metadata={"help": help})
 
 
@@ -43,21 +42,20 @@ class Named:
     """Base of configurations that are chosen by name (mixers, tasks)."""
 
     kind: ClassVar[str]
-    renamed: ClassVar[Mapping[str, str]] = {}  # options that once had another name, old to new
 
     if TYPE_CHECKING:
 
         @property
         def name(self) -> str:
-            """What it is called."""
+            """The name that chooses it."""
 
         @classmethod
         def class_for(cls, name: str) -> type[Any]:
-            """The dataclass that `name` stands for; raises UserError if there is none."""
+            """Return the dataclass called `name`; raise a UserError if there is none."""
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
-    """The error for a name that is not in a list; of a long list it names the nearest only."""
+    """Return the error for an unknown name; of a long list it tells the nearest names only."""
     names = sorted(known)
     said, count = "known", len(names)
     if count > LONG_LIST:
@@ -68,40 +66,40 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
 
 
 def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
-    """Check that `value` is one of `allowed`."""
+    """Raise a UserError unless `value` is one of `allowed`."""
     allowed = list(allowed)
     if not isinstance(value, Hashable) or value not in allowed:  # an array is not
         raise UserError(f"{what} must be one of {', '.join(map(str, allowed))}; got {value!r}")
 
 
 def at_least(what: str, value: float, low: float) -> None:
-    """Check that a number is finite and not below `low`."""
+    """Raise a UserError unless a number is finite and at least `low`."""
     check_type(what, value, Real, "a number")
     if not value >= low or math.isinf(value):
         raise UserError(f"{what} must be a finite number, at least {low:g}; got {value!r}")
 
 
 def within(what: str, value: float, low: float, high: float) -> None:
-    """Check that a number lies in low..high."""
+    """Raise a UserError unless a number lies in low..high."""
     check_type(what, value, Real, "a number")
     if not low <= value <= high:
         raise UserError(f"{what} must lie in {low:,}..{high:,}; got {value!r}")
 
 
 def hints(cls: type) -> dict[str, Any]:
-    """The types of the options of a configuration class, by name, in order."""
+    """Return the types of a configuration's options, by name, in order."""
     types_ = get_type_hints(cls)
     return {f.name: types_[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
 def check_types(config: Any) -> None:
-    """Check every field of a configuration against its type."""
+    """Raise a UserError unless every field of a configuration has its type."""
     for name, kind in hints(type(config)).items():
         _decode(kind, getattr(config, name), name)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A configuration as plain JSON values."""
+    """Convert a configuration to plain JSON values."""
     out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}
     out.update({name: _encode(getattr(config, name)) for name in hints(type(config))})
     return out
@@ -128,11 +126,6 @@ def from_dict(cls: type[T], data: Any, where: str) -> T:
         cls = cls.class_for(data["name"])
         if "name" not in hints(cls):
             del data["name"]
-        for old, new in cls.renamed.items():
-            if old in data and new in data:
-                raise UserError(f"{where} has both {old} and {new}, the same option's new name")
-            if old in data and new in hints(cls):
-                data[new] = data.pop(old)
     allowed = hints(cls)
     for key in data:
         if key not in allowed:

@@ -7,10 +7,10 @@ import io
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +29,7 @@ FIGURES = (".png", ".svg", ".pdf")
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """What a killed process left half-written in a folder."""
+    """Return the files that a killed process left half-written in a folder."""
     return [file for file in folder.glob(f"{PREFIX}*") if file.name != LOCK]
 
 
@@ -99,16 +99,16 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     path = Path(path)
     if isinstance(data, str):
         data = data.encode()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=PREFIX)
+    # not tempfile.mkstemp, whose files only their owner may read
+    temporary = path.parent / f"{PREFIX}{secrets.token_hex(8)}"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException as error:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)  # a full disk does not say for which file
         raise
@@ -120,7 +120,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value that a JSON text stands for; whatever is wrong with it is a ValueError."""
+    """Parse a JSON text; raise a ValueError if it is none."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -146,7 +146,7 @@ def regular(path: Path) -> Path:
 
 
 def check_output(path: Path, what: str = "") -> None:
-    """Refuse a file that could not be written, before any work is done."""
+    """Raise a UserError if a file cannot be written."""
     folder = path.absolute().parent
     special = path.exists() and not path.is_file()  # a folder, a device
     if special or not folder.is_dir() or not os.access(folder, os.W_OK):
@@ -154,7 +154,7 @@ def check_output(path: Path, what: str = "") -> None:
 
 
 def check_figure(path: Path) -> None:
-    """Refuse a figure that could not be written, before any work is done."""
+    """Raise a UserError if a figure cannot be written, or its ending is not supported."""
     if path.suffix not in FIGURES:
         allowed = ", ".join(FIGURES)
         raise UserError(f"the ending of a figure's file must be one of {allowed}; got {path.name}")
@@ -162,7 +162,7 @@ def check_figure(path: Path) -> None:
 
 
 def save_figure(path: Path, figure: Figure) -> None:
-    """Write a figure in the format that the file's ending says."""
+    """Write a figure in the format of the file's ending."""
     check_figure(path)
     data = io.BytesIO()
     figure.savefig(data, format=path.suffix[1:], dpi=150)
@@ -170,7 +170,7 @@ def save_figure(path: Path, figure: Figure) -> None:
 
 
 def check_new(path: Path) -> None:
-    """Refuse a folder that holds something already, before any work is done."""
+    """Raise a UserError if a folder is not empty or cannot be made."""
     if path.exists() and not (path.is_dir() and _holds_nothing(path)):
         raise UserError(f"{path} exists and is not empty; choose another folder")
     above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
@@ -183,7 +183,7 @@ def _holds_nothing(folder: Path) -> bool:
 
 
 def new_folder(path: Path) -> Path:
-    """Make a folder that must not hold anything yet."""
+    """Make a folder; raise a UserError if it exists and is not empty."""
     path = Path(path)
     check_new(path)
     path.mkdir(parents=True, exist_ok=path.exists())  # of two that make it, one fails
@@ -207,7 +207,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def free_folder(parent: Path, stem: str) -> Path:
-    """The first of stem-1, stem-2, ... under `parent` that does not exist yet."""
+    """Return the first of stem-1, stem-2, ... under `parent` that does not exist yet."""
     number = 1
     while (parent / f"{stem}-{number}").exists():
         number += 1
@@ -215,11 +215,5 @@ def free_folder(parent: Path, stem: str) -> Path:
 
 
 def plain_name(text: str) -> str:
-    """A text as part of a file's name: a task's may hold slashes and stars."""
+    """Replace the characters of a text that do not belong into a file's name."""
     return re.sub(r"[^\w.+-]", "_", text)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

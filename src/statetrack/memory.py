@@ -1,4 +1,4 @@
-"""Refusing work that this machine's memory cannot hold, before any of it is done."""
+"""Check whether work fits into this machine's memory before it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 def machine_memory() -> int | None:
-    """The bytes that this process may use at most; None where the system does not tell."""
+    """Return the bytes that this process may use at most; None if the system does not tell."""
     known = []
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -30,7 +30,7 @@ def machine_memory() -> int | None:
 
 
 def check_memory(needed: int, what: str) -> None:
-    """Raise a UserError that says both numbers if `needed` bytes, for `what`, are too many."""
+    """Raise a UserError if `what` needs more bytes than this machine has."""
     available = machine_memory()
     if available is not None and needed > available:
         raise UserError(
@@ -39,6 +39,6 @@ def check_memory(needed: int, what: str) -> None:
 
 
 def bytes_text(count: int) -> str:
-    """A number of bytes in a unit that suits it."""
+    """Format a number of bytes with a unit."""
     power = min((len(str(count)) - 1) // 3, len(UNITS) - 1)
     return f"{count / 1000**power:.3g} {UNITS[power]}"

@@ -1,4 +1,4 @@
-"""What the commands have in common: text for people, JSON for programs, progress."""
+"""Print text for people, JSON for programs, and progress."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.status import Status
 from rich.table import Table
@@ -20,42 +19,44 @@ from statetrack.files import check_output, write_json
 if TYPE_CHECKING:
     from statetrack.training import Progress
 
-Json = Annotated[
-    str | None, tyro.conf.arg(metavar="FILE|-", help="write the result as JSON; - for stdout")
-]
+
+def progress_text(p: Progress) -> str:
+    """Return step, loss, accuracy and the time left."""
+    numbers = f"loss {p.loss:.4f}, accuracy {p.accuracy:.3f}"
+    return f"step {p.step}/{p.steps}, {numbers}, {p.seconds_left:.0f} s left"
 
 
 def print_progress(console: PlainConsole, title: str) -> Callable[[Progress], None]:
-    """A callback that shows one run's progress on one line, or in lines without a terminal."""
-    said = -1
+    """Return a callback that prints a run's progress.
+
+    In a terminal it rewrites one line; elsewhere it prints a line for every tenth of the steps.
+    """
+    printed = -1  # the last tenth
     width = 0  # of the longest line so far, which a shorter one must cover
 
     def show(p: Progress) -> None:
-        nonlocal said, width
+        nonlocal printed, width
         tenth = 10 * p.step // p.steps
-        text = (
-            f"{title}: step {p.step}/{p.steps}, loss {p.loss:.4f}, accuracy {p.accuracy:.3f}, "
-            f"{p.seconds_left:.0f} s left"
-        )
+        text = f"{title}: {progress_text(p)}"
         if console.is_terminal:
             width = max(width, len(text))
             end = "\n" if p.step == p.steps else "\r"
             console.print(text.ljust(width), end=end, no_wrap=True, overflow="crop")
-        elif tenth > said:
-            said = tenth
+        elif tenth > printed:
+            printed = tenth
             console.print(text, soft_wrap=True)
 
     return show
 
 
 def check_json(target: str | None) -> None:
-    """Refuse a JSON file that could not be written, before any work is done."""
+    """Raise a UserError if the JSON file cannot be written."""
     if target is not None and target != "-":
         check_output(Path(target), "JSON ")
 
 
 def write_result(target: str | None, value: Any) -> None:
-    """What --json asks for: to a file, to standard output, or nothing."""
+    """Write what --json asks for: to a file, to standard output ("-"), or nothing."""
     if target == "-":
         sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
         sys.stdout.flush()
@@ -64,23 +65,23 @@ def write_result(target: str | None, value: Any) -> None:
 
 
 class PlainConsole(Console):
-    """A console that prints every text as it is: brackets are no markup, :names: no emoji."""
+    """A console that prints texts verbatim: brackets are no markup, :names: are no emoji."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def status(self, status: RenderableType, **options: Any) -> Status:
-        """A spinner beside a text."""
+        """Show a spinner beside a text."""
         return _PlainStatus(_plain(status), console=self, **options)
 
     def on_broken_pipe(self) -> None:
-        """The reader has seen enough (`| head`): stop quietly, as after a success."""
+        """Stop quietly with exit code 0 when the reader of a pipe (`| head`) has stopped."""
         quiet_stdout()
         raise SystemExit(0)
 
 
 class _PlainStatus(Status):
-    """rich's own reads texts as markup, whatever the console's settings."""
+    """rich's own Status reads texts as markup, whatever the console's settings."""
 
     def update(self, status: RenderableType | None = None, **options: Any) -> None:
         super().update(None if status is None else _plain(status), **options)
@@ -91,19 +92,19 @@ def _plain(text: RenderableType) -> RenderableType:
 
 
 def quiet_stdout() -> None:
-    """Let what Python flushes to standard output at its end go nowhere."""
+    """Discard what Python flushes to standard output when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def make_console(target: str | None) -> PlainConsole:
-    """Where text for people goes: standard output, unless JSON is going there."""
+    """Return a console on standard output, or on standard error if JSON goes to the former."""
     return PlainConsole(stderr=target == "-")
 
 
 def print_table(
     console: PlainConsole, title: str, columns: list[str], rows: list[list[str]]
 ) -> None:
-    """A table of texts; columns of numbers are right-aligned, but for the first."""
+    """Print a table of texts; columns of numbers are right-aligned, but for the first."""
     table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
         numbers = all(row[i][:1] in "-0123456789" for row in rows)

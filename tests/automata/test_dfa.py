@@ -137,16 +137,10 @@ def test_run_steps(dfa: DFA, batch: int, length: int, seed: int) -> None:
     for word, states in zip(words.tolist(), visited.tolist(), strict=True):
         at = dfa.start
         for symbol, state in zip(word, states, strict=True):
-            at = int(dfa.step(at, symbol))
+            at = int(dfa.delta[at, symbol])
             assert state == at
         accepted = dfa.accepts([dfa.alphabet[symbol] for symbol in word])
         assert accepted == bool(dfa.accepting[at])
-
-
-def test_step() -> None:
-    dfa = from_regex("(ab)*")
-    assert dfa.step(0, 1) == dfa.delta[0, 1] != 0
-    np.testing.assert_array_equal(dfa.step(np.array([0, 1]), np.array([0, 1])), [1, 0])
 
 
 def test_run_carries_on() -> None:

@@ -76,7 +76,7 @@ def test_what_cannot_be_told_least_is_an_error() -> None:
 def test_without_a_search_only_what_the_orders_demand_is_least(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(representations, "WORK", 0)
+    monkeypatch.setattr(representations, "MAX_WORK", 0)
     assert minimal_permutation_representation(group("S4")).shape[1] == 4  # 24 does not divide 3!
     assert minimal_permutation_representation(group("Z8")).shape[1] == 8  # a cycle of 8
     with pytest.raises(UserError, match=r"group Z6 has too many subgroups .* one on 6 points"):

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import processes
+from benchmarks.__main__ import main
+from tests.conftest import Command, Result
+
+
+@pytest.fixture
+def benchmark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs `python -m benchmarks ...` in this process."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*args: Any) -> Result:
+        return Result(main([str(arg) for arg in args]), *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ CASES = 200
 
 def test_bad_inputs(tmp_path: Path) -> None:
     out = tmp_path / "fuzz.json"
-    module = [sys.executable, "-m", "benchmarks.reliability.fuzz"]
+    module = [sys.executable, "-m", "benchmarks", "fuzz"]
     command = [*module, f"--cases={CASES}", "--seed=1", f"--json={out}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -26,7 +26,7 @@ def test_one_model(
     monkeypatch.setattr(harden, "RUNS", {NAME: 1})
     monkeypatch.setattr(harden, "SAMPLES", {40: 4, 400: 2})
     log = tmp_path / "harden.jsonl"
-    harden.main(7, log)
+    harden.main(seeds=7, log=log)
     (row,) = map(json.loads, log.read_text().splitlines())
     assert (row["name"], row["seed"]) == (NAME, 7)
     assert len(row["before"]) == len(row["after"]) == 2
@@ -35,7 +35,7 @@ def test_one_model(
     assert "| seed | loss before | after | 40 before | 40 after | 400 before" in table
     # what is in the log is not measured again
     monkeypatch.setattr(harden, "measure", None)
-    harden.main(7, log)
+    harden.main(seeds=7, log=log)
     assert capsys.readouterr().out == table
 
 

@@ -1,4 +1,4 @@
-"""`statetrack bench layers`: what is timed is right, and what is said is what was measured."""
+"""`python -m benchmarks layers`: what is timed is right, and what is said is what was measured."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_tables() -> None:
 
 def test_page(tmp_path: Path) -> None:
     summary = {
-        "command": "statetrack bench layers",
+        "command": "python -m benchmarks layers",
         "machine": {"processor": "a CPU", "cores": 2},
         "missing peers": ["some package"],
         "rows": report.rows(results()),
@@ -183,7 +183,9 @@ def test_page(tmp_path: Path) -> None:
     }
     report.write_report(tmp_path, summary)
     page = (tmp_path / "bench-layers.md").read_text()
-    assert page.startswith("# Layers on a CPU, measured by `statetrack bench layers`\n\na CPU, 2 c")
+    assert page.startswith(
+        "# Layers on a CPU, measured by `python -m benchmarks layers`\n\na CPU, 2 c"
+    )
     assert "## Decoding, B1, width 128\n\n| layer | tokens/s [0,1] |" in page
     assert "| Attention | 500 | - | - |  |  |  |" in page
     assert "A step reads every weight once, in GB/s: Attention 10.2. One thread sums" in page
@@ -196,13 +198,15 @@ def test_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_peers")
-def test_it_runs_without_peers(command: Command, tmp_path: Path) -> None:
+def test_it_runs_without_peers(benchmark: Command, tmp_path: Path) -> None:
     flags = ["--layers", "diagonal_rnn", "--rounds=1", "--out", tmp_path / "new", "--json", "-"]
-    code, out, err = command("bench", "layers", *flags)
+    code, out, err = benchmark("layers", *flags)
     assert code == 0, err
     assert "Without" not in err  # this layer has no peers anyway
     found = json.loads(out)
-    assert found["command"].startswith("statetrack bench layers --layers diagonal_rnn --rounds 1")
+    assert found["command"].startswith(
+        "python -m benchmarks layers --layers diagonal_rnn --rounds 1"
+    )
     assert [row["shape"] for row in found["rows"]] == [s.title for s in shapes("diagonal_rnn")]
     assert all(row["switch"] > 0 and row["peer"] is None for row in found["rows"])
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == [
@@ -217,11 +221,11 @@ def test_jobs() -> None:
     assert driver.job("gla", [])["environment"] is None
 
 
-def test_mistakes(command: Command) -> None:
+def test_mistakes(benchmark: Command) -> None:
     for flags, says in [
         (["--layers", "mambo"], "a layer must be one of attention, "),
         (["--rounds=0"], "rounds must be a finite number, at least 1; got 0"),
     ]:
-        code, out, err = command("bench", "layers", *flags)
+        code, out, err = benchmark("layers", *flags)
         assert (code, out) == (2, "")
         assert says in err

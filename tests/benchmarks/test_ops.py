@@ -1,4 +1,4 @@
-"""`statetrack bench ops`: what is timed is right, and what is said is what was measured."""
+"""`python -m benchmarks ops`: what is timed is right, and what is said is what was measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from benchmarks.ops.rows import (
 )
 from statetrack.errors import UserError
 from statetrack.ops import delta_rule
-from statetrack.recipes import checkout_benchmarks
 from tests.conftest import ROOT, Command
 
 
@@ -222,7 +221,7 @@ def test_page_and_plot(tmp_path: Path) -> None:
         ["sgemm, 1 / 2 threads", "plain", "1.10", ""],
     ]  # fmt: skip
     summary = {
-        "command": "statetrack bench ops",
+        "command": "python -m benchmarks ops",
         "machine": {"processor": "a CPU", "cores": 2},
         "missing peers": ["transformers and mambapy"],
         "comparisons": report.comparisons(results, ROWS, ["hf"]),
@@ -231,7 +230,9 @@ def test_page_and_plot(tmp_path: Path) -> None:
     }
     report.write_report(tmp_path, summary)
     page = (tmp_path / "bench-cpu.md").read_text()
-    assert page.startswith("# CPU benchmark, measured by `statetrack bench ops`\n\na CPU, 2 cores")
+    assert page.startswith(
+        "# CPU benchmark, measured by `python -m benchmarks ops`\n\na CPU, 2 cores"
+    )
     assert "| delta rule, B256 T40 H4 d32 | plain | 10.00 | 80 % (60 %) |" in page
     assert "- delta rule, B256 T40 H4 d32: 6 K V forward, 14 K V backward" in page
     assert "Missing: transformers and mambapy; `make peers` installs them." in page
@@ -244,9 +245,9 @@ def test_page_and_plot(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_peers")
-def test_it_runs_without_peers(command: Command, tmp_path: Path) -> None:
-    code, out, err = command(
-        "bench", "ops", "--rows", "decode-1", "--rounds=1", "--out", tmp_path / "new", "--json", "-"
+def test_it_runs_without_peers(benchmark: Command, tmp_path: Path) -> None:
+    code, out, err = benchmark(
+        "ops", "--rows", "decode-1", "--rounds=1", "--out", tmp_path / "new", "--json", "-"
     )
     assert code == 0, err
     assert (
@@ -255,7 +256,7 @@ def test_it_runs_without_peers(command: Command, tmp_path: Path) -> None:
     )
     found = json.loads(out)
     assert found["command"].startswith(
-        "statetrack bench ops --rows decode-1 --threads 1 --rounds 1"
+        "python -m benchmarks ops --rows decode-1 --threads 1 --rounds 1"
     )
     compared = [(c["row"], c["allocator"], c["peer"]) for c in found["comparisons"]]
     assert compared == [("decode-1", a, "torch bmm in place") for a in driver.ALLOCATORS]
@@ -280,21 +281,18 @@ def test_plan() -> None:
     assert everything == {*ROWS, *extras.EXTRAS}
 
 
-def test_mistakes(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mistakes(benchmark: Command, tmp_path: Path) -> None:
     for flags, says in [
         (["--rows", "delta"], "a row must be one of delta-rule-short, "),
         (["--rounds=0"], "rounds must be a finite number, at least 1; got 0"),
         (["--threads=0"], "threads must be a finite number, at least 1; got 0"),
         (["--json", tmp_path / "no" / "x"], "cannot write JSON"),
+        (["--nope"], "unknown option '--nope'; known: --help, --json"),
     ]:
-        code, out, err = command("bench", "ops", *flags)
+        code, out, err = benchmark("ops", *flags)
         assert (code, out) == (2, "")
         assert says in err
-    monkeypatch.setattr(checkout_benchmarks, "ROOT", tmp_path)
-    code, _, err = command("bench", "ops")
-    assert code == 2
-    assert "needs the folder benchmarks/ of a checkout" in err
-    assert err.count("\n") == 1
+        assert err.count("\n") == 1
 
 
 def test_a_worker_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

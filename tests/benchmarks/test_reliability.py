@@ -1,4 +1,4 @@
-"""`python -m benchmarks.reliability.folders`: a few attacks, and that damage is noticed."""
+"""`python -m benchmarks folders`: a few attacks, and that damage is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.theory`, tiny: every part runs, and what it says is what is the case."""
+"""`python -m benchmarks theory`, tiny: every part runs, and what it says is what is the case."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import torch
 
 import statetrack
 from statetrack.cli import train as train_command
+from statetrack.cli.main import COMMANDS
 from statetrack.layers import MIXERS, MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import make_task
@@ -409,23 +410,24 @@ def test_progress_in_a_terminal_is_one_line() -> None:
 
 # -- the process ----------------------------------------------------------------------------------
 
-STATETRACK = [sys.executable, "-m", "statetrack.cli.main"]
+STATETRACK = [sys.executable, "-m", "statetrack"]
 
 
 @pytest.mark.parametrize("args", [[], ["--help"]], ids=["nothing", "--help"])
 def test_help(args: list[str], command: Command) -> None:
     code, out, _ = command(*args)
     assert code == 0
-    for name in ("demo", "train", "eval", "tasks", "models", "bench", "info"):
+    for name in COMMANDS:
         assert name in out
 
 
-@pytest.mark.parametrize("name", ["demo", "train", "eval", "tasks", "models", "bench", "info"])
+@pytest.mark.parametrize("name", [*COMMANDS, "tasks export", "tasks import"])
 def test_help_of_a_command(name: str, command: Command) -> None:
-    code, out, err = command(name, "--help")
+    code, out, err = command(*name.split(), "--help")
     assert (code, err) == (0, "")
     assert f"usage: statetrack {name}" in out
     assert "--json" in out
+    assert "--plugin" in out
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from statetrack.config import to_dict
-from statetrack.recipes import bench, presets
-from statetrack.tasks import FAMILIES, Task, make_task
+from statetrack.recipes import presets
+from statetrack.tasks import make_task
 from statetrack.tasks.exchange import import_task
 from statetrack.training import Run, curve
 from tests.conftest import ROOT, Command
@@ -247,50 +247,6 @@ def test_a_task_shown_with_options(command: Command) -> None:
     assert "--tokens-per-element" in out
 
 
-# -- bench ----------------------------------------------------------------------------------------
-
-
-def test_bench(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "BATCH", 2)
-    monkeypatch.setattr(bench, "LENGTH", 32)
-    file = tmp_path / "tasks.md"
-    code, out, err = command("bench", "tasks", "--rounds=1", "--out", file, "--json", "-")
-    assert code == 0
-    rows = json.loads(out)["tasks"]
-    names = [name for family in FAMILIES for name in family.examples]
-    assert {"random_dfa64_seed0", "S5 --tokens-per-element 5"} <= {row["task"] for row in rows}
-    assert [row["task"] for row in rows][: len(names)] == names
-    names = [row["task"] for row in rows]
-    for row in rows:
-        assert row["milliseconds"] > 0
-        assert row["limit"] in (20, 40, 100)
-        assert row["met"] is (row["milliseconds"] <= row["limit"])
-        assert row["tokens per second"] > 0
-    lines = file.read_text().splitlines()
-    assert f"`statetrack bench tasks --rounds 1 --out {file}`" in lines[0]
-    assert lines[1:3] == ["", "| task | ms | limit | met | million tokens/s |"]
-    assert lines[3] == "| --- | --- | --- | --- | --- |"
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[4:]] == names
-    assert {line.split(" | ")[3] for line in lines[4:]} <= {"yes", "no"}
-    for name in names:
-        assert name in err
-
-
-def test_a_limit_that_is_not_met(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "BATCH", 2)
-    monkeypatch.setattr(bench, "LENGTH", 32)
-    asked = []
-
-    def limit(task: Task) -> float:
-        asked.append(task)
-        return 1e-9 if task.name == "parity" else 1e9
-
-    monkeypatch.setattr(bench, "limit", limit)
-    rows = json.loads(command("bench", "tasks", "--rounds=1", "--json", "-").out)["tasks"]
-    assert [row["task"] for row in rows if not row["met"]] == ["parity"]
-    assert len(asked) == len(rows)  # once each: it makes the task's automaton
-
-
 # -- presets --------------------------------------------------------------------------------------
 
 
@@ -411,7 +367,7 @@ def test_add_a_task_as_the_page_says(tmp_path: Path) -> None:
 
     def statetrack(*args: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "statetrack.cli.main", *args],
+            [sys.executable, "-m", "statetrack", *args],
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
             cwd=tmp_path,
             capture_output=True,

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from statetrack.automata import DFA, from_regex, group
-from statetrack.compiler import CompiledRNN, compile, decompose, stages
-from statetrack.compiler.decomposition import METHODS
-from statetrack.compiler.layers import Layer
-from statetrack.compiler.targets import HouseholderLayer
+from statetrack.compiler import CompiledRNN, compile, decompose, limits
+from statetrack.compiler.dfa_to_cascade import METHODS
+from statetrack.compiler.dfa_to_stage import states_as_axes
+from statetrack.compiler.stages_to_network import HouseholderLayer
+from statetrack.compiler.table_layers import Layer
 from statetrack.errors import UserError
 from statetrack.explanation import explain
 from tests.compiler.languages import (
@@ -108,7 +109,7 @@ def test_three_hundred_random_automata_are_proved(method: str) -> None:
 def test_forms_of_a_language() -> None:
     assert compile("(ab)*").dfa == from_regex("(ab)*")
     assert compile("Z3").dfa.states == 3
-    assert compile(group("Z3")).origin == compile("Z3").origin
+    assert compile(group("Z3")).title == compile("Z3").title
     assert len(compile("Z2_x_Z2").dfa.alphabet) == 4
     assert compile("tomita3").dfa.states == 5
     assert compile("regex:S3").dfa.alphabet == ("3", "S")
@@ -254,7 +255,7 @@ def test_without_a_certificate_the_claim_is_for_single_tokens() -> None:
     assert not net.certificate()["exact"]
     proof = net.prove()
     assert proof.holds
-    assert "does, token by token, in float32" in proof.claim
+    assert "states, token by token, in float32" in proof.claim
     # nor has a factor that expands, though what it makes of the whole is of norm 1
     net = compile("Z2", "householder")
     layer = net.stack[0]
@@ -284,9 +285,9 @@ def test_tables_and_report() -> None:
     for ours, theirs in zip(star_free.stack, dense.stack, strict=True):
         assert torch.equal(ours.A, theirs.A)
         assert torch.equal(ours.B, theirs.B)
-    report = compile("S5").report()
-    assert "layer 1 (householder): state [5, 4], 120 contexts, 4 Householder factors" in report
-    assert "exact at any length in float32 and bfloat16" in report
+    report = compile("S5").report(verbose=True)
+    assert "Layer 1: householder, state [5, 4], 120 update rules, 4 Householder factors" in report
+    assert report.startswith("Exact at any length in float32 and bfloat16")
 
 
 def test_writes_that_add_up_are_not_certified() -> None:
@@ -320,14 +321,14 @@ def test_bfloat16_holds_integers_up_to_256() -> None:
 
 
 def test_limits_come_before_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "MAX_CELLS", 300)
+    monkeypatch.setattr(limits, "MAX_TABLE_CELLS", 300)
     for text in ("(abc)*", "Z5", "(a|b)*aba(a|b)*"):
         compile(text)
     with pytest.raises(
-        UserError, match=r"2 contexts, 20 axes and 21 states.* 800 numbers; at most"
+        UserError, match=r"2 update rules, 20 axes and 21 states.* 800 numbers; at most"
     ):
         compile("a" * 18 + "b?")
-    monkeypatch.setattr(stages, "MAX_CELLS", 120)  # a memory of the old state doubles the axes
+    monkeypatch.setattr(limits, "MAX_TABLE_CELLS", 120)  # the old state doubles the axes
     compile("(a|b)*aba(a|b)*", "householder", "banned")
     with pytest.raises(UserError, match=r"8 axes and 20 states has.*at most 120"):
         compile("(a|b)*aba(a|b)*", "householder", "banned", delay="state")
@@ -335,7 +336,7 @@ def test_limits_come_before_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     cycle = (np.arange(3_000_000) + 1) % 3_000_000
     monkeypatch.undo()
     with pytest.raises(UserError, match="3,000,000 axes"):
-        stages._on_states(DFA(("a",), cycle[:, None], 0, cycle == 0), len(cycle))
+        states_as_axes(DFA(("a",), cycle[:, None], 0, cycle == 0), len(cycle))
 
 
 def refusals() -> list[tuple[dict[str, object], str]]:
@@ -354,7 +355,7 @@ def refusals() -> list[tuple[dict[str, object], str]]:
             {"language": star_free, "target": "diagonal", "delay": "state"},
             "delay 'state'.*delay 'shift' can do without",
         ),
-        ({"language": "Z509"}, "509 contexts, 509 axes.*fewer symbols"),
+        ({"language": "Z509"}, "509 update rules, 509 axes.*fewer symbols"),
     ]
 
 
@@ -380,31 +381,33 @@ def test_names_of_groups_are_not_regular_expressions() -> None:
 
 
 PLURAL_OF_ONE = (
-    r"\b1 (generalised )?(Householder )?(layer|state|symbol|block|context|head|factor|coordinate|"
+    r"\b1 (generalised )?(Householder )?(layer|state|symbol|block|update rule|head|factor|weight|"
     r"step|element|level|reset|permutation|identitie)s\b"
 )
 
 
 def test_one_of_a_thing_is_no_plural() -> None:
-    texts = [str(explain("a{1}")), str(explain("a*"))]
+    texts = [explain(text).report(verbose=True) for text in ("a{1}", "a*")]
     for language, target in (
         ("(0|1)*1", "diagonal"),
         ("a*", "householder"),
         ("Z2", "gated_deltaproduct"),
     ):
         net = compile(language, target)
-        texts += [net.report(), str(net.prove())]
+        texts += [net.report(net.prove(), verbose=True), net.report()]
     texts.append(compile("(0|1)*1", "diagonal", "holonomy").report())
     assert [text for text in texts if re.search(PLURAL_OF_ONE, text)] == []
-    assert "a cascade of 1 layer (holonomy)" in texts[-1]
+    assert "A cascade of 1 layer (method holonomy, target diagonal)" in texts[-1]
 
 
 def test_long_reports_are_abridged() -> None:
     net = compile("a{26}", "diagonal")
-    assert "and 21 more layers" in net.report()
+    report = net.report(verbose=True)
+    assert "and 21 more layers" in report
+    assert "and 21 more stages" in report
     assert "and 21 more levels" in str(net.cascade)
     assert "2, 2, 2, 2, 2, 2, 2, 2, ... 27 layers" in str(explain("a{26}"))
-    assert len(net.report().splitlines()) < 12
+    assert len(net.report().splitlines()) == 2
 
 
 @pytest.mark.parametrize("name", [name for name in STAR_FREE if len(compile(name).layers) > 1])

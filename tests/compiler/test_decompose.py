@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from statetrack.automata import DFA, Group, group, is_aperiodic, is_permutation
-from statetrack.compiler import Cascade, decompose, decomposition, frames
+from statetrack.compiler import Cascade, decompose, dfa_to_cascade, limits, tilings
 from statetrack.errors import UserError
 from tests.compiler.languages import LANGUAGES, random_dfa
 
@@ -51,7 +51,7 @@ def test_random_automata_that_need_not_be_minimal() -> None:
             for t in range(30):
                 coordinates = cascade.step(coordinates, words[:, t])
             np.testing.assert_array_equal(cascade.decode(coordinates), dfa.run(words)[:, -1])
-        assert [level.width for level in cascades[2].levels] == list(range(dfa.states, 1, -1))
+        assert [level.states for level in cascades[2].levels] == list(range(dfa.states, 1, -1))
         best = decompose(dfa)
         assert best.cost <= min(cascade.cost for cascade in cascades)
         assert len(best.levels) <= dfa.states - 1
@@ -71,8 +71,8 @@ def test_levels_of_known_languages(name: str) -> None:
     cascade = decompose(language)
     assert cascade.verify().holds
     if isinstance(language, Group):  # the word problem: every element permutes
-        assert [level.width for level in cascade.levels] == [language.order]
-        assert cascade.levels[0].contexts == language.order
+        assert [level.states for level in cascade.levels] == [language.order]
+        assert cascade.levels[0].rules == language.order
         return
     known = {
         "parity": 1, "tomita1": 1, "tomita2": 2, "tomita3": 4, "tomita4": 3, "tomita5": 1,
@@ -87,7 +87,7 @@ def test_levels_of_known_languages(name: str) -> None:
 def test_groups_have_one_level() -> None:
     table = group("S4").table.astype(np.int64)
     dfa = DFA(tuple(map(str, range(24))), table, 0, np.arange(24) == 0)
-    assert [level.width for level in decompose(dfa).levels] == [24]
+    assert [level.states for level in decompose(dfa).levels] == [24]
 
 
 def test_strict_levels_of_star_free_languages_never_permute() -> None:
@@ -104,7 +104,7 @@ def test_every_mapping_of_five_states() -> None:
     dfa = DFA(("a", "b", "c"), delta, 0, np.arange(5) == 0)
     for method in METHODS:
         cascade = decompose(dfa, method)
-        assert [level.width for level in cascade.levels] == [5, 4, 3, 2]
+        assert [level.states for level in cascade.levels] == [5, 4, 3, 2]
         assert reachable_by_hand(cascade) == 120
         assert cascade.verify().holds
 
@@ -156,13 +156,13 @@ def test_a_wrong_start_is_refuted_by_the_empty_word() -> None:
 def test_it_prints_and_counts() -> None:
     cascade = decompose(LANGUAGES["tomita3"])  # type: ignore[arg-type]
     text = str(cascade)
-    assert "cascade of 4 levels for a DFA with 5 states and 2 symbols" in text
+    assert "Cascade of 4 levels for a DFA with 5 states and 2 symbols" in text
     assert "{0,1,2,3,4} -> {0,1,2,3,4} on 0: reset to" in text
     stats = json.loads(json.dumps(cascade.stats()))
-    assert [level["width"] for level in stats["levels"]] == [2, 2, 2, 2]
+    assert [level["states"] for level in stats["levels"]] == [2, 2, 2, 2]
     for level in stats["levels"]:
         parts = level["identities"] + level["permutations"] + level["resets"]
-        assert level["contexts"] == parts
+        assert level["rules"] == parts
 
 
 def test_unknown_method() -> None:
@@ -172,15 +172,15 @@ def test_unknown_method() -> None:
 
 def test_limits_name_numbers_and_what_else_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     dfa = random_dfa(np.random.default_rng(0), 10)
-    monkeypatch.setattr(frames, "MAX_IMAGES", 5)
+    monkeypatch.setattr(limits, "MAX_CASCADE_IMAGES", 5)
     with pytest.raises(UserError, match=r"more than 5 different sets.*'auto' tries the others"):
         decompose(dfa, "strict")
     assert decompose(dfa).method == "banned"
-    monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 7)
-    with pytest.raises(UserError, match=r"more than 7 contexts.*'auto' tries the others"):
+    monkeypatch.setattr(limits, "MAX_CASCADE_RULES", 7)
+    with pytest.raises(UserError, match=r"more than 7 update rules.*'auto' tries the others"):
         decompose(dfa, "banned")
     with pytest.raises(
-        UserError, match=r"10 states.*5 different sets.*7 contexts.*smaller"
+        UserError, match=r"10 states.*5 different sets.*7 update rules.*smaller"
     ) as found:
         decompose(dfa)
     assert "tries the others" not in str(found.value)  # they have been tried
@@ -198,14 +198,14 @@ def test_auto_never_has_more_levels_than_promised(monkeypatch: pytest.MonkeyPatc
             continue
         refused += 1
         with monkeypatch.context() as patch:
-            real = decomposition.BannedState
+            real = dfa_to_cascade.BannedStateTiling
 
-            def too_large(dfa: DFA, real: type = real) -> frames.Frame:
-                patch.setattr(decomposition, "MAX_CONTEXTS", 10)
+            def too_large(dfa: DFA, real: type = real) -> tilings.Tiling:
+                patch.setattr(limits, "MAX_CASCADE_RULES", 10)
                 return real(dfa)
 
-            patch.setattr(decomposition, "BannedState", too_large)
-            says = rf"at most 7 levels.*'banned'.*10 contexts.*'{shortest}', by name, has {levels}"
+            patch.setattr(dfa_to_cascade, "BannedStateTiling", too_large)
+            says = rf"at most 7 levels.*'banned'.*10 update.*'{shortest}', by name, has {levels}"
             with pytest.raises(UserError, match=says):
                 decompose(dfa)
         assert decompose(dfa).method == "banned"

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from statetrack.compiler import CompiledModel, compile, model_proofs
-from statetrack.compiler import model as model_module
-from statetrack.compiler.hub import hub_swaps
+from statetrack.compiler import CompiledModel, compile, limits
+from statetrack.compiler.model import has_whole_products
+from statetrack.compiler.stages_to_model import reference_swaps
 from statetrack.errors import UserError
+from statetrack.kernels import library
 from statetrack.models import SequenceModel
-from statetrack.ops import delta_rule, native
-from statetrack.ops.delta_rule.chunk import MAX_CHUNK
+from statetrack.ops import delta_rule
+from statetrack.ops.recurrence.chunk_delta import MAX_CHUNK
 from tests.compiler.languages import LANGUAGES, ONE_LAYER, SHORTER, lively_word, random_dfa
 
 TARGET = "gated_deltaproduct"
@@ -59,8 +60,8 @@ def test_without_native_kernels(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = compile(LANGUAGES[name], TARGET, dtype=dtype)
-    monkeypatch.setattr(native, "WHY_MISSING", "not asked")
-    assert not native.serves(torch.zeros(1))
+    monkeypatch.setattr(library, "WHY_MISSING", "not asked")
+    assert not library.serves(torch.zeros(1))
     assert net.prove().holds
     check_word(net, 10_000)
 
@@ -191,12 +192,12 @@ def test_what_is_wrong_has_no_certificate(weight: str) -> None:
 
 def test_halves_alone_do_not_make_whole_products() -> None:
     k = torch.tensor([[1.0, 0, 0, 0], [0.5, 0.5, 0.5, 0.5]])[None, :, None]  # [1, n, 1, K]
-    assert not model_proofs._whole_products(k, torch.ones(1, 2, 1))
-    assert model_proofs._whole_products(k, torch.full((1, 2, 1), 2.0))
+    assert not has_whole_products(k, torch.ones(1, 2, 1))
+    assert has_whole_products(k, torch.full((1, 2, 1), 2.0))
 
 
 def test_chunks_of_the_certified_kind_are_exact() -> None:
-    """Random swaps with the hub, keeps and resets: float32 has the same numbers as float64."""
+    """Random swaps with the reference, keeps and resets: float32 has float64's numbers."""
     rng = np.random.default_rng(0)
     points, tokens = 8, 50 * MAX_CHUNK
     u = np.zeros((points, 2 * points))
@@ -215,20 +216,20 @@ def test_chunks_of_the_certified_kind_are_exact() -> None:
         assert torch.equal(x.double(), y)
 
 
-def test_swaps_with_the_hub() -> None:
+def test_swaps_with_the_reference() -> None:
     rng = np.random.default_rng(0)
     for size in range(1, 9):
         for _ in range(30):
             points = rng.permutation(size).tolist()
             images = list(range(size))  # of each point so far
-            swaps = hub_swaps(points)
+            swaps = reference_swaps(points)
             for other in swaps:
                 images = [{0: other, other: 0}.get(i, i) for i in images]
             assert images == points
             assert len(swaps) <= 3 * (size - 1) / 2
 
 
-def test_a_step_of_the_delta_rule_swaps_with_the_hub() -> None:
+def test_a_step_of_the_delta_rule_swaps_with_the_reference() -> None:
     """The geometry that the construction rests on, in exact numbers."""
     n = 6
     u = np.zeros((n, 2 * n))
@@ -246,7 +247,7 @@ def test_a_step_of_the_delta_rule_swaps_with_the_hub() -> None:
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="delay must be 'shift'"):
         compile("(ab)*", TARGET, delay="state")
-    monkeypatch.setattr(model_module, "MAX_WEIGHTS", 1000)
+    monkeypatch.setattr(limits, "MAX_MODEL_WEIGHTS", 1000)
     with pytest.raises(UserError, match=r"1,497 weights; at most 1,000.*householder takes fewer"):
         compile("(ab)*", TARGET)
     net = compile("a|b", TARGET)

@@ -10,10 +10,10 @@ import torch
 
 from statetrack.automata import from_regex
 from statetrack.compiler import compile, decompose, factor, theorems
-from statetrack.compiler.languages import find_dfa
-from statetrack.compiler.scan import affine_scan
-from statetrack.compiler.stages import one_hot
-from statetrack.compiler.targets import DenseLayer, HouseholderLayer
+from statetrack.compiler.cascade_to_stages import level_to_stage
+from statetrack.compiler.stages_to_network import DenseLayer, HouseholderLayer
+from statetrack.compiler.table_layers import affine_scan
+from statetrack.compiler.text_to_dfa import find_dfa
 from statetrack.errors import UserError
 from tests.compiler.languages import LANGUAGES, lively_word, random_dfa
 
@@ -128,7 +128,7 @@ def test_theorem_4_with_a_state_twice_as_large() -> None:
     for dfa in (LANGUAGES["tomita3"], random_dfa(np.random.default_rng(5), 6)):
         net = theorems.theorem4(dfa)  # type: ignore[arg-type]
         assert len(net.layers) <= net.dfa.states - 1
-        assert all(layer.remembers for layer in net.stack[:-1])
+        assert all(layer.has_old_state for layer in net.stack[:-1])
         assert all(layer.size <= 2 * net.dfa.states for layer in net.stack)
         assert net.stack[-1].size <= net.dfa.states
         assert net.prove().holds
@@ -147,9 +147,9 @@ def test_a_layer_of_two_rows_tells_the_old_state(name: str) -> None:
     word, states = lively_word(dfa, 300)
     told = torch.tensor(cascade.first)[word]
     for level in cascade.levels:
-        layer = DenseLayer(one_hot(level), remembers=False)
+        layer = DenseLayer(level_to_stage(level), doubled=False)
         assert max(layer.size, 2) <= dfa.states
-        new = layer.seen(layer.run(told, layer.H0[None])[0])
+        new = layer.identify(layer.run(told, layer.H0[None])[0])
         B = torch.stack([new, torch.zeros_like(new)], -1)[..., None].float()
         start = torch.tensor([[[level.start], [0.0]]])
         state, _ = affine_scan(torch.tensor(A).float().expand(1, 300, 2, 2), B, start)
@@ -161,7 +161,7 @@ def test_rotations_have_a_horizon_and_no_proof() -> None:
     net = theorems.cyclic(60)
     with pytest.raises(UserError, match=r"rounds.*horizon"):
         net.prove()
-    assert "rounds" in net.report()
+    assert net.report().startswith("Rounds: ")
     measured = theorems.horizon(net, 5_000)
     assert measured["constant"]["holds_for"] is None
     assert 0 < measured["random"]["deviation"] < 0.01

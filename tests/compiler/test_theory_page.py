@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from statetrack.compiler import compile, decomposition, frames
-from statetrack.compiler.stages import MAX_CELLS
+from statetrack.compiler import compile, limits
 from tests.conftest import ROOT
 
 PAGE = (ROOT / "docs/theory.md").read_text()
@@ -58,9 +57,10 @@ def test_layers_of_the_table() -> None:
 
 
 def test_limits() -> None:
-    assert f"{frames.MAX_IMAGES:,} sets of states" in PAGE
-    assert f"{decomposition.MAX_CONTEXTS:,} contexts" in PAGE
-    assert f"{MAX_CELLS:,} numbers" in PAGE
+    assert f"{limits.MAX_CASCADE_IMAGES:,} sets of states" in PAGE
+    assert f"{limits.MAX_CASCADE_RULES:,} update rules" in PAGE
+    assert f"{limits.MAX_TABLE_CELLS:,} numbers" in PAGE
+    assert f"{limits.MAX_MODULUS:,}" in PAGE
 
 
 def test_named_tests_exist() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,15 +13,14 @@ import torch
 from matplotlib import rc_context
 
 from statetrack.automata import DFA, from_regex
-from statetrack.compiler import compile, decompose, decomposition, theorems
-from statetrack.compiler.counting import DIAGONAL
-from statetrack.compiler.languages import find_dfa, find_language
-from statetrack.compiler.targets import DiagonalLayer
+from statetrack.compiler import compile, decompose, limits, theorems
+from statetrack.compiler.stages_to_network import DiagonalLayer
+from statetrack.compiler.text_to_dfa import find_dfa, find_language
 from statetrack.diagnosis.verdicts import architectural
 from statetrack.errors import UserError
 from statetrack.explanation import explain
 from statetrack.explanation.explain import Explanation
-from statetrack.layers import MIXERS
+from statetrack.layers import MIXERS, Diagonal, Mixer, MixerConfig
 from statetrack.models import ModelConfig, SequenceModel
 from tests.compiler.languages import LANGUAGES, ONE_LAYER, SHORTER
 from tests.compiler.languages import STAR_FREE as NO_GROUPS
@@ -63,57 +63,75 @@ def check_counters(found: Explanation) -> None:
         assert not any((power == last[0]).all() for power in last[1:-1])
 
 
+def excluded(name: str) -> dict[tuple[str, int | None], set[str]]:
+    found = explain(name).exclusions
+    return {(e.theorem, e.layers): set(e.architectures) for e in found}
+
+
 def test_who_is_excluded() -> None:
-    def theorems(name: str) -> list[str]:
-        return [f"{e.theorem}: {e.architectures}" for e in explain(name).exclusions]
-
-    first, second = theorems("parity")
-    assert first.startswith("Theorem 1: eigenvalues in [0,1]: Mamba")
-    assert "DeltaProduct of two factors" in first
+    parity = excluded("parity")
+    assert list(parity) == [("Theorem 1", None), ("Proposition 1.3", None)]
+    first = parity["Theorem 1", None]
+    assert {"Mamba [0,1]", "DeltaNet [0,1]", "DeltaProduct [0,1], n = 2"} <= first
+    assert not any("[-1,1]" in title for title in first)
     # products of three can have negative eigenvalues, so that Theorem 1 says nothing of them
-    assert second.startswith("Proposition 1.3: (Gated) DeltaProduct of 3 or more factors [0,1]")
-    # of longer words, as many factors fewer per token
-    first, second = theorems("modular_arithmetic")[:2]
-    assert ("(Gated) DeltaNet (gated" in first, "DeltaProduct" in first) == (True, False)
-    assert "DeltaProduct of 2 or more factors" in second
-    first, second = theorems("b*(aa*bb*aa*bb*)*a*")[:2]
-    assert "Delta" not in first
-    assert "(Gated) DeltaNet and DeltaProduct [0,1]" in second
-    assert any("real diagonal transitions: " in t for t in theorems("Z3"))
-    assert any("one layer of DeltaNet" in t for t in theorems("Z3"))
-    assert any("fewer than 2 layers" in t for t in theorems("(aaaa)*"))
-    assert not any("real diagonal" in t for t in theorems("tomita3"))  # counts modulo 2 only
+    assert parity["Proposition 1.3", None] == {"DeltaProduct [0,1], n = 3"}
+    # for longer words, fewer factors per token
+    arithmetic = excluded("modular_arithmetic")
+    assert "Gated DeltaNet [0,1]" in arithmetic["Theorem 1", None]
+    assert "DeltaProduct [0,1], n = 2" in arithmetic["Proposition 1.3", None]
+    assert not any("Delta" in t for t in excluded("b*(aa*bb*aa*bb*)*a*")["Theorem 1", None])
+    assert "Mamba [-1,1]" in excluded("Z3")["Theorem 2", None]
+    assert "DeltaNet [-1,1]" in excluded("Z3")["Theorem 2", 1]
+    assert "Mamba [-1,1]" in excluded("(aaaa)*")["Theorem 2", 1]
+    assert {"Theorem 1", "Proposition 1.3"} == {t for t, _ in excluded("tomita3")}
     # no single symbol goes around more than two states
-    assert not any("one layer" in t for t in theorems("modular_arithmetic"))
+    assert ("Theorem 2", 1) not in arithmetic
+    text = str(explain("Z3").exclusions[-1])
+    assert text.startswith("1 layer of DeltaNet [-1,1]; Gated DeltaNet [0,1], gate [-1,1]; ")
+    assert text.endswith(
+        "(Theorem 2): powers of 1 are counted modulo 3, and all eigenvalues are real"
+    )
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
-def test_exclusions_are_those_that_the_layers_guarantee(mixer: str) -> None:
-    """What is said of architectures by name, against the bounds of the layers themselves."""
-    config = MIXERS[mixer]
-    label = config.label.removeprefix("Gated ").lower()
+@pytest.mark.parametrize("name", ["parity", "Z3", "Z6", "(aaaa)*", "tomita3", "(a(ab*a)b)*"])
+def test_exclusions_are_those_of_the_diagnosis(name: str) -> None:
+    """For models of the same layers `diagnose` must rule out the same languages."""
+    found = explain(name)
+    too_few = {title: e.layers for e in found.exclusions for title in e.architectures}
+    for kind in MIXERS.values():
+        for config in kind.variants():
+            for layers in (1, 2, 3):
+                model = SequenceModel(ModelConfig(3, 12, layers, config, mlp="none"))
+                transitions = model.transitions(torch.randint(3, (1, 6)))
+                bounds = [(architectural(transitions, len(c.word)).factor, c.m) for c in
+                          found.counters]  # fmt: skip
+                ruled_out = any(factor is not None and factor % m for factor, m in bounds)
+                most = too_few.get(config.title, 0)
+                assert ruled_out == (most is None or layers <= most), (config.title, layers)
 
-    def factor(layers: int, word: int, **options: bool) -> int | None:
-        chosen = config(**options)
-        made = SequenceModel(ModelConfig(3, 64, layers, chosen, mlp="none"))
-        transitions = made.transitions(torch.randint(3, (1, 6)))
-        return architectural(transitions, word).factor
 
-    diagonal = DIAGONAL.lower().split(", ")
-    named = label in [*diagonal, "deltanet", "deltaproduct"]
-    if config.no_switch:
-        assert not named
-        return
-    if named:
-        for word in (1, 2, 3):
-            assert factor(2, word) == 1
-    if config.label.startswith("Gated "):
-        assert factor(2, 1, allow_neg_gate=True) != 1  # and what is said excepts it
-    if label in diagonal:
-        for word in (1, 2, 3):
-            assert factor(2, word, allow_neg_eigval=True) == 4
-    if mixer == "delta_net":
-        assert factor(1, 1, allow_neg_eigval=True) == 2
+def test_a_layer_of_a_plugin_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Decay(Mixer):
+        """S_t = S_{t-1} / 2 + x_t."""
+
+        @dataclass(frozen=True)
+        class config_class(MixerConfig):  # noqa: N801
+            name: ClassVar[str] = "decay"
+            label: ClassVar[str] = "Decay"
+
+        def mix(self, *args: Any) -> Any:
+            raise NotImplementedError
+
+        init_state = mix
+
+        def transitions(self, x: torch.Tensor) -> Diagonal:
+            return Diagonal(torch.full_like(x, 0.5)[:, :, None], (0.0, 1.0))
+
+    monkeypatch.setattr("statetrack.layers.base.MIXERS", MIXERS)
+    monkeypatch.setitem(MIXERS, "decay", Decay.config_class)
+    Decay.config_class.layer = Decay
+    assert "Decay [0,1]" in excluded("parity")["Theorem 1", None]
 
 
 def test_a_monoid_that_is_too_large(tmp_path: Path) -> None:
@@ -125,7 +143,7 @@ def test_a_monoid_that_is_too_large(tmp_path: Path) -> None:
     path.write_text(json.dumps(dfa.to_json()))
     found = explain(str(path))
     assert found.properties is None
-    assert "left out, the algebra: the transition monoid of a DFA with 8 states" in str(found)
+    assert "Left out, the algebra: the transition monoid of a DFA with 8 states" in str(found)
     assert found.net is not None  # the rest is known
     assert found.to_dict()["star_free"] is None
     # but what single symbols count is known
@@ -138,8 +156,8 @@ def test_tables_that_are_too_large() -> None:
     found = explain("Z509")
     text = str(found)
     assert found.net is None
-    assert "sufficient: 1 layer with eigenvalues in [-1, 1] (Theorems 3 and 4)" in text
-    assert "left out, the network: a layer with 509 contexts" in text
+    assert "Enough: 1 layer with eigenvalues in [-1, 1] (Theorems 3 and 4)" in text
+    assert "Left out, the network: a layer with 509 update rules" in text
     assert "at most 100,000,000 are supported" in text
     assert found.exclusions
     assert found.cascade is not None
@@ -150,26 +168,24 @@ def test_tables_that_are_too_large() -> None:
 
 
 def test_everything_too_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(
-        importlib.import_module("statetrack.explanation.explain"), "MAX_TRANSITIONS", 9
-    )
+    monkeypatch.setattr(limits, "MAX_EXPLAINED_TRANSITIONS", 9)
     found = explain("a*b*a*b*")
     text = str(found)
-    assert "left out, the algebra and cascade and network: 5 states and 2 symbols make 10" in text
+    assert "Left out, the algebra and cascade and network: 5 states and 2 symbols make 10" in text
     assert "at most 9 are explained" in text
     assert "whatever the weights: not known" in text
-    assert "sufficient: 4 layers" in text
+    assert "Enough: 4 layers" in text
     found.plot(tmp_path / "automaton.png")
     assert (tmp_path / "automaton.png").is_file()
 
 
 def test_cascades_that_explode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 3)
+    monkeypatch.setattr(limits, "MAX_CASCADE_RULES", 3)
     found = explain("a*b*a*b*")
     assert found.properties is not None
     assert (found.cascade, found.net) == (None, None)
-    assert "left out, the cascade and network: no method has a cascade" in str(found)
-    assert "more than 3 contexts" in str(found)
+    assert "Left out, the cascade and network: no method has a cascade" in str(found)
+    assert "more than 3 update rules" in str(found)
     assert "compile smaller languages" in str(found)
     # some symbols before the end, or after the start
     backwards = from_regex("(a|b){4}a(a|b)*").minimal().states
@@ -179,12 +195,12 @@ def test_cascades_that_explode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_automata_have_a_short_table() -> None:
-    text = str(explain("S5"))
+    text = explain("S5").report(verbose=True)
     assert "and 114 more states: --json has them all" in text
     assert "5 -> 5   and 114 more" in text
-    assert "permute 1 0 3 2 5 4 7 6 ... 120 coordinates" in text
-    assert max(map(len, text.splitlines())) < 220
-    small = str(explain("dyck1_depth3"))
+    assert "permute 1 0 3 2 5 4 7 6 ... 120 states" in text
+    assert max(map(len, text.splitlines())) < 320
+    small = explain("dyck1_depth3").report(verbose=True)
     assert "more states" not in small
 
 
@@ -200,9 +216,9 @@ def test_star_free_languages_have_gates_of_0_and_1(name: str) -> None:
         assert set(layer.gates.unique().tolist()) <= {0.0, 1.0}
     assert found.gates.prove().holds
     assert "with gates of 0 and 1, eigenvalues in [0, 1]" in str(found)
-    assert ("sufficient as well" in str(found)) == (found.net is not found.gates)
+    assert ("Enough as well" in str(found)) == (found.net is not found.gates)
     assert all(isinstance(layer, DiagonalLayer) for layer in compile(LANGUAGES[name]).stack)
-    assert ("sufficient: 1 layer with" in str(found)) == (name in ONE_LAYER)
+    assert ("Enough: 1 layer with" in str(found)) == (name in ONE_LAYER)
     assert (found.net is not found.gates) == (name in SHORTER)
 
 
@@ -274,8 +290,8 @@ def test_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("D12", ["left out: 24 states, 576 arrows", "of 1 level", "24 coordinates", "1 identity"]),
-        ("a*b*", ["cascade of 2 levels", "old coordinates to its left", "1 reset"]),
+        ("D12", ["left out: 24 states, 576 arrows", "of 1 level", "24 states", "1 identity"]),
+        ("a*b*", ["cascade of 2 levels", "old states to its left", "1 reset"]),
         ("a{26}", ["left out: 28 states", "and 19", "more levels"]),
     ],
 )
@@ -288,7 +304,7 @@ def test_figure_of_what_can_be_drawn(tmp_path: Path, name: str, says: list[str])
 
 
 def test_nothing_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decomposition, "MAX_CONTEXTS", 3)
+    monkeypatch.setattr(limits, "MAX_CASCADE_RULES", 3)
     with pytest.raises(UserError, match="nothing to draw: the automaton has 32 states, 64 arrows"):
         explain("(a|b)*a(a|b){4}").plot(tmp_path / "large.png")
     assert not (tmp_path / "large.png").exists()

@@ -190,8 +190,8 @@ def test_what_is_exact_already(command: Command, tmp_path: Path) -> None:
     assert code == 2
     assert f"{out} was compiled, and is exact as it is" in err
     told = diagnose(out, "1", max_length=0).to_dict()
-    assert all(layer["after"]["turning_modulus"] is not None for layer in told["layers"])
-    assert all(layer["after"]["horizon"]["fp32"] is None for layer in told["layers"])  # no end
+    assert all(layer["after"]["oscillating_modulus"] is not None for layer in told["layers"])
+    assert all(layer["after"]["decay_length"]["fp32"] is None for layer in told["layers"])  # no end
 
 
 def test_judged_at_the_training_lengths_only(trained: Run) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.integrations.hf import LAYERS, accelerate
+from statetrack.integrations.hf import LAYERS, use_native_kernels
 
 
 def double(x: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
 
 def test_there_and_back(model: nn.Module) -> None:
     x = torch.ones(1)
-    with accelerate(model) as handle:
+    with use_native_kernels(model) as handle:
         assert handle.layers == list(model)
         assert model(x) == 9
     assert model(x) == 4
@@ -43,7 +43,7 @@ def test_there_and_back(model: nn.Module) -> None:
 
 
 def test_a_forward_that_is_no_longer_ours(model: nn.Module) -> None:
-    handle = accelerate(model)
+    handle = use_native_kernels(model)
     ours = model[1].forward
     model[1].forward = other = lambda x: 5 * x
     with pytest.raises(UserError, match="forward of a Layer has been replaced since; undo that"):
@@ -57,5 +57,7 @@ def test_a_forward_that_is_no_longer_ours(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("wrong", ["state-spaces/mamba-130m-hf", None])
 def test_what_is_no_model(wrong: Any) -> None:
-    with pytest.raises(UserError, match=r"accelerate takes a model, a torch\.nn\.Module; got "):
-        accelerate(wrong)
+    with pytest.raises(
+        UserError, match=r"use_native_kernels takes a model, a torch\.nn\.Module; got "
+    ):
+        use_native_kernels(wrong)

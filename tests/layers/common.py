@@ -8,6 +8,9 @@ from torch import Tensor
 
 from statetrack.layers import MIXERS, AttentionState, Mixer, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE as HIDDEN
+from statetrack.testing.case import Case
+from statetrack.testing.case import row as row_of_state
+from statetrack.testing.case import step_through as steps
 from statetrack.testing.inputs import draw
 from tests.ops.common import assert_close
 
@@ -21,12 +24,7 @@ LAYERS = [
 def make_layer(config: MixerConfig, hidden_size: int = HIDDEN, seed: int = 0) -> Mixer:
     """The layer in float64 with no parameter left at a special value such as 0 or 1."""
     torch.manual_seed(seed)
-    layer = config.build(hidden_size).double()
-    normal = draw(seed)
-    with torch.no_grad():
-        for p in layer.parameters():
-            p += 0.3 * normal(*p.shape)
-    return layer
+    return Case(lambda: config.build(hidden_size)).build(seed)
 
 
 # those with a transition A(x)
@@ -65,16 +63,13 @@ def inputs(batch: int, length: int, hidden_size: int = HIDDEN, seed: int = 3) ->
 
 def row(state, n: int):
     """The state of one row of the batch, as a batch of 1."""
-    return tidy(type(state)(*(part[n : n + 1] for part in state)))
+    return tidy(row_of_state(state, n))
 
 
 def step_through(layer: Mixer, x: Tensor, state):
     """x token by token; the outputs [B, T, ...] and the last state."""
-    outputs = []
-    for x_t in x.unbind(1):
-        y_t, state = layer.step(x_t, state)
-        outputs.append(y_t)
-    return torch.stack(outputs, 1), state
+    y, states = steps(layer, x, state)
+    return y, states[-1]
 
 
 def assert_same_state(actual, expected, tolerance: float = 1e-11) -> None:

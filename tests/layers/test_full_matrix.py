@@ -19,7 +19,7 @@ ONE_HOT = torch.eye(HIDDEN).double()
 
 def read(layer: FullMatrix, H: torch.Tensor) -> torch.Tensor:
     flat = H.detach().reshape(-1)
-    return layer.decoder.weight @ (flat / max(1.0, float(flat.norm()))) + layer.decoder.bias
+    return layer.out_proj.weight @ (flat / max(1.0, float(flat.norm()))) + layer.out_proj.bias
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
@@ -53,7 +53,7 @@ def test_inside_the_ball_nothing_is_projected():
     with torch.no_grad():
         layer.A[0] = torch.eye(3) / 8
     y, _ = layer(ONE_HOT[None, :1])
-    assert_close(y[0, 0], layer.decoder(torch.eye(3).double().flatten() / 8), 1e-12)
+    assert_close(y[0, 0], layer.out_proj(torch.eye(3).double().flatten() / 8), 1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 32, 33, 100])
@@ -79,7 +79,7 @@ def test_products_that_grow():
     x = torch.tensor([1.0, 0.0]).expand(1, 75, 2).clone().requires_grad_()
     y, state = layer(x)
     assert 1e35 < state.E.max() < torch.inf
-    expected = layer.decoder((torch.eye(3) / 3**0.5).flatten())
+    expected = layer.out_proj((torch.eye(3) / 3**0.5).flatten())
     assert_close(y[0, -1], expected, 1e-5)
     (gradient,) = torch.autograd.grad(y[0, -1].sum(), x)
     assert gradient.isfinite().all()
@@ -117,8 +117,8 @@ def test_parameters():
     layer = FullMatrix(10, size=4)
     assert {name: list(p.shape) for name, p in layer.named_parameters()} == {
         "A": [10, 4, 4],
-        "decoder.weight": [10, 16],
-        "decoder.bias": [10],
+        "out_proj.weight": [10, 16],
+        "out_proj.bias": [10],
     }
 
 

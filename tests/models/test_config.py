@@ -40,13 +40,6 @@ def test_absent_keys_are_defaults_and_whole_numbers_are_numbers():
     assert type(config.mixer.dt_max) is float
 
 
-def test_old_names_of_options():
-    config = read({"mixer": {"name": "delta_net", "head_norm_eps": 0.5}})
-    assert config == ModelConfig(mixer=DeltaNetConfig(output_norm_eps=0.5))
-    with pytest.raises(UserError, match=r"model\.mixer has both head_norm_eps and output_norm_eps"):
-        read({"mixer": {"name": "gla", "head_norm_eps": 0.5, "output_norm_eps": 0.5}})
-
-
 def test_frozen():
     config = ModelConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):

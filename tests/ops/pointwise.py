@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from statetrack.ops import native
+from statetrack.kernels import library
 from statetrack.testing.inputs import Tensors, draw
 from tests.ops.common import assert_all_close
 
 needs_native = pytest.mark.skipif(
-    native.WHY_MISSING is not None, reason=f"no native library: {native.WHY_MISSING}"
+    library.WHY_MISSING is not None, reason=f"no native library: {library.WHY_MISSING}"
 )
 
 
@@ -72,8 +72,8 @@ def assert_native_is_right(
 ) -> None:
     """At every level, on contiguous inputs and on strided ones, against naive float64."""
     oracle = run_all(op, inputs, torch.float64, backend="naive", **options)
-    for level in native.LEVELS:
-        with native.forced(level), poisoned():
+    for level in library.LEVELS:
+        with library.forced(level), poisoned():
             for view in (lambda x: x, strided):
                 got = run_all(op, inputs, torch.float32, view, backend="native", **options)
                 assert_all_close(got, oracle, tolerance)

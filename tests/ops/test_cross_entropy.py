@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statetrack.errors import UserError
-from statetrack.ops import cross_entropy, native
+from statetrack.kernels import library
+from statetrack.ops import cross_entropy
 from statetrack.testing.inputs import Tensors, draw
 from tests.ops.common import assert_close
 from tests.ops.pointwise import (
@@ -66,8 +67,8 @@ def test_ends_of_the_range():
         ([20.0, 0.0], 0, math.log1p(math.exp(-20))),
         ([1000.0, 1001.0], 0, 1 + math.log1p(math.exp(-1))),
     ]
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             for logits, target, expected in rows:
                 loss = cross_entropy(
                     torch.tensor([logits]), torch.tensor([target]), backend="native"

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
+from statetrack.kernels import library
 from statetrack.ops import (
     delta_product,
     delta_product_step,
@@ -13,14 +14,9 @@ from statetrack.ops import (
     delta_rule_step,
     gated_linear_attention,
     gated_linear_attention_step,
-    native,
-)
-from statetrack.testing.inputs import (
-    delta_product_inputs,
-    delta_rule_inputs,
-    linear_attention_inputs,
 )
 from tests.ops.common import assert_close
+from tests.ops.inputs import delta_product_inputs, delta_rule_inputs, linear_attention_inputs
 
 pytestmark = pytest.mark.native
 
@@ -33,16 +29,16 @@ SHAPES = [
     (3, 1, 70, 40),
     (20, 4, 64, 64),
 ]
-BACKENDS = [*native.LEVELS, "torch"]
+BACKENDS = [*library.LEVELS, "torch"]
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(native, "WHY_MISSING", "not built")
+        monkeypatch.setattr(library, "WHY_MISSING", "not built")
         yield
     else:
-        with native.forced(request.param):
+        with library.forced(request.param):
             yield
 
 

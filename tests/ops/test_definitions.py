@@ -10,10 +10,10 @@ import torch
 from torch.autograd import gradcheck
 
 from statetrack.ops import delta_rule, selective_scan
-from statetrack.ops.delta_rule import chunk
+from statetrack.ops.recurrence import chunk_delta as chunk
 from statetrack.ops.selective_scan import blocked
-from statetrack.testing.inputs import delta_rule_inputs, selective_scan_inputs
 from tests.ops.common import assert_close
+from tests.ops.inputs import delta_rule_inputs, selective_scan_inputs
 
 BACKENDS = ["naive", "torch"]
 

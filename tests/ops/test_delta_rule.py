@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from statetrack.ops import delta_rule
-from statetrack.ops.delta_rule import chunk
-from statetrack.testing.inputs import delta_rule_inputs, draw, unit
+from statetrack.ops.recurrence import chunk_delta as chunk
+from statetrack.testing.inputs import draw, unit
 from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.inputs import delta_rule_inputs
 
 SHAPES = [
     pytest.param((B, T, H, K, V), id=f"B{B}-T{T}-H{H}-K{K}-V{V}")

@@ -8,7 +8,7 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.ops import delta_rule, selective_scan
-from statetrack.testing.inputs import delta_rule_inputs, selective_scan_inputs
+from tests.ops.inputs import delta_rule_inputs, selective_scan_inputs
 
 B, T, H, K, V = 2, 5, 3, 4, 7
 D, N = 3, 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
@@ -11,27 +10,29 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
-from statetrack.ops import delta_rule, native
-from statetrack.testing.inputs import delta_rule_inputs
+from statetrack.kernels import library
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.ops import delta_rule
 from tests.ops.common import run
+from tests.ops.inputs import delta_rule_inputs
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(native.LIBRARY is None, reason=f"no library: {native.WHY_MISSING}"),
+    pytest.mark.skipif(library.LIBRARY is None, reason=f"no library: {library.WHY_MISSING}"),
 ]
 
 
 def info(**env: str) -> subprocess.CompletedProcess[str]:
     """`statetrack info` in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "statetrack.cli.main", "info", "--json", "-"],
+        [sys.executable, "-m", "statetrack", "info", "--json", "-"],
         env={**os.environ, **env},
         capture_output=True,
         text=True,
     )
 
 
-@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("level", library.LEVELS)
 def test_the_environment_chooses_the_level(level):
     assert f'"native kernels": "{level} (of' in info(STATETRACK_NATIVE=level).stdout
 
@@ -52,18 +53,28 @@ def test_a_level_that_is_not_there():
 def test_forcing_a_level_that_is_not_there():
     with (
         pytest.raises(UserError, match="no native kernels for 'avx1024' here"),
-        native.forced("avx1024"),
+        library.forced("avx1024"),
     ):
         pass
 
 
 def test_a_library_with_other_arguments_is_refused(monkeypatch):
-    class Other(ctypes.Structure):
-        _fields_ = [("x", ctypes.c_void_p)]
+    """Fields that were swapped or renamed since it was built change the hash of the header."""
+    monkeypatch.setattr(library, "HASH", "0" * 64)
+    missing, reason = library.load(library.PATH, "")
+    assert missing is None
+    monkeypatch.setattr(library, "WHY_MISSING", reason)
+    monkeypatch.setattr(library, "_level", None)
+    inputs = {name: x.float() for name, x in delta_rule_inputs(1, 5, 1, 2, 2).items()}
+    for backend in ("auto", "native"):
+        with pytest.raises(UserError, match="is not of this version of statetrack: install it"):
+            delta_rule(**inputs, backend=backend)
 
-    monkeypatch.setattr(native, "_kernels", {})
-    with pytest.raises(UserError, match="is not of this version of statetrack"):
-        native.call("recurrence_forward", Other())
+
+def test_a_kernel_takes_its_own_structure(monkeypatch):
+    monkeypatch.setattr(library, "_functions", {})
+    with pytest.raises(TypeError, match="recurrence_forward takes Recurrence, not SLSTM"):
+        library.call("recurrence_forward", STRUCTURES["SLSTM"]())
 
 
 def test_131072_tokens():

@@ -11,24 +11,19 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops import delta_product, delta_rule, gated_linear_attention, native
-from statetrack.testing.inputs import (
-    Tensors,
-    delta_product_inputs,
-    delta_rule_inputs,
-    draw,
-    linear_attention_inputs,
-    unit,
-)
+from statetrack.kernels import library
+from statetrack.ops import delta_product, delta_rule, gated_linear_attention
+from statetrack.testing.inputs import Tensors, draw, unit
 from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.inputs import delta_product_inputs, delta_rule_inputs, linear_attention_inputs
 from tests.ops.pointwise import poisoned
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(native.LIBRARY is None, reason=f"no library: {native.WHY_MISSING}"),
+    pytest.mark.skipif(library.LIBRARY is None, reason=f"no library: {library.WHY_MISSING}"),
 ]
 
-LEVELS = pytest.mark.parametrize("level", native.LEVELS)
+LEVELS = pytest.mark.parametrize("level", library.LEVELS)
 GATES = pytest.mark.parametrize("gate", [None, "g", "decay"], ids=["no-gate", "g", "decay"])
 SHAPES = [
     pytest.param(
@@ -54,7 +49,7 @@ TOLERANCE, GATE_TOLERANCE = 2e-6, 1e-5
 def assert_right(op, inputs: Tensors, level: str, **options) -> None:
     """All outputs and gradients, native in float32, are those of the naive op in float64."""
     expected = run(op, inputs, torch.float64, backend="naive", **options)
-    with native.forced(level):
+    with library.forced(level):
         actual = run(op, inputs, torch.float32, backend="native", **options)
     assert actual.keys() == expected.keys()
     for name in expected:
@@ -99,7 +94,7 @@ def test_gated_linear_attention(shape, per_channel, gate, level):
     gate=st.sampled_from([None, "g", "decay"]),
     n=st.integers(1, 4),
     op=st.sampled_from(["delta", "head", "channel"]),
-    level=st.sampled_from(native.LEVELS or ["none"]),
+    level=st.sampled_from(library.LEVELS or ["none"]),
     seed=st.integers(0, 1000),
 )
 def test_any_shape(B, T, H, K, V, gate, n, op, level, seed):
@@ -140,7 +135,7 @@ def test_gradients_of_small_gates(case, kind, size, state, level):
 def row_errors(op, inputs: Tensors, kind: str, level: str) -> Tensor:
     """The error of each sequence of gates' gradients, relative to that sequence."""
     expected = run(op, inputs, torch.float64, backend="naive")[f"d{kind}"]
-    with native.forced(level):
+    with library.forced(level):
         actual = run(op, inputs, torch.float32, backend="native")[f"d{kind}"]
     return (actual - expected).norm(dim=1) / expected.norm(dim=1)
 
@@ -156,7 +151,7 @@ def test_the_gate_of_a_single_token(case, kind, size, level):
     inputs[kind] = -0.1 - inputs[kind].clamp(-1, 1).abs()
     inputs["initial_state"] = (size * inputs["initial_state"]).float().double()
     expected = run(op, inputs, torch.float64, backend="naive")[f"d{kind}"]
-    with native.forced(level):
+    with library.forced(level):
         actual = run(op, inputs, torch.float32, backend="native")[f"d{kind}"]
     assert_close(actual / size, expected / size, GATE_TOLERANCE)
 
@@ -171,7 +166,7 @@ def test_the_first_gate_has_no_gradient_without_a_state(case, kind, zeros, level
     inputs["initial_state"] *= 0
     if not zeros:
         del inputs["initial_state"]
-    with native.forced(level):
+    with library.forced(level):
         gradient = run(op, inputs, torch.float32, backend="native")[f"d{kind}"]
     assert not gradient[:, 0].any()
     assert gradient[:, 1:].any()
@@ -185,7 +180,7 @@ def test_a_log_gate_of_minus_infinity_has_no_gradient(case, length, level):
     inputs = make(B=2, T=length, H=2, K=16, V=12, gate="g")
     closed = inputs["g"] == -torch.inf
     assert closed.any()
-    with native.forced(level):
+    with library.forced(level):
         gradient = run(op, inputs, torch.float32, backend="native")["dg"]
     assert not gradient[closed].any()
 
@@ -239,8 +234,8 @@ def test_longer_than_a_segment_of_the_backward_pass(case, gate):
         near_one = inputs["decay"].sign() * (1 - 1e-3 * inputs["decay"].abs())
         inputs["decay"] = near_one.float().double()
     expected = run(op, inputs, torch.float64, backend="torch")  # the loop is too slow here
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             assert_all_close(run(op, inputs, torch.float32, backend="native"), expected, 1e-4)
 
 
@@ -255,7 +250,7 @@ def test_nearly_equal_keys_with_beta_near_two_at_4096_tokens(level):
         "initial_state": normal(1, 2, 8, 8),
     }
     expected = run(delta_rule, inputs, torch.float64, backend="naive")
-    with native.forced(level):
+    with library.forced(level):
         actual = run(delta_rule, inputs, torch.float32, backend="native")
     assert_all_close(actual, expected, 1e-4)
 
@@ -298,7 +293,7 @@ def test_the_number_of_threads_changes_no_bit(case, level):
     op, make = CASES[case]
     inputs = make(B=3, T=50, H=3, K=20, V=70, gate="decay")
     results = []
-    with native.forced(level):
+    with library.forced(level):
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
             try:
@@ -332,9 +327,9 @@ def test_bfloat16_inputs_with_a_float32_state(case):
 
 def test_auto_is_native_on_the_cpu_unless_in_float64(monkeypatch):
     calls = []
-    real = native.call
+    real = library.call
     monkeypatch.setattr(
-        "statetrack.ops.native_recurrence.call",
+        "statetrack.ops.recurrence.native.call",
         lambda name, x: calls.append(name) or real(name, x),
     )
     inputs = delta_rule_inputs(1, 5, 1, 2, 2)
@@ -351,7 +346,7 @@ def test_float64_is_refused():
 
 def test_a_missing_library_is_named(monkeypatch):
     inputs = {name: x.float() for name, x in delta_rule_inputs(1, 5, 1, 2, 2).items()}
-    monkeypatch.setattr(native, "WHY_MISSING", "not built: install a compiler")
+    monkeypatch.setattr(library, "WHY_MISSING", "not built: install a compiler")
     delta_rule(**inputs)  # the torch backend
     with pytest.raises(UserError, match="native backend: not built: install a compiler"):
         delta_rule(**inputs, backend="native")

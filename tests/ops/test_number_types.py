@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from statetrack.ops import delta_rule, selective_scan
-from statetrack.testing.inputs import Tensors, delta_rule_inputs, selective_scan_inputs
+from statetrack.testing.inputs import Tensors
 from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.inputs import delta_rule_inputs, selective_scan_inputs
 
 CASES = [
     pytest.param(delta_rule, delta_rule_inputs(2, 100, 2, 5, 3), {}, id="delta_rule"),

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from statetrack.ops import delta_rule, selective_scan
-from statetrack.testing.inputs import Tensors, delta_rule_inputs, draw, selective_scan_inputs
+from statetrack.testing.inputs import Tensors, draw
 from tests.ops.common import assert_all_close, run
+from tests.ops.inputs import delta_rule_inputs, selective_scan_inputs
 
 BOUNDS = [
     pytest.param([0, 9], id="one"),

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statetrack.errors import UserError
-from statetrack.ops import native, rms_norm
+from statetrack.kernels import library
+from statetrack.ops import rms_norm
 from statetrack.testing.inputs import Tensors, draw
 from tests.ops.common import assert_close
 from tests.ops.pointwise import (
@@ -53,8 +54,8 @@ def test_the_definition():
 
 @needs_native
 def test_ends_of_the_range():
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             x = torch.tensor([[0.0, 0.0, 0.0], [1e15, -1e15, 1e15], [torch.nan, 1, 1]])
             x.requires_grad_()
             y = rms_norm(x, torch.ones(3), backend="native")

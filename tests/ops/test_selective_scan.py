@@ -7,8 +7,9 @@ import torch
 
 from statetrack.ops import selective_scan
 from statetrack.ops.selective_scan import blocked, transition
-from statetrack.testing.inputs import Tensors, selective_scan_inputs
+from statetrack.testing.inputs import Tensors
 from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.inputs import selective_scan_inputs
 
 SHAPES = [
     pytest.param((B, T, D, N), id=f"B{B}-T{T}-D{D}-N{N}")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from statetrack.ops import selective_scan, selective_scan_step
-from statetrack.testing.inputs import selective_scan_inputs
+from tests.ops.inputs import selective_scan_inputs
 from tests.ops.pointwise import assert_compiles, needs_native
 
 pytestmark = [pytest.mark.native, needs_native]

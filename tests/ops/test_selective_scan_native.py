@@ -8,16 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statetrack.errors import UserError
-from statetrack.ops import native, selective_scan, selective_scan_step
+from statetrack.kernels import library
+from statetrack.ops import selective_scan, selective_scan_step
 from statetrack.ops.selective_scan import native as native_scan
 from statetrack.ops.selective_scan import transition
-from statetrack.testing.inputs import Tensors, draw, selective_scan_inputs, spread
+from statetrack.testing.inputs import Tensors, draw, spread
 from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.inputs import selective_scan_inputs
 from tests.ops.pointwise import poisoned
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(native.WHY_MISSING is not None, reason=str(native.WHY_MISSING)),
+    pytest.mark.skipif(library.WHY_MISSING is not None, reason=str(library.WHY_MISSING)),
 ]
 
 RANGES = [pytest.param(False, id="[0,1]"), pytest.param(True, id="[-1,1]")]
@@ -41,9 +43,9 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=native.LEVELS, autouse=True)
+@pytest.fixture(params=library.LEVELS, autouse=True)
 def level(request):
-    with native.forced(request.param):
+    with library.forced(request.param):
         yield request.param
 
 

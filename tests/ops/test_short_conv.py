@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statetrack.errors import UserError
-from statetrack.ops import native, short_conv
+from statetrack.kernels import library
+from statetrack.ops import short_conv
 from statetrack.testing.inputs import Tensors, draw
 from tests.ops.common import assert_close
 from tests.ops.pointwise import (
@@ -60,7 +61,7 @@ def cases(draw_from):
         options |= {"sizes": sizes, "head_sizes": [head for _, head in parts]}
     if draw_from(st.booleans()):
         lengths = draw_from(st.lists(st.integers(0, T), min_size=B, max_size=B))
-        options["valid"] = torch.arange(T) < torch.tensor(lengths)[:, None]
+        options["mask"] = torch.arange(T) < torch.tensor(lengths)[:, None]
     return inputs, options
 
 
@@ -119,8 +120,8 @@ def test_the_window_of_one_call_is_where_the_next_goes_on(backend):
 def test_ends_of_the_range():
     """SiLU is 0 far to the left and the identity far to the right; NaN stays NaN."""
     z = torch.tensor([-3e38, -1e30, -1e4, -100.0, -88.0, -20.0, 0.0, 20.0, 100.0, 1e30, torch.nan])
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             z_leaf = z[None, None].clone().requires_grad_()
             (y,), _ = short_conv(z_leaf, torch.ones(len(z), 1), silu=True, backend="native")
             (slope,) = torch.autograd.grad(y.sum(), z_leaf)
@@ -188,8 +189,8 @@ def test_wide_convolutions_are_for_naive():
         ({"weight": torch.zeros(6, 0)}, "weight must be"),
         ({"bias": torch.zeros(5)}, "bias must"),
         ({"window": torch.zeros(2, 4, 6)}, "window must"),
-        ({"valid": torch.ones(2, 4, dtype=torch.bool)}, "valid must"),
-        ({"valid": torch.ones(2, 5)}, "valid must"),
+        ({"mask": torch.ones(2, 4, dtype=torch.bool)}, "mask must"),
+        ({"mask": torch.ones(2, 5)}, "mask must"),
         ({"sizes": [3, 4]}, "sizes must .* got \\[3, 4\\]"),
         ({"sizes": [6, 0]}, "sizes must"),
         ({"sizes": [2, 4], "head_sizes": [2, 3]}, "head_sizes must"),
@@ -229,11 +230,11 @@ def test_packed_sequences_are_as_each_by_itself(backend, dtype):
         assert_close(got, wanted, 1e-5)
 
 
-def test_valid_or_cu_seqlens_not_both():
+def test_mask_or_cu_seqlens_not_both():
     inputs = conv_inputs(1, 4, 2, 2)
-    valid, bounds = torch.ones(1, 4, dtype=torch.bool), torch.tensor([0, 4])
-    with pytest.raises(UserError, match="takes valid or cu_seqlens, not both"):
-        short_conv(**inputs, valid=valid, cu_seqlens=bounds)
+    mask, bounds = torch.ones(1, 4, dtype=torch.bool), torch.tensor([0, 4])
+    with pytest.raises(UserError, match="takes mask or cu_seqlens, not both"):
+        short_conv(**inputs, mask=mask, cu_seqlens=bounds)
 
 
 @pytest.mark.parametrize("backend", ["naive", "native"])

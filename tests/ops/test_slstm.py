@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops import SLSTMMemory, native, slstm
+from statetrack.kernels import library
+from statetrack.ops import SLSTMMemory, slstm
 from statetrack.ops.slstm import native as native_slstm
 from statetrack.testing.inputs import Tensors, draw
 from tests.ops.common import assert_all_close, assert_close
@@ -98,8 +99,8 @@ def test_the_input_gate_of_the_only_token_has_no_gradient():
     """h = o z then, whatever i is."""
     inputs = slstm_inputs(2, 1, 2, 9)
     x = inputs["x"].float().requires_grad_()
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             h = from_zero(x, inputs["R"].float(), backend="native")
         (gradient,) = torch.autograd.grad(h.square().sum(), x)
         assert not gradient[:, :, :, 0].any()
@@ -112,8 +113,8 @@ def test_the_gradient_of_m_vanishes_with_what_is_kept():
     inputs = slstm_inputs(3, 12, 2, 9, seed=1)
     inputs["x"][:, :, :, 0] = 30 * inputs["x"][:, :, :, 0].abs()
     expected = run_all(op, inputs, torch.float64, backend="naive")["dm"]
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             actual = run_all(op, inputs, torch.float32, backend="native")["dm"]
         distance = (actual - expected).norm(dim=-1) / expected.norm(dim=-1).clamp(min=1e-25)
         assert distance.max() < 1e-4
@@ -191,7 +192,7 @@ def test_native_agrees_with_naive_on_any_shape(shape, masked, seed):
     options = {}
     if masked:
         counts = torch.randint(T + 1, (B,), generator=torch.Generator().manual_seed(seed))
-        options["valid"] = lengths(T, *counts.tolist())
+        options["mask"] = lengths(T, *counts.tolist())
     assert_native_is_right(op, slstm_inputs(*shape, seed=seed), 1e-5, **options)
 
 
@@ -221,8 +222,8 @@ def test_small_candidates_keep_their_digits(scale):
     inputs["R"] *= 0
     inputs["x"][..., 2, :] *= scale
     inputs["c"] *= scale
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             single = {name: x.float() for name, x in inputs.items()}
             h, _ = op(**single, backend="native")
         expected, _ = op(**{name: x.double() for name, x in single.items()}, backend="naive")
@@ -236,8 +237,8 @@ def test_the_logarithm_of_the_forget_gate(size):
     f = size * torch.rand(1, 1, 1, 64, generator=torch.Generator().manual_seed(0))
     x = torch.stack([torch.full_like(f, -1e4), f, f, f], 3)
     one = torch.ones(1, 1, 64)
-    for level in native.LEVELS:
-        with native.forced(level):
+    for level in library.LEVELS:
+        with library.forced(level):
             _, end = slstm(
                 x,
                 torch.zeros(1, 4, 64, 64),
@@ -260,15 +261,15 @@ def test_the_number_of_threads_changes_no_bit(shape):
 @needs_native
 def test_compiles_in_both_directions():
     assert_compiles(op, slstm_inputs(2, 5, 2, 9))
-    assert_compiles(op, slstm_inputs(2, 5, 2, 9), valid=lengths(5, 3, 5))
+    assert_compiles(op, slstm_inputs(2, 5, 2, 9), mask=lengths(5, 3, 5))
 
 
 @needs_native
-@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("level", library.LEVELS)
 def test_the_state_of_one_call_is_where_the_next_goes_on(level):
     inputs = {name: x.float() for name, x in slstm_inputs(4, 9, 2, 12).items()}
     x = inputs.pop("x")
-    with native.forced(level):
+    with library.forced(level):
         h, end = op(x, **inputs, backend="native")
         for cut in (1, 4, 8):
             first, middle = op(x[:, :cut], **inputs, backend="native")
@@ -329,7 +330,7 @@ def test_padding_is_as_if_it_were_not_there(backend):
     for row, count in enumerate(counts):
         padded[row, count:] = torch.nan
     leaf = padded.requires_grad_()
-    h, end = op(**{**inputs, "x": leaf}, valid=lengths(7, *counts), backend=backend)
+    h, end = op(**{**inputs, "x": leaf}, mask=lengths(7, *counts), backend=backend)
     (dx,) = torch.autograd.grad(h.square().sum() + sum(p.square().sum() for p in end), leaf)
     for row, count in enumerate(counts):
         mine = {name: x[row : row + 1] for name, x in inputs.items() if name != "R"}
@@ -384,8 +385,8 @@ def test_second_derivatives():
         ({"R": torch.zeros(2, 4, 3, 2)}, "R must have shape"),
         ({"initial_state": (torch.zeros(2, 2, 3),) * 3}, "initial_state must be"),
         ({"initial_state": (torch.zeros(2, 2, 2),) * 4}, "h of the state must have shape"),
-        ({"valid": torch.ones(2, 4, dtype=torch.bool)}, "valid must"),
-        ({"valid": torch.ones(2, 5)}, "valid must"),
+        ({"mask": torch.ones(2, 4, dtype=torch.bool)}, "mask must"),
+        ({"mask": torch.ones(2, 5)}, "mask must"),
         ({"backend": "torch"}, "no backend 'torch'; it has: auto, naive, native"),
     ],
 )
@@ -393,13 +394,3 @@ def test_mistakes(changes, message):
     inputs = slstm_inputs(2, 5, 2, 3)
     with pytest.raises(UserError, match=message):
         slstm(**{"x": inputs["x"], "R": inputs["R"], **changes})
-
-
-@needs_native
-def test_a_library_that_keeps_more_is_refused(monkeypatch):
-    """It would write past the end of what it is given."""
-    monkeypatch.setattr(native_slstm, "KEPT", native_slstm.KEPT - 1)
-    inputs = {name: x.float() for name, x in slstm_inputs(1, 2, 1, 4).items()}
-    op(**inputs, backend="native")  # nothing is kept
-    with pytest.raises(UserError, match="is not of this version of statetrack"):
-        op(**{name: x.requires_grad_() for name, x in inputs.items()}, backend="native")

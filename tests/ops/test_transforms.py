@@ -24,13 +24,12 @@ from statetrack.ops import (
     swiglu,
 )
 from statetrack.ops.linear_scan import linear_scan
-from statetrack.testing.inputs import (
+from statetrack.testing.inputs import draw, spread
+from tests.ops.inputs import (
     delta_product_inputs,
     delta_rule_inputs,
-    draw,
     linear_attention_inputs,
     selective_scan_inputs,
-    spread,
 )
 from tests.ops.pointwise import needs_native
 

@@ -14,7 +14,7 @@ import pytest
 
 from statetrack.training import Run
 
-DEMO = [sys.executable, "-m", "statetrack.cli.main", "demo"]
+DEMO = [sys.executable, "-m", "statetrack", "demo"]
 MODELS = {"Mamba [0,1]", "Mamba [-1,1]", "DeltaNet [0,1]", "DeltaNet [-1,1]"}
 
 

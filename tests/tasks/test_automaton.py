@@ -12,7 +12,7 @@ import pytest
 
 from statetrack.errors import UserError
 from statetrack.tasks import IGNORE, make_task
-from statetrack.tasks.languages import MAX_STATES
+from statetrack.tasks.languages import MAX_TASK_STATES
 from tests.tasks.regular_languages import (
     LANGUAGES,
     ONE_ANSWER,
@@ -141,10 +141,10 @@ def test_mixed_lengths_and_padding(name: str, predict: str, supervision: str) ->
         ("tomita1", {"predict": "future"}, "predict must be one of state, membership, next_sy"),
         ("tomita1", {"supervision": "all"}, "supervision must be one of last, dense; got 'all'"),
         ("random_dfa9999_seed0", {}, "random_dfa9999_seed0 is too large: at most 1,024 states"),
-        (f"dyck1_depth{MAX_STATES + 1}", {}, "is too large"),
-        (f"dyck1_depth{MAX_STATES - 1}", {}, "is too large: at most 1,024 states"),
+        (f"dyck1_depth{MAX_TASK_STATES + 1}", {}, "is too large"),
+        (f"dyck1_depth{MAX_TASK_STATES - 1}", {}, "is too large: at most 1,024 states"),
         ("regex:(a|b)*a(a|b){10}", {}, "is too large: at most 1,024 states are supported"),
-        (f"gridworld{MAX_STATES + 1}", {}, f"gridworld{MAX_STATES + 1} is too large"),
+        (f"gridworld{MAX_TASK_STATES + 1}", {}, f"gridworld{MAX_TASK_STATES + 1} is too large"),
         ("tomita8", {}, "unknown task 'tomita8'"),
         ("tomita0", {}, "unknown task 'tomita0'"),
         ("dyck1_depth0", {}, "unknown task 'dyck1_depth0'"),

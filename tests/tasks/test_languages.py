@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from statetrack.tasks import make_task
-from statetrack.tasks.languages import MAX_STATES, named_language
+from statetrack.tasks.languages import MAX_TASK_STATES, named_language
 from tests.tasks.regular_languages import (
     LANGUAGES,
     each_language,
@@ -50,10 +50,10 @@ def test_membership_of_every_short_word(name: str) -> None:
         ("dyck1_depth1", 3),
         ("dyck1_depth3", 5),
         ("dyck1_depth128", 130),
-        ("regex:(a|b)*a(a|b){9}", MAX_STATES),
+        ("regex:(a|b)*a(a|b){9}", MAX_TASK_STATES),
         ("gridworld2", 2),
         ("gridworld5", 5),
-        (f"gridworld{MAX_STATES}", MAX_STATES),
+        (f"gridworld{MAX_TASK_STATES}", MAX_TASK_STATES),
         *((f"tomita{n}", states) for n, states in enumerate([2, 3, 5, 4, 4, 3, 5], 1)),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_random_dfa_can_be_had_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "seeds"), [*((n, 20) for n in range(2, 10)), (64, 5), (128, 5), (MAX_STATES, 1)]
+    ("states", "seeds"), [*((n, 20) for n in range(2, 10)), (64, 5), (128, 5), (MAX_TASK_STATES, 1)]
 )
 def test_a_random_dfa_has_as_many_states_as_asked(states: int, seeds: int) -> None:
     found = set()

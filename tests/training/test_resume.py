@@ -24,8 +24,8 @@ ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")
 def test_killed_and_resumed() -> None:
-    """A few of what `python -m benchmarks.reliability.kills` tries."""
-    program = [sys.executable, "-m", "benchmarks.reliability.kills", "--count=12", "--json=-"]
+    """A few of what `python -m benchmarks kills` tries."""
+    program = [sys.executable, "-m", "benchmarks", "kills", "--count=12", "--json=-"]
     done = subprocess.run(program, cwd=ROOT, env=ONE_THREAD, stdout=subprocess.PIPE, check=False)
     told = json.loads(done.stdout)
     assert (told["resumed"], told["failed"]) == (12, [])

@@ -1,10 +1,9 @@
 """Plain algebra, without torch: automata, regular expressions, transition monoids and groups."""
 
-from statetrack.automata.dfa import DFA, read_dfa
+from statetrack.automata.dfa import DFA, moore_machine, read_dfa
 from statetrack.automata.given_groups import group_from_generators, group_from_table, read_group
 from statetrack.automata.groups import Group, group
 from statetrack.automata.monoid import MaximalSubgroup, TransitionMonoid
-from statetrack.automata.moore import moore_machine
 from statetrack.automata.properties import (
     Properties,
     describe,

@@ -1,4 +1,4 @@
-"""All products of a few mappings of points: what transition monoids and groups are made of."""
+"""All products of some mappings of finitely many points."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from statetrack.automata.search import reach
+
 Ints = NDArray[np.integer]
-
-
-class TooManyError(Exception):
-    """There are more products than the limit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """The products of k mappings of n points, breadth first: shortest products come first."""
+    """The m products of k mappings (generators) of n points, shortest products first."""
 
-    elements: Ints  # [m, n]: where each element takes each point; element 0 is the identity
-    steps: Ints  # [m, k]: the element followed by a generator
-    parents: Ints  # [m]: element i was first found as parents[i] followed by letters[i]
-    letters: Ints  # [m]: its last generator; -1 for the identity
+    elements: Ints  # [m, n]: the image of each point; element 0 is the identity
+    steps: Ints  # [m, k]: the product of an element and one more generator, which acts last
+    parents: Ints  # [m]: element i > 0 was found as parents[i] and then generator letters[i]
+    letters: Ints  # [m]
 
     @cached_property
     def numbers(self) -> dict[bytes, int]:
@@ -30,7 +28,7 @@ class Closure:
         return {row.tobytes(): i for i, row in enumerate(self.elements)}
 
     def word(self, element: int) -> list[int]:
-        """A shortest product that gives the element, as generators in the order they act."""
+        """Return a shortest product that gives the element: generators in the order they act."""
         word = []
         while element:
             word.append(int(self.letters[element]))
@@ -39,35 +37,20 @@ class Closure:
 
 
 def close(generators: Ints, limit: int) -> Closure:
-    """The identity and all products of `generators` [k, points]; more than `limit` is an error."""
-    k, points = generators.shape
-    # short numbers: elements are compared by their bytes, and there may be many
-    generators = generators.astype(np.int16 if points < 2**15 else np.int32)
-    identity = np.arange(points, dtype=generators.dtype)
-    numbers = {identity.tobytes(): 0}
-    elements, parents, letters, steps = [identity], [0], [-1], []
-    frontier = [0]
-    while frontier:
-        layer = np.stack([elements[i] for i in frontier])
-        found = []
-        for i, followed in zip(frontier, generators[:, layer].swapaxes(0, 1), strict=True):
-            row = []
-            for letter in range(k):
-                key = followed[letter].tobytes()
-                number = numbers.setdefault(key, len(elements))
-                if number == len(elements):
-                    if number == limit:
-                        raise TooManyError
-                    elements.append(np.frombuffer(key, dtype=generators.dtype))
-                    parents.append(i)
-                    letters.append(letter)
-                    found.append(number)
-                row.append(number)
-            steps.append(row)
-        frontier = found
-    return Closure(
-        np.stack(elements),
-        np.array(steps, dtype=np.int64).reshape(len(elements), k),
-        np.array(parents),
-        np.array(letters),
-    )
+    """Find the identity and all products of `generators` [k, points].
+
+    Raises:
+        TooManyStatesError: There are more than `limit` elements.
+    """
+    points = generators.shape[1]
+    # short integers: elements are compared by their bytes, and there may be many
+    dtype = np.dtype(np.int16 if points < 2**15 else np.int32)
+    generators = generators.astype(dtype)
+
+    def products(element: bytes) -> list[bytes]:
+        rows, size = generators[:, np.frombuffer(element, dtype)].tobytes(), len(element)
+        return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+    found = reach(np.arange(points, dtype=dtype).tobytes(), products, limit)
+    elements = np.frombuffer(b"".join(found.states), dtype).reshape(-1, points)
+    return Closure(elements, np.array(found.next), *np.array(found.parents).T)

@@ -1,42 +1,56 @@
-"""Deterministic finite automata: complete tables, with outputs if more than yes or no is asked."""
+"""Deterministic finite automata (DFAs) as complete tables, with or without outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from statetrack.automata.search import MAX_UNMINIMISED_STATES, TooManyStatesError, reach
 from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 
 Ints = NDArray[np.int64]
+S = TypeVar("S", bound=Hashable)
+
 KEYS = ("alphabet", "start", "accepting", "transitions")
 
 
 @dataclass(frozen=True, eq=False)
 class DFA:
-    """A complete automaton. Two are equal if their tables are; see :meth:`minimal` for languages.
+    """A complete DFA. Two are equal if their tables are.
 
-    States and symbols are numbers; a symbol's text stands at its place in the alphabet. With
-    `outputs` it is a Moore machine: each state answers a text, or None where nothing is asked.
-    What comes from a regular expression or a file is minimal; a table made by hand is kept as is.
+    States and symbols are numbered from 0. The tables are kept as given: :meth:`minimal` makes
+    the smallest DFA of the same language.
+
+    Args:
+        alphabet: The text of each symbol.
+        delta: [states, symbols], the next state.
+        start: The start state.
+        accepting: [states], whether a word that ends in the state is in the language.
+        outputs: [states], of a Moore machine: the text that is the answer in each state, or None
+            where nothing is asked.
+
+    >>> even = DFA(("0", "1"), [[0, 1], [1, 0]], start=0, accepting=[True, False])
+    >>> even.accepts("0110")
+    True
     """
 
     alphabet: tuple[str, ...]
-    delta: Ints  # [states, symbols]: the next state
+    delta: Ints
     start: int
-    accepting: NDArray[np.bool_]  # [states]
-    outputs: tuple[str | None, ...] | None = None  # [states]
+    accepting: NDArray[np.bool_]
+    outputs: tuple[str | None, ...] | None = None
 
     def __post_init__(self) -> None:
         check_type("a DFA's alphabet", self.alphabet, (tuple, list), "a list of symbols")
         check_type("a DFA's outputs", self.outputs, (tuple, list, type(None)), "a list of texts")
         check_alphabet(self.alphabet, "a DFA")
-        # copies: nobody else can change them
+        # copies, so that no caller can change them
         delta = _array("next states", self.delta, np.int64, "iu")
         accepting = _array("accepting", self.accepting, np.bool_, "biu")
         check_type("a DFA's start", self.start, (int, np.integer), "a state by number")
@@ -77,7 +91,7 @@ class DFA:
         return hash(self._content())
 
     def encode(self, word: str | Sequence[str]) -> Ints:
-        """[T]: the numbers of a word's symbols; a text is a sequence of characters."""
+        """Return the numbers [T] of a word's symbols; a string is read character by character."""
         check_type("a word", word, (str, tuple, list), "a text or a list of symbols")
         numbers = {symbol: i for i, symbol in enumerate(self.alphabet)}
         for symbol in word:
@@ -87,12 +101,16 @@ class DFA:
                 )
         return np.array([numbers[symbol] for symbol in word], dtype=np.int64)
 
-    def step(self, states: int | Ints, symbols: int | Ints) -> Ints:
-        """The states after one symbol each."""
-        return np.asarray(self.delta[states, symbols])
-
     def run(self, words: Ints, start: int | Ints | None = None) -> Ints:
-        """[B, T] symbols -> [B, T] the state after each; `start` (one or [B]) carries on a run."""
+        """Return the state after every symbol.
+
+        Args:
+            words: [B, T], symbols by number.
+            start: The state before the first symbol, one for all words or [B].
+
+        Returns:
+            [B, T] states.
+        """
         check_type("words", words, np.ndarray, "an array [B, T] of symbols by number")
         if words.ndim != 2 or words.dtype.kind not in "biu":
             got = f"{words.dtype} of shape {list(words.shape)}"
@@ -112,7 +130,7 @@ class DFA:
         state = np.empty(len(words), dtype=np.int64)
         state[:] = starts
         for row in visited:
-            # clip: else numpy copies what it takes once more
+            # with mode="raise" numpy would copy the output once more
             state = table.take(state * symbols + row, out=row, mode="clip")
         return visited.T
 
@@ -124,15 +142,15 @@ class DFA:
         return bool(self.accepting[state])
 
     def minimal(self) -> DFA:
-        """The smallest complete DFA that accepts the same words and has the same outputs.
+        """Return the smallest complete DFA with the same language and outputs.
 
         States are numbered breadth first from the start, symbols in the order of the alphabet:
         two languages over one alphabet are equal if and only if their minimal DFAs are.
         """
-        seen: dict[object, int] = {}
+        numbers: dict[object, int] = {}
         outputs = self.outputs or (None,) * self.states
         answers = zip(self.accepting.tolist(), outputs, strict=True)
-        block = np.array([seen.setdefault(answer, len(seen)) for answer in answers])
+        block = np.array([numbers.setdefault(answer, len(numbers)) for answer in answers])
         blocks = 0
         while blocks < (blocks := int(block.max()) + 1) < self.states:  # Moore: split until stable
             finer = block
@@ -142,15 +160,13 @@ class DFA:
             block = finer
         _, representative = np.unique(block, return_index=True)
         table = block[self.delta[representative]]
-        order = breadth_first(table, int(block[self.start]))
-        numbers = np.empty(len(table), dtype=np.int64)
-        numbers[order] = np.arange(len(order))
-        kept = representative[order]
+        found = reach(int(block[self.start]), table.tolist().__getitem__)
+        kept = representative[found.states]
         texts = self.outputs and tuple(self.outputs[state] for state in kept)
-        return DFA(self.alphabet, numbers[table[order]], 0, self.accepting[kept], texts)
+        return DFA(self.alphabet, np.array(found.next), 0, self.accepting[kept], texts)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON values, states named q0, q1 and so on."""
+        """Return plain JSON values; the states are named q0, q1 and so on."""
         outputs = {f"q{state}": text for state, text in enumerate(self.outputs or ())}
         return {
             "alphabet": list(self.alphabet),
@@ -165,50 +181,51 @@ class DFA:
 
     @classmethod
     def from_json(cls, data: Any, where: str = "a DFA") -> DFA:
-        """The minimal DFA of JSON values as :meth:`to_json` writes them, states named at will.
+        """Make the minimal DFA of JSON values in the format of :meth:`to_json`.
 
-        Every transition must be given, "outputs" may be; `where` names the DFA in errors.
+        States may have any names. Every transition must be given; "outputs" is optional. `where`
+        names the DFA in errors.
         """
         if not isinstance(data, dict) or set(data) - {"outputs"} != set(KEYS):
             got = ", ".join(map(str, data)) if isinstance(data, dict) else repr(data)
             raise UserError(f"{where} must be an object with {', '.join(KEYS)}; got {got}")
-        alphabet, table = data["alphabet"], data["transitions"]
+        alphabet, table, accepted = data["alphabet"], data["transitions"], data["accepting"]
+
+        def fail(problem: str) -> NoReturn:
+            raise UserError(f"{where}: {problem}")
+
         if not isinstance(alphabet, list):
-            raise UserError(f"{where}: alphabet must be a list of symbols; got {alphabet!r}")
+            fail(f"alphabet must be a list of symbols; got {alphabet!r}")
         check_alphabet(alphabet, where)
         if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
-            raise UserError(f"{where}: transitions must be an object of objects, one per state")
-        if not isinstance(data["accepting"], list):
-            raise UserError(
-                f"{where}: accepting must be a list of states; got {data['accepting']!r}"
-            )
+            fail("transitions must be an object of objects, one per state")
+        if not isinstance(accepted, list):
+            fail(f"accepting must be a list of states; got {accepted!r}")
         numbers = {state: i for i, state in enumerate(table)}
 
         def number(state: object, role: str) -> int:
             if not isinstance(state, str) or state not in numbers:
                 known = ", ".join(numbers) or "none"
-                raise UserError(
-                    f"{where}: {role} is {state!r}, a state that is not in transitions; "
-                    f"known: {known}"
-                )
+                fail(f"{role} is {state!r}, a state that is not in transitions; known: {known}")
             return numbers[state]
 
         for state, row in table.items():
             for symbol in row:
                 if symbol not in alphabet:
-                    raise UserError(
-                        f"{where}: state {state!r} has a transition on {symbol!r}, which is not "
-                        f"in the alphabet {', '.join(alphabet)}"
+                    known = ", ".join(alphabet)
+                    fail(
+                        f"state {state!r} has a transition on {symbol!r}, which is not in the "
+                        f"alphabet {known}"
                     )
             for symbol in alphabet:
                 if symbol not in row:
-                    raise UserError(
-                        f"{where}: state {state!r} has no transition on {symbol!r}; every state "
-                        "needs one on every symbol"
+                    fail(
+                        f"state {state!r} has no transition on {symbol!r}; every state needs one "
+                        "on every symbol"
                     )
         start = number(data["start"], "the start")
         accepting = np.zeros(len(table), dtype=np.bool_)
-        accepting[[number(state, "an accepting state") for state in data["accepting"]]] = True
+        accepting[[number(state, "an accepting state") for state in accepted]] = True
         delta = [
             [number(row[a], f"the transition of {state!r} on {a!r}") for a in alphabet]
             for state, row in table.items()
@@ -216,18 +233,16 @@ class DFA:
         outputs = data.get("outputs")
         if outputs is not None:
             if not isinstance(outputs, dict) or set(outputs) != set(table):
-                raise UserError(f"{where}: outputs must be an object with one output per state")
+                fail("outputs must be an object with one output per state")
             for state, text in outputs.items():
                 if not (text is None or isinstance(text, str)):
-                    raise UserError(
-                        f"{where}: the output of {state!r} must be a text or null; got {text!r}"
-                    )
+                    fail(f"the output of {state!r} must be a text or null; got {text!r}")
             outputs = tuple(outputs[state] for state in table)
         return cls(tuple(alphabet), np.array(delta), start, accepting, outputs).minimal()
 
 
 def _array(what: str, values: object, dtype: type, kinds: str) -> NDArray[Any]:
-    """A table of a DFA, as an array of its own."""
+    """Copy a table of a DFA into a new array."""
     try:
         array = np.asarray(values)
     except (ValueError, RuntimeError, TypeError):  # ragged; with gradients; sparse
@@ -237,34 +252,48 @@ def _array(what: str, values: object, dtype: type, kinds: str) -> NDArray[Any]:
     return array.astype(dtype)
 
 
-def breadth_first(delta: Ints, start: int) -> Ints:
-    """The states that can be reached, in the order in which they are found from the start."""
-    layer = np.array([start])
-    found = [layer]
-    seen = np.zeros(len(delta), dtype=np.bool_)
-    while layer.size:
-        seen[layer] = True
-        targets = delta[layer].ravel()
-        targets = targets[~seen[targets]]
-        new, first = np.unique(targets, return_index=True)
-        layer = new[np.argsort(first)]
-        found.append(layer)
-    return np.concatenate(found)
-
-
 def check_alphabet(alphabet: Sequence[object], where: str) -> None:
-    """Check that symbols are texts, that there are some, and none twice."""
+    """Raise a UserError unless the symbols are distinct, non-empty strings, at least one."""
     if not len(alphabet):
         raise UserError(f"{where} needs an alphabet of at least one symbol")
-    seen: set[str] = set()
+    known: set[str] = set()
     for symbol in alphabet:
         if not isinstance(symbol, str) or not symbol:
             raise UserError(f"{where}: a symbol must be a text that is not empty; got {symbol!r}")
-        if symbol in seen:
+        if symbol in known:
             raise UserError(f"{where}: symbol {symbol!r} is in the alphabet twice")
-        seen.add(symbol)
+        known.add(symbol)
 
 
 def read_dfa(path: Path | str) -> DFA:
-    """The minimal DFA of a JSON file; see :meth:`DFA.to_json` for the format."""
+    """Read a JSON file in the format of :meth:`DFA.to_json` and return its minimal DFA."""
     return DFA.from_json(read_json(Path(path)), str(path))
+
+
+def moore_machine(
+    alphabet: Sequence[str],
+    start: S,
+    step: Callable[[S, int], S],
+    output: Callable[[S], str | None],
+    accept: str,
+) -> DFA | None:
+    """Make a minimal DFA with outputs from rules.
+
+    Args:
+        alphabet: The text of each symbol.
+        start: The start state, as `step` and `output` take it.
+        step: The next state after a state and a symbol, given by number.
+        output: The answer in a state, or None where nothing is asked.
+        accept: The words with this answer are accepted.
+
+    Returns:
+        The DFA, or None if more than MAX_UNMINIMISED_STATES states can be reached.
+    """
+    symbols = range(len(alphabet))
+    try:
+        found = reach(start, lambda s: [step(s, a) for a in symbols], MAX_UNMINIMISED_STATES)
+    except TooManyStatesError:
+        return None
+    outputs = tuple(map(output, found.states))
+    accepting = np.array([text == accept for text in outputs])
+    return DFA(tuple(alphabet), np.array(found.next), 0, accepting, outputs).minimal()

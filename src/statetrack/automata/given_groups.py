@@ -1,4 +1,4 @@
-"""Groups that a user gives: by permutations that generate them, or by a multiplication table."""
+"""Groups defined by generating permutations or by a multiplication table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from statetrack.automata.closure import TooManyError, close
+from statetrack.automata.closure import close
 from statetrack.automata.groups import MAX_ORDER, Group
+from statetrack.automata.search import TooManyStatesError
 from statetrack.errors import UserError
 from statetrack.files import read_json
 
@@ -20,10 +21,12 @@ MAX_POINTS = 1_000
 
 
 def group_from_generators(name: str, permutations: Sequence[str | Sequence[int]]) -> Group:
-    """The group that permutations generate.
+    """Make the group that permutations generate; elements are numbered in lexicographic order.
 
-    A permutation is its disjoint cycles on points from 1, "(1 2)(3 4 5)", or the images of points
-    from 0, (1, 0, 3, 4, 2). Elements are numbered in lexicographic order, as in `group`.
+    Args:
+        name: The name of the group in messages.
+        permutations: Each as disjoint cycles of points counted from 1, "(1 2)(3 4 5)", or as the
+            images of points counted from 0, (1, 0, 3, 4, 2).
     """
     if not permutations:
         raise UserError(f"group {name} needs at least one generator, such as '(1 2 3)'")
@@ -32,11 +35,11 @@ def group_from_generators(name: str, permutations: Sequence[str | Sequence[int]]
     generators = np.array([p + list(range(len(p), points)) for p in images])
     try:
         closure = close(generators, MAX_ORDER)
-    except TooManyError:
+    except TooManyStatesError:
         raise UserError(
             f"group {name} has more than {MAX_ORDER:,} elements, which is the most supported"
         ) from None
-    # by rows: an element is a generator after its parent, and steps multiply from the left
+    # row i from the row of its parent: element i is a generator after its parent
     table = np.empty((len(closure.elements),) * 2, dtype=np.int32)
     table[0] = np.arange(len(table))
     for i in range(1, len(table)):
@@ -80,9 +83,12 @@ def _images(images: Sequence[int], name: str) -> list[int]:
 
 
 def group_from_table(name: str, table: ArrayLike) -> Group:
-    """The group with a multiplication table, checked: table[a][b] = a * b.
+    """Make the group with a multiplication table, table[a][b] = a * b.
 
     If the identity is not element 0 it is moved to the front; the others keep their order.
+
+    Raises:
+        UserError: The table is not that of a group; the message names the first violation.
     """
     checked = _closed(table, name)
     identity = _identity(checked, name)
@@ -139,9 +145,9 @@ def _check_inverses(table: NDArray[np.int64], identity: int, name: str) -> None:
 
 
 def _check_associative(table: NDArray[np.int64], name: str) -> None:
-    """Light's test: it is enough that (a g) c = a (g c) for the g of a generating set.
+    """Apply Light's test: (a g) c = a (g c) need only hold for the g of a generating set.
 
-    Those g are closed under the product, in any table.
+    In any table, the g that satisfy it are closed under products.
     """
     reached = np.zeros(len(table), dtype=np.bool_)
     while not reached.all():
@@ -161,7 +167,7 @@ def _check_associative(table: NDArray[np.int64], name: str) -> None:
 
 
 def read_group(path: Path | str) -> Group:
-    """A group from a JSON file, named after it.
+    """Read a group from a JSON file, and name it after the file.
 
     The file is {"table": [[0, 1], [1, 0]]} or {"generators": ["(1 2)", "(1 2 3)"]}.
     """

@@ -1,9 +1,9 @@
 """Finite groups by name, as multiplication tables.
 
-`S5`, `A5`, `Z60`, `D12`, `Q8` and products such as `A4_x_Z5`. Elements are numbered as the
-word-problem literature does: permutations of 1..n in lexicographic order (even ones only for A_n),
-residues in order, pairs with the last factor running fastest. D_n has the n rotations of the n-gon,
-then the n reflections; Q8 has 1, -1, i, -i, j, -j, k, -k. The identity is always 0.
+The names are `S5`, `A5`, `Z60`, `D12`, `Q8` and products such as `A4_x_Z5`. Elements are numbered
+as in the word-problem literature: permutations of 1..n in lexicographic order (A_n has the even
+ones), residues in order, pairs with the last factor running fastest. D_n has the n rotations of
+the n-gon, then the n reflections; Q8 has 1, -1, i, -i, j, -j, k, -k. The identity is always 0.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MAX_ORDER = 2520  # A7; a table has order^2 entries
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """A finite group: its multiplication table and, if it acts on points, its permutations."""
+    """A finite group: its multiplication table and, if it is given by them, permutations."""
 
     name: str
     table: NDArray[np.int32]  # [n, n]: table[a, b] = a * b, where (a * b)(i) = a(b(i))
-    permutations: NDArray[np.integer] | None  # [n, points]: image of each point
+    permutations: NDArray[np.integer] | None  # [n, points]: the image of each point
 
     @property
     def order(self) -> int:
@@ -37,26 +37,26 @@ class Group:
         return len(self.table)
 
     def moved_points(self) -> NDArray[np.int64]:
-        """[n]: how many points each element moves."""
+        """Return the number of points that each element moves, [n]."""
         if self.permutations is None:
             raise UserError(f"{self.name} is not given by permutations of points")
         return (self.permutations != np.arange(self.permutations.shape[1])).sum(1)
 
     def inverses(self) -> NDArray[np.int64]:
-        """[n]: the inverse of each element."""
+        """Return the inverse of each element, [n]."""
         return (self.table == 0).argmax(axis=1)
 
     def element_orders(self) -> NDArray[np.int64]:
-        """[n]: the least power of each element that is the identity."""
+        """Return the order of each element, [n]."""
         elements = np.arange(self.order)
         orders, powers = np.ones(self.order, dtype=np.int64), elements.copy()
-        while (going := powers != 0).any():
-            orders += going
-            powers = np.where(going, self.table[powers, elements], 0)
+        while (unfinished := powers != 0).any():
+            orders += unfinished
+            powers = np.where(unfinished, self.table[powers, elements], 0)
         return orders
 
     def subgroup(self, generators: Iterable[int]) -> NDArray[np.bool_]:
-        """[n]: which elements the given ones generate."""
+        """Return which elements are products of the given ones, [n]."""
         generators = np.fromiter(generators, dtype=np.int64)[:, None]
         members = np.zeros(self.order, dtype=np.bool_)
         members[0] = True
@@ -64,13 +64,13 @@ class Group:
         while len(frontier):
             before = members.copy()
             members[self.table[generators, frontier]] = True
-            if 2 * np.count_nonzero(members) > self.order:  # a proper subgroup has at most half
+            if 2 * np.count_nonzero(members) > self.order:  # no proper subgroup is so large
                 return np.ones_like(members)
             frontier = np.flatnonzero(members & ~before)
         return members
 
     def generators(self) -> tuple[int, ...]:
-        """A small generating set: at most log2(order) elements, none of which can be left out."""
+        """Return a minimal generating set of at most log2(order) elements."""
         chosen: list[int] = []
         members = self.subgroup(chosen)
         for element in np.argsort(-self.element_orders(), kind="stable").tolist():
@@ -85,7 +85,11 @@ class Group:
 
 
 def group(name: str) -> Group:
-    """The group called `name`."""
+    """Return the group called `name`.
+
+    >>> group("A5").order
+    60
+    """
     check_type("the name of a group", name, str, "a text")
     return _group(name)
 
@@ -103,7 +107,7 @@ def _group(name: str) -> Group:
 
 
 def _factor(part: str, name: str) -> tuple[int, Callable[[], Group]]:
-    """The order of a group that is no product, and what makes it."""
+    """Return the order of one factor of a product, and a function that makes it."""
     if part == "Q8":
         return 8, _quaternions
     match = re.fullmatch(r"([SAZD])([1-9][0-9]{0,5})", part)
@@ -123,7 +127,7 @@ def _factor(part: str, name: str) -> tuple[int, Callable[[], Group]]:
         return n, lambda: _cyclic(part, n)
     if n < (2 if family == "S" else 3):
         raise UserError(f"group {name}: {part} is trivial; the least are S2 and A3")
-    if n > 12:  # far past the limit, and factorials soon take long
+    if n > 12:  # far beyond the limit, and large factorials are slow
         raise UserError(
             f"group {name} has at least 13!/2 elements; at most {MAX_ORDER:,} are supported"
         )
@@ -138,7 +142,7 @@ def _cyclic(name: str, n: int) -> Group:
 
 def _dihedral(name: str, n: int) -> Group:
     k, i = np.arange(n)[:, None], np.arange(n)[None, :]
-    rotations, reflections = (i + k) % n, (k - i) % n  # of the corners
+    rotations, reflections = (i + k) % n, (k - i) % n  # as permutations of the corners
     table = np.block(
         [[rotations, n + (k + i) % n], [n + (k - i) % n, (k - i) % n]]  # r_k r_i, r_k s_i, ...
     )

@@ -1,4 +1,4 @@
-"""The transition monoid of a DFA: what all words do to its states."""
+"""The transition monoid of a DFA: the mappings of its states that words make."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from statetrack.automata.closure import Closure, Ints, TooManyError, close
+from statetrack.automata.closure import Closure, Ints, close
 from statetrack.automata.dfa import DFA
+from statetrack.automata.search import TooManyStatesError
 from statetrack.errors import UserError
 
-MAX_SIZE = 100_000
-MAX_ENTRIES = 100_000_000  # elements times states: a few hundred megabytes
+MAX_MONOID_ELEMENTS = 100_000
+MAX_MONOID_CELLS = 100_000_000  # elements times states: a few hundred megabytes
 
 
 @dataclass(frozen=True, eq=False)
 class MaximalSubgroup:
-    """A group in a monoid, as large as can be: the elements that act as e does, but for order."""
+    """A largest group in a monoid: the elements with the image and the kernel of its identity."""
 
-    idempotent: int  # its identity e
+    idempotent: int  # its identity e, by number in the monoid
     elements: NDArray[np.int64]  # [order]: their numbers in the monoid, ascending
-    permutations: NDArray[np.int64]  # [order, points]: of e's image, numbered in order
+    permutations: NDArray[np.int64]  # [order, points], of the states in the image of e
 
     @property
     def order(self) -> int:
@@ -31,17 +32,21 @@ class MaximalSubgroup:
 
 
 class TransitionMonoid:
-    """All mappings of the states of a DFA by words, shortest words first; 0 is the empty word.
+    """All mappings of the states of a DFA that words make.
 
-    That of a minimal DFA is the syntactic monoid of its language.
+    Elements are numbered by their shortest words; 0 is the identity, of the empty word. The
+    transition monoid of a minimal DFA is the syntactic monoid of its language.
+
+    Raises:
+        UserError: There are more than `max_size` elements.
     """
 
-    def __init__(self, dfa: DFA, max_size: int = MAX_SIZE) -> None:
+    def __init__(self, dfa: DFA, max_size: int = MAX_MONOID_ELEMENTS) -> None:
         self.dfa = dfa
-        limit = min(max_size, MAX_ENTRIES // dfa.states)
+        limit = min(max_size, MAX_MONOID_CELLS // dfa.states)
         try:
             self._closure: Closure = close(dfa.delta.T, limit)
-        except TooManyError:
+        except TooManyStatesError:
             raise UserError(
                 f"the transition monoid of a DFA with {dfa.states:,} states and "
                 f"{len(dfa.alphabet)} symbols has more than {limit:,} elements, "
@@ -53,21 +58,16 @@ class TransitionMonoid:
 
     @property
     def elements(self) -> Ints:
-        """[m, states]: the state that each element takes each state to."""
+        """[m, states]: the image of each state under each element."""
         return self._closure.elements
 
     @property
-    def generators(self) -> NDArray[np.int64]:
-        """[symbols]: the elements of the words of one symbol."""
-        return np.asarray(self._closure.steps[0])
-
-    @property
     def steps(self) -> NDArray[np.int64]:
-        """[m, symbols]: the element of a word with one more symbol at its end."""
+        """[m, symbols]: the element of a word of each element with one more symbol at its end."""
         return np.asarray(self._closure.steps)
 
     def index(self, mapping: ArrayLike) -> int:
-        """The number of a mapping of the states."""
+        """Return the number of a mapping of the states, given as the image of each state."""
         row = np.asarray(mapping)
         key = row.astype(self.elements.dtype).tobytes()
         if row.shape != self.elements.shape[1:] or key not in self._closure.numbers:
@@ -75,21 +75,12 @@ class TransitionMonoid:
         return self._closure.numbers[key]
 
     def compose(self, first: int, second: int) -> int:
-        """The element of a word of `first` followed by a word of `second`."""
+        """Return the element of a word of `first` followed by a word of `second`."""
         return self._closure.numbers[self.elements[second][self.elements[first]].tobytes()]
 
     def word(self, element: int) -> tuple[str, ...]:
-        """The shortest word of an element, the first in alphabetical order if there are more."""
+        """Return the shortest word of an element; of several, the first in alphabetical order."""
         return tuple(self.dfa.alphabet[letter] for letter in self._closure.word(element))
-
-    @cached_property
-    def words(self) -> list[tuple[str, ...]]:
-        """The shortest word of each element."""
-        words: list[tuple[str, ...]] = [()]
-        parents, letters = self._closure.parents.tolist(), self._closure.letters.tolist()
-        for parent, letter in zip(parents[1:], letters[1:], strict=True):
-            words.append((*words[parent], self.dfa.alphabet[letter]))
-        return words
 
     @cached_property
     def idempotents(self) -> NDArray[np.int64]:
@@ -99,15 +90,16 @@ class TransitionMonoid:
 
     @cached_property
     def maximal_subgroups(self) -> list[MaximalSubgroup]:
-        """One for each idempotent, in order: the elements with its image and its kernel.
+        """The maximal subgroup of each idempotent e, in the order of `idempotents`.
 
-        In all mappings of the states these form the H-class of e, a group. The part of it in this
-        monoid is finite and closed, so a group; and any group with the identity e is in it.
+        Its elements are those with the image and the kernel of e. In the monoid of all mappings
+        these are the H-class of e, which is a group. Those in this monoid are a finite subset
+        closed under products, so a group too, and it contains every group with identity e.
         """
         m, states = self.elements.shape
         image = np.zeros((m, states), dtype=np.bool_)
         np.put_along_axis(image, self.elements, True, axis=1)
-        first = np.zeros_like(self.elements)  # [m, q]: the least state that is taken to q
+        first = np.zeros_like(self.elements)  # [m, q]: the least state with image q
         for q in reversed(range(states)):
             first[np.arange(m), self.elements[:, q]] = q
         kernel = np.take_along_axis(first, self.elements, axis=1)

@@ -1,38 +1,43 @@
 """Regular expressions to DFAs.
 
-automata-lib does the work, but the syntax is checked here first: the library takes the digits of
-a{2,3} for symbols, reads a{0} as a? and gives & and | one precedence. It is handed a pattern whose
-symbols are stand-in characters, so that no symbol can be taken for syntax: [(][)] works.
+automata-lib makes an NFA of the pattern. The syntax is checked here first, because the library
+reads the digits of a{2,3} as symbols, reads a{0} as a? and gives & and | the same precedence. Each
+symbol is replaced by a private character before, so that [(][)] means brackets as symbols.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from statetrack.automata.dfa import DFA, check_alphabet
+from statetrack.automata.search import MAX_UNMINIMISED_STATES, TooManyStatesError, reach
 from statetrack.errors import UserError, check_type
 
 if TYPE_CHECKING:
     from automata.fa.nfa import NFA
 
 SUPPORTED = "literals, |, &, *, +, ?, {m}, {m,}, {m,n}, [abc], [a-c], . and parentheses"
-MAX_SIZE = 2_000  # symbols after repetitions are written out
-MAX_STATES = 10_000  # of the DFA before it is minimised: there may be 2^size
-STAND_INS = 0xF0000  # the private characters of Unicode
+MAX_REGEX_SYMBOLS = 2_000  # after repetitions are written out
+PRIVATE = 0xF0000  # the first private character of Unicode
 
 QUANTIFIER = re.compile(r"[*+?]|\{([0-9]*)(,?)([0-9]*)\}")
 
 
 def from_regex(pattern: str, alphabet: str | Sequence[str] | None = None) -> DFA:
-    """The minimal DFA of the words that match the whole pattern.
+    """Make the minimal DFA of the words that match the whole pattern.
 
-    The alphabet, single characters, is that of the pattern's literals in sorted order unless
-    given; a dot stands for any of it. & is intersection; mixed with | it needs parentheses.
+    Args:
+        pattern: A regular expression of literals, |, & (intersection; beside | it needs
+            parentheses), *, +, ?, {m}, {m,}, {m,n}, [abc], [a-c], . (any symbol) and parentheses.
+        alphabet: The symbols, single characters; by default the pattern's literals, sorted.
+
+    >>> from_regex("(ab)*").accepts("abab")
+    True
     """
     check_type("pattern", pattern, str, "a text")
     check_type("alphabet", alphabet, (str, tuple, list, type(None)), "a list of characters")
@@ -47,31 +52,31 @@ def from_regex(pattern: str, alphabet: str | Sequence[str] | None = None) -> DFA
         if symbol not in alphabet:
             known = ", ".join(alphabet)
             raise UserError(f"regex {pattern!r}: {symbol!r} is not in the alphabet {known}")
-    from automata.fa.nfa import NFA  # here: it loads networkx, a quarter of a second
+    from automata.fa.nfa import NFA  # imported here because it takes a quarter of a second
 
-    stand_in = {symbol: chr(STAND_INS + i) for i, symbol in enumerate(alphabet)}
+    private = {symbol: chr(PRIVATE + i) for i, symbol in enumerate(alphabet)}
     written = "".join(
-        token if isinstance(token, str) else f"({'|'.join(stand_in[symbol] for symbol in token)})"
+        token if isinstance(token, str) else f"({'|'.join(private[symbol] for symbol in token)})"
         for token in tokens
     )
-    nfa = NFA.from_regex(written, input_symbols=set(stand_in.values()))
-    return _determinise(nfa, alphabet, list(stand_in.values()), pattern).minimal()
+    nfa = NFA.from_regex(written, input_symbols=set(private.values()))
+    return _determinise(nfa, alphabet, list(private.values()), pattern).minimal()
 
 
 @dataclass
 class _Level:
-    """What has been read of the expression within one pair of parentheses."""
+    """The parser's state within one pair of parentheses; sizes are numbers of symbols."""
 
-    opened: int  # where
-    operator: str = ""  # its | or &
-    size: int = 0  # of what stands before the last operator
-    term: int = 0  # of what stands after it
+    opened: int  # position of the opening parenthesis
+    operator: str = ""  # | or &, once one is read
+    size: int = 0  # of the terms before the last operator
+    term: int = 0  # of the term after it
     last: int | None = None  # size of the last piece, if it may be repeated
-    empty: bool = True  # nothing after the last operator
+    empty: bool = True  # whether the term after the last operator is empty
 
 
 class _Parser:
-    """Checks a pattern and cuts it up: operators as texts, sets of symbols as tuples."""
+    """Check a pattern and split it into tokens: operators as strings, sets of symbols as tuples."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -135,19 +140,20 @@ class _Parser:
         self._check_size(level.term)
 
     def _check_size(self, size: int) -> None:
-        if size > MAX_SIZE:
+        if size > MAX_REGEX_SYMBOLS:
             raise UserError(
                 f"regex {self.pattern!r} is too large: {size:,} symbols when its repetitions are "
-                f"written out; at most {MAX_SIZE:,} are supported"
+                f"written out; at most {MAX_REGEX_SYMBOLS:,} are supported"
             )
 
     def _end_term(self) -> None:
         level = self.levels[-1]
         if level.empty:
             self._fail("an empty alternative (write a? for a or nothing)")
-        # an intersection is a product of automata
-        many = level.operator == "&"
-        level.size = level.size * level.term if many else level.size + level.term
+        if level.operator == "&":  # a product of automata
+            level.size *= level.term
+        else:
+            level.size += level.term
         level.term = 0
         self._check_size(level.size)
 
@@ -180,7 +186,7 @@ class _Parser:
         symbols: list[str] = []
         i = 0
         while i < len(content):
-            if content[i + 1 : i + 2] == "-" and i + 2 < len(content):  # a last - is a symbol
+            if content[i + 1 : i + 2] == "-" and i + 2 < len(content):  # at the end, - is a symbol
                 low, high = ord(content[i]), ord(content[i + 2])
                 if low > high:
                     self._fail(f"the range {content[i : i + 3]!r} runs backwards")
@@ -196,7 +202,7 @@ class _Parser:
 
 
 def _determinise(nfa: NFA, alphabet: tuple[str, ...], symbols: list[str], pattern: str) -> DFA:
-    """The subset construction. The library's own has no limit and would run for ever."""
+    """Apply the subset construction. The library's own has no limit on the number of states."""
 
     def closed(states: set[int]) -> frozenset[int]:
         stack = list(states)
@@ -206,20 +212,15 @@ def _determinise(nfa: NFA, alphabet: tuple[str, ...], symbols: list[str], patter
             stack += new
         return frozenset(states)
 
-    order = [closed({nfa.initial_state})]
-    numbers = {order[0]: 0}
-    delta = []
-    for subset in order:  # grows while it is read
-        if len(order) > MAX_STATES:
-            raise UserError(f"regex {pattern!r} needs a DFA of more than {MAX_STATES:,} states")
-        row = []
+    def successors(subset: frozenset[int]) -> Iterator[frozenset[int]]:
         for symbol in symbols:
             moves = (nfa.transitions.get(state, {}).get(symbol, ()) for state in subset)
-            target = closed(set().union(*moves))
-            if target not in numbers:
-                numbers[target] = len(order)
-                order.append(target)
-            row.append(numbers[target])
-        delta.append(row)
-    accepting = [not subset.isdisjoint(nfa.final_states) for subset in order]
-    return DFA(alphabet, np.array(delta), 0, np.array(accepting))
+            yield closed(set().union(*moves))
+
+    try:
+        found = reach(closed({nfa.initial_state}), successors, MAX_UNMINIMISED_STATES)
+    except TooManyStatesError:
+        most = f"{MAX_UNMINIMISED_STATES:,}"
+        raise UserError(f"regex {pattern!r} needs a DFA of more than {most} states") from None
+    accepting = [not subset.isdisjoint(nfa.final_states) for subset in found.states]
+    return DFA(alphabet, np.array(found.next), 0, np.array(accepting))

@@ -1,4 +1,4 @@
-"""`statetrack check`: put layers through the conformance kit."""
+"""`statetrack check`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tyro
-
-from statetrack.terminal import Json, check_json, make_console, print_table, write_result
+from statetrack.terminal import make_console, print_table, write_result
 
 if TYPE_CHECKING:
     from statetrack.testing import Result
 
 
 class _Subject(NamedTuple):
-    """A layer to check."""
+    """A layer to check. Those of one group share a table."""
 
-    group: str  # what has a table of its own
+    group: str
     title: str
     factory: Callable[[], Any]
     perturb: float
 
 
 def check(
-    what: tyro.conf.Positional[str | None] = None,
-    /,
+    what: str | None = None,
+    *,
     only: tuple[str, ...] = (),
     allow_neg_eigval: bool | None = None,
-    json: Json = None,
-) -> None:
+    json: str | None = None,
+) -> int:
     """Check that layers compute the same numbers however they are called (docs/conformance.md).
 
     The exit code is 1 if a check fails.
@@ -41,11 +39,9 @@ def check(
             run folder, for its layers with their weights. Every layer by name if absent.
         only: names of the checks to run; all of them if absent.
         allow_neg_eigval: only variants with this value of the switch; both ranges if absent.
-        json: see above.
     """
     from statetrack.testing import check_layer
 
-    check_json(json)
     console = make_console(json)
     subjects = list(_subjects(what, allow_neg_eigval))
     reports = []
@@ -71,8 +67,7 @@ def check(
     counts = {status: found.count(status) for status in ("passed", "failed", "unsupported")}
     console.print(", ".join(f"{n:,} {status}" for status, n in counts.items()))
     write_result(json, {**counts, "layers": [report.as_json() for report in reports]})
-    if counts["failed"]:
-        raise SystemExit(1)
+    return 1 if counts["failed"] else 0
 
 
 def _subjects(what: str | None, switch: bool | None) -> Iterator[_Subject]:

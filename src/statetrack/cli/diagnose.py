@@ -1,50 +1,45 @@
-"""`statetrack diagnose`: how long a run's model is right, and what its eigenvalues exclude."""
+"""`statetrack diagnose`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import tyro
-
-from statetrack.terminal import Json, check_json, make_console, write_result
+from statetrack.terminal import make_console, write_result
 
 
 def diagnose(
-    run: tyro.conf.Positional[Path],
-    /,
+    run: Path,
+    *,
     word: str | None = None,
     checkpoint: int | None = None,
     tolerance: float = 1e-4,
     max_length: int = 1000,
     samples: int = 1024,
     figure: Path | None = None,
-    json: Json = None,
+    verbose: bool = False,
+    json: str | None = None,
 ) -> None:
-    """Tell up to which length a run's model is right, what limits it, and what it cannot learn.
+    """Find the length up to which a run's model is right, what limits it, what it cannot learn.
 
-    The horizon, the length up to which accuracy stays at 0.99 or above, is predicted from products
-    of the transitions along sequences of the training lengths, and measured as `eval` does.
-    Verdicts on the languages (WORD^m)*, m >= 2, such as (11)*, are of three kinds: architectural
-    (whatever the weights), probed (this model, up to a tolerance) and not excluded.
+    The horizon, the longest length at which accuracy stays at 0.99 or above, is predicted from
+    products of the transitions along sequences of the training lengths, and measured as `eval`
+    does. Verdicts on the languages (WORD^m)*, m >= 2, such as (11)*, are of three kinds:
+    architectural (for any weights), probed (this model, up to a tolerance) and not excluded.
 
     Args:
         run: a run folder, or what `statetrack compile` has written.
-        word: what is read again and again: tokens of the task, separated by spaces unless each is
-            a single letter; by default the symbol of the task with the longest cycle.
+        word: the word that is repeated: tokens of the task, separated by spaces unless each is a
+            single letter; by default the symbol of the task with the longest cycle.
         checkpoint: the step of the checkpoint; the last one if absent.
         tolerance: eigenvalues closer than this count as equal.
-        max_length: the greatest length at which accuracy is measured; 0: none is.
+        max_length: the greatest length at which accuracy is measured; 0 for no measurement.
         samples: sequences that are evaluated to measure it.
         figure: a PNG, SVG or PDF of what is kept by length, and of the eigenvalues on the complex
             plane, before and after training.
-        json: see above.
+        verbose: print the memory of each head, too.
     """
     from statetrack.diagnosis import diagnose as diagnose_run
-    from statetrack.files import check_figure
 
-    check_json(json)
-    if figure is not None:
-        check_figure(figure)
     console = make_console(json)
     with console.status("loading") as status:
         diagnosis = diagnose_run(
@@ -56,7 +51,7 @@ def diagnose(
             samples=samples,
             on_progress=status.update,
         )
-    diagnosis.print(console)
+    diagnosis.print(console, verbose)
     if figure is not None:
         with console.status("drawing"):
             diagnosis.plot(figure)

@@ -1,4 +1,4 @@
-"""`statetrack harden`: an exact model from a trained one, in a run folder of its own."""
+"""`statetrack harden`."""
 
 from __future__ import annotations
 
@@ -6,45 +6,43 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import tyro
-
-from statetrack.terminal import Json, check_json, make_console, print_table, write_result
+from statetrack.config import at_least
+from statetrack.errors import UserError
+from statetrack.files import check_new
+from statetrack.terminal import make_console, print_table, write_result
 
 
 def harden(
-    run: tyro.conf.Positional[Path],
-    /,
+    run: Path,
+    *,
     out: Path | None = None,
     lengths: tuple[int, ...] = (1000, 10_000),
     samples: int = 64,
     orders: tuple[int, ...] = (1, 2, 3),
     checkpoint: int | None = None,
     verbose: bool = False,
-    json: Json = None,
+    json: str | None = None,
 ) -> int:
-    """Make a run's model exact, so that it is as good at every length as at the trained ones.
+    """Round a trained model to an exact one, which works at any length.
 
-    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA and the diagonal RNN, in
-    [-1,1]. Gates and keys that almost keep, flip or reflect the state do so exactly afterwards.
-    Candidates are judged on fresh sequences of the training lengths alone; if none is as good as
-    the model, nothing is written. The result is a new run, which every command takes, with the
-    automaton that the model is, if one can be read off it, as automaton.json. The old run is not
-    changed. The exit code is 1 if nothing is written.
+    For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN in
+    [-1,1]. Eigenvalues and reflections that are almost exact become exact, as do the matrices of a
+    finite group; a convolution or a layer's memory that hardly matters is removed. Candidates are
+    judged on fresh sequences of the training lengths only; if none is as good as the model,
+    nothing is written. The result is a new run folder, which every command reads, with the DFA
+    that the model computes in automaton.json if one can be read off it. The exit code is 1 if
+    nothing is written, for example because the model has not learned its task.
 
     Args:
         run: a run folder.
-        out: the new run's folder; RUN-hardened if absent.
+        out: the new run folder; RUN-hardened if absent.
         lengths: where to measure accuracy before and after.
         samples: sequences per length.
-        orders: the m such that two reflections may be pi / m apart.
+        orders: the m for which two reflections may be pi / m apart.
         checkpoint: the step of the checkpoint; the last one if absent.
         verbose: also print the settings of each layer's rounding.
-        json: see above.
     """
     from statetrack.compiler.folders import is_compiled
-    from statetrack.config import at_least
-    from statetrack.errors import UserError
-    from statetrack.files import check_new
     from statetrack.hardening import harden as harden_model
     from statetrack.hardening.harden import check_orders, find_roundings
     from statetrack.hardening.runs import (
@@ -56,7 +54,6 @@ def harden(
     )
     from statetrack.training import Run
 
-    check_json(json)
     at_least("samples", samples, 1)
     check_orders(orders)
     if is_compiled(run):

@@ -1,189 +1,183 @@
-"""`statetrack train`: every field of a run's configuration as a flag.
+"""`statetrack train`.
 
-Which flags there are depends on the task and the mixer, so those two (and a configuration file)
-are read first; then one flat set of options is made of the fields of the task, the mixer, the
-model and the training, with the file's values, or the defaults, as defaults.
+Every field of a run's configuration is a flag. Which fields there are depends on the task and the
+mixers, so --task, --mixer, --preset, --config and --resume are read first; they give the
+configuration whose values are the defaults of all other flags.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from statetrack.cli.flags import Flag, config_flags, described, first_values, parse
+from statetrack.cli.parser import Option, config_options
 from statetrack.config import hints, unknown
 from statetrack.errors import UserError
 from statetrack.files import free_folder, plain_name
-from statetrack.layers import MixerConfig
-from statetrack.models import ModelConfig
-from statetrack.recipes.presets import PRESETS
-from statetrack.tasks import Task, make_task
-from statetrack.terminal import Json, check_json, make_console, print_progress, write_result
-from statetrack.training import Run, RunConfig, TrainingConfig, read_config
-from statetrack.training import train as train_run
+from statetrack.terminal import make_console, print_progress, write_result
 
-C = TypeVar("C", Task, MixerConfig)
+if TYPE_CHECKING:
+    from statetrack.models import ModelConfig
+    from statetrack.training import RunConfig
 
 
-def main(args: Sequence[str]) -> None:
-    """Parse the rest of the command line and train."""
-    base = _base(args)
-    given = _parse(args, base)
-    if given.preset is not None:
-        # seed, learning rate and task are known now, and what the preset makes follow from them
-        base = _settled(base, given)
-        given = _parse(args, base)
-    values = {(f.section, f.field): getattr(given, f.flag) for f in _flags(base)}
-    _train(_config(base, values), given.out, given.resume, given.json)
+def train(
+    *,
+    task: str | None = None,
+    mixer: str | None = None,
+    preset: str | None = None,
+    config: Path | None = None,
+    resume: Path | None = None,
+    out: Path | None = None,
+    json: str | None = None,
+    **values: Any,
+) -> None:
+    """Train a model on a task into a run folder. The options depend on --task and --mixer.
+
+    Args:
+        task: see `statetrack tasks`; parity if absent.
+        mixer: see `statetrack models`; a,b for a hybrid; delta_net if absent.
+        preset: paper, repo or demo: start from what they train.
+        config: start from this file, e.g. a run's config.json.
+        resume: continue the run in this folder.
+        out: the run folder; runs/TASK-MIXER-1, -2, ... if absent.
+    """
+    from statetrack.training import train as train_run
+
+    if resume is not None and out is not None:
+        raise UserError("give --out for a new run or --resume for an old one, not both")
+    console = make_console(json)
+    base = _base(task=task, mixer=mixer, preset=preset, config=config, resume=resume, values=values)
+    whole = _config(base, values)
+    stem = f"{whole.task.name}-{_mixer_names(whole.model).replace(',', '+')}"
+    folder = resume or out or free_folder(Path("runs"), plain_name(stem))
+    show = print_progress(console, f"{whole.model.title} on {whole.task.name}")
+    try:
+        run = train_run(whole, folder, resume=resume is not None, on_progress=show)
+    except KeyboardInterrupt:
+        console.print(f"\nInterrupted; to go on: statetrack train --resume {folder}")
+        raise
+    last = next((row for row in reversed(run.metrics()) if row.get("kind") == "train"), None)
+    console.print(f"Done: {run.folder}. Next: statetrack eval {run.folder}")
+    write_result(json, {"run": str(run.folder), "config": whole.to_json(), "last": last})
 
 
-def _parse(args: Sequence[str], base: RunConfig) -> Any:
-    names = _mixer_names(base.model)
-    head = [
-        Flag("task", described(str, "see `statetrack tasks`"), base.task.name),
-        Flag("mixer", described(str, "see `statetrack models`; a,b for a hybrid"), names),
-        Flag(
-            "preset", described(str | None, "paper, repo or demo: start from what they train"), None
-        ),
-        Flag(
-            "config", described(Path | None, "start from this file, e.g. a run's config.json"), None
-        ),
-        Flag(
-            "out",
-            described(Path | None, "the run's folder; runs/TASK-MIXER-1, -2, ... if absent"),
-            None,
-        ),
-        Flag("resume", described(Path | None, "go on with the run in this folder"), None),
-        Flag("json", Json, None),
-    ]
-    about = "Train a model on a task into a run folder. The flags depend on --task and --mixer."
-    flags = [Flag(f.flag, f.type, f.default) for f in _flags(base)]
-    return parse("train", about, head + flags, args)
+def train_options(first: dict[str, Any]) -> list[Option]:
+    """List the fields of the configuration that the first options choose."""
+    chosen = {name: first.get(name) for name in ("task", "mixer", "preset", "config", "resume")}
+    return [field.option for field in _fields(_base(**chosen, values={}))]
 
 
-def _settled(base: RunConfig, given: Any) -> RunConfig:
-    """The preset again, with the given values of whatever it takes."""
-    preset = PRESETS[given.preset]
-    takes = inspect.signature(preset).parameters
-    names = [name for name in ("allow_neg_eigval", "seed", "lr") if name in takes]
-    if "options" in takes:
-        names += [flag.name for flag in config_flags(base.task)]
-    return preset(given.mixer, given.task, **{name: getattr(given, name) for name in names})
+def _base(
+    *,
+    task: str | None,
+    mixer: str | None,
+    preset: str | None,
+    config: Path | None,
+    resume: Path | None,
+    values: dict[str, Any],
+) -> RunConfig:
+    """Return the configuration whose fields are the defaults of the flags."""
+    from statetrack.layers import MixerConfig
+    from statetrack.models import ModelConfig
+    from statetrack.recipes.presets import PRESETS
+    from statetrack.tasks import make_task
+    from statetrack.training import Run, RunConfig, TrainingConfig, read_config
 
-
-def _base(args: Sequence[str]) -> RunConfig:
-    """The configuration whose fields are the defaults of the flags."""
-    known, _ = first_values(("config", "preset", "task", "mixer", "resume"), args)
-    if known.resume is not None:
-        config = Run.open(Path(known.resume)).config
-        others = (known.config, known.preset, known.task or config.task.name, known.mixer)
-        if others != (None, None, config.task.name, known.mixer and _mixer_names(config.model)):
-            raise UserError(f"{known.resume} is resumed with the task, mixer and options it has")
-        return config
-    task, model, training = make_task("parity"), ModelConfig(), TrainingConfig()
-    if known.preset is not None:
-        if known.config is not None:
+    if resume is not None:
+        old = Run.open(resume).config
+        same = task in (None, old.task.name) and mixer in (None, _mixer_names(old.model))
+        if not same or preset is not None or config is not None:
+            raise UserError(f"{resume} is resumed with the task, mixer and options it has")
+        return old
+    if preset is not None:
+        if config is not None:
             raise UserError("give --preset or --config, not both")
-        if known.preset not in PRESETS:
-            raise unknown("preset", known.preset, PRESETS)
-        names = (known.mixer or "delta_net", known.task or "parity")
-        return PRESETS[known.preset](*names)
-    if known.config is not None:
-        config = read_config(Path(known.config))
-        task, model, training = config.task, config.model, config.training
-    if known.task is not None and known.task != task.name:
-        task = _shared_fields(make_task(known.task), task)
-    if known.mixer is not None and known.mixer != _mixer_names(model):
-        old = _pattern(model)[0]
-        names = known.mixer.split(",")
-        mixers = tuple(_shared_fields(MixerConfig.class_for(name)(), old) for name in names)
+        if preset not in PRESETS:
+            raise unknown("preset", preset, PRESETS)
+        make, task = PRESETS[preset], task or "parity"
+        takes = inspect.signature(make).parameters
+        names = {name for name in ("allow_neg_eigval", "seed", "lr") if name in takes}
+        if "options" in takes:
+            names |= {option.name for option in config_options(make_task(task))}
+        given = {name: value for name, value in values.items() if name in names}
+        return make(mixer or "delta_net", task, **given)
+    chosen, model, training = make_task("parity"), ModelConfig(), TrainingConfig()
+    if config is not None:
+        read = read_config(config)
+        chosen, model, training = read.task, read.model, read.training
+    if task is not None and task != chosen.name:
+        chosen = _shared_fields(make_task(task), chosen)
+    if mixer is not None and mixer != _mixer_names(model):
+        classes = [MixerConfig.class_for(name) for name in mixer.split(",")]
+        mixers = tuple(_shared_fields(known(), model.pattern[0]) for known in classes)
         layers = model.num_layers if model.num_layers % len(mixers) == 0 else len(mixers)
         pattern = mixers[0] if len(mixers) == 1 else mixers
         model = replace(model, mixer=pattern, num_layers=layers)
-    return RunConfig(task, replace(model, vocab_size=len(task.vocab)), training)
+    return RunConfig(chosen, replace(model, vocab_size=len(chosen.vocab)), training)
 
 
-def _shared_fields(new: C, old: Any) -> C:
-    """`new` with what `old` says of the options that both have, but for the name."""
+def _shared_fields(new: Any, old: Any) -> Any:
+    """Return `new` with the values of `old` that are no defaults, of options that both have."""
     both = (hints(type(new)).keys() & hints(type(old)).keys()) - {"name"}
-    if isinstance(new, MixerConfig) and new.no_switch:
+    if getattr(new, "no_switch", ""):
         both -= {"allow_neg_eigval"}
-    changed = {f.name for f in dataclasses.fields(old) if getattr(old, f.name) != f.default}
+    changed = {f.name for f in fields(old) if getattr(old, f.name) != f.default}
     return replace(new, **{name: getattr(old, name) for name in both & changed})
 
 
-class _Flag(NamedTuple):
-    flag: str
-    section: str  # "task", "model", "training", "mixer0", "mixer1", ..., "mixers" for the switch
-    field: str
-    type: Any
-    default: Any
+class _Field(NamedTuple):
+    """A field of a configuration, and its flag, whose name may differ."""
+
+    sections: tuple[str, ...]  # "task", "model", "training", "mixer0", "mixer1", ...
+    name: str
+    option: Option
 
 
-def _flags(base: RunConfig) -> Iterator[_Flag]:
-    pattern = _pattern(base.model)
+def _fields(base: RunConfig) -> Iterator[_Field]:
+    pattern = base.model.pattern
     # the switch is one flag for all layers of a hybrid that have it, unless a file sets them apart
     switched = {f"mixer{i}": m.allow_neg_eigval for i, m in enumerate(pattern) if not m.no_switch}
     shared = len(set(switched.values())) == 1
     sections: dict[str, Any] = {f"mixer{i}": mixer for i, mixer in enumerate(pattern)}
     sections = {"task": base.task, **sections, "model": base.model, "training": base.training}
     for section, config in sections.items():
-        for field, kind, default in config_flags(config):
-            if field in ("vocab_size", "mixer"):
-                continue  # following from --task and --mixer
+        for option in config_options(config):
+            name = option.name
+            if name in ("vocab_size", "mixer"):
+                continue  # they follow from --task and --mixer
             # in a hybrid the options of its layers are told apart by their position
-            hybrid = section.startswith("mixer") and len(pattern) > 1
-            if not hybrid:
-                yield _Flag(field, section, field, kind, default)
-            elif field != "allow_neg_eigval" or (section in switched and not shared):
-                yield _Flag(f"{section}_{field}", section, field, kind, default)
+            if len(pattern) == 1 or not section.startswith("mixer"):
+                yield _Field((section,), name, option)
+            elif name != "allow_neg_eigval" or (section in switched and not shared):
+                own = option._replace(name=f"{section}_{name}")
+                yield _Field((section,), name, own)
             elif section == next(iter(switched), None):
-                yield _Flag(field, "mixers", field, kind, default)
+                yield _Field(tuple(switched), name, option)
 
 
-def _config(base: RunConfig, values: dict[tuple[str, str], Any]) -> RunConfig:
-    def changed(section: str, config: Any, **more: Any) -> Any:
-        switched = section.startswith("mixer") and not config.no_switch
-        owners = {section, "mixers"} if switched else {section}
-        own = {field: value for (owner, field), value in values.items() if owner in owners}
-        return replace(config, **own, **more)
+def _config(base: RunConfig, values: dict[str, Any]) -> RunConfig:
+    """Return the configuration with the given values of the flags."""
+    from statetrack.training import RunConfig
 
-    mixers = tuple(changed(f"mixer{i}", m) for i, m in enumerate(_pattern(base.model)))
-    task = changed("task", base.task)
-    model = changed(
-        "model",
+    changes: dict[str, dict[str, Any]] = {}
+    for field in _fields(base):
+        if field.option.name in values:
+            for section in field.sections:
+                changes.setdefault(section, {})[field.name] = values[field.option.name]
+    mixers = [replace(m, **changes.get(f"mixer{i}", {})) for i, m in enumerate(base.model.pattern)]
+    task = replace(base.task, **changes.get("task", {}))
+    model = replace(
         base.model,
         vocab_size=len(task.vocab),
-        mixer=mixers if isinstance(base.model.mixer, tuple) else mixers[0],
+        mixer=tuple(mixers) if isinstance(base.model.mixer, tuple) else mixers[0],
+        **changes.get("model", {}),
     )
-    return RunConfig(task, model, changed("training", base.training))
-
-
-def _train(config: RunConfig, out: Path | None, resume: Path | None, json: str | None) -> None:
-    check_json(json)
-    console = make_console(json)
-    if resume is not None and out is not None:
-        raise UserError("give --out for a new run or --resume for an old one, not both")
-    stem = f"{config.task.name}-{_mixer_names(config.model).replace(',', '+')}"
-    folder = resume or out or free_folder(Path("runs"), plain_name(stem))
-    show = print_progress(console, f"{config.model.title} on {config.task.name}")
-    try:
-        run = train_run(config, folder, resume=resume is not None, on_progress=show)
-    except KeyboardInterrupt:
-        console.print(f"\nInterrupted; to go on: statetrack train --resume {folder}")
-        raise
-    last = next((row for row in reversed(run.metrics()) if row.get("kind") == "train"), None)
-    console.print(f"Done: {run.folder}. Next: statetrack eval {run.folder}")
-    write_result(json, {"run": str(run.folder), "config": config.to_json(), "last": last})
-
-
-def _pattern(model: ModelConfig) -> tuple[MixerConfig, ...]:
-    return model.mixer if isinstance(model.mixer, tuple) else (model.mixer,)
+    return RunConfig(task, model, replace(base.training, **changes.get("training", {})))
 
 
 def _mixer_names(model: ModelConfig) -> str:
-    return ",".join(mixer.name for mixer in _pattern(model))
+    return ",".join(mixer.name for mixer in model.pattern)

@@ -6,61 +6,65 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from statetrack.automata import DFA
 from statetrack.compiler.factor import swaps
-from statetrack.compiler.frames import members
-from statetrack.compiler.induction import MAX_STATES, Bools, Ints, Proof, by_levels, induct
+from statetrack.compiler.limits import MAX_PROOF_STATES
+from statetrack.compiler.proof import Bools, Ints, Proof, check_levels
+from statetrack.compiler.reachability import LevelStates, Mistake, explore
+from statetrack.compiler.tilings import members
 from statetrack.compiler.wording import abridge, counted, listed
 
-SHOWN = 8  # contexts of a level that print
+SHOWN = 8  # update rules of a level that print
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One automaton of a cascade: its states are coordinates, its symbols are contexts.
+    """One automaton of a cascade: an update rule, chosen from outside, moves its state.
 
-    What a level tells the next one depends on its old coordinate; the last level tells the state
-    of the DFA, and that depends on its new coordinate.
+    The number that a level passes to the next one depends on its old state. The last level gives
+    the state of the DFA, which depends on its new state.
     """
 
-    moves: Ints  # [contexts, width]: the new coordinate after each old one
-    out: Ints  # [contexts, width]: the next level's context by the old coordinate, or the state
+    moves: Ints  # [rules, states]: the new state after each old one
+    out: Ints  # [rules, states]: the next level's rule by the old state, or the DFA's state
     start: int
-    # an example of each context: the states that levels above leave open before and after a symbol
+    # an example of each rule: the sets of possible states before and after a symbol, the symbol
     examples: tuple[tuple[int, int, int], ...]
 
     @property
-    def width(self) -> int:
-        """The number of coordinates."""
+    def states(self) -> int:
+        """The number of states."""
         return self.moves.shape[1]
 
     @property
-    def contexts(self) -> int:
-        """The number of contexts."""
+    def rules(self) -> int:
+        """The number of update rules."""
         return len(self.moves)
 
     def is_identity(self) -> Bools:
-        """[contexts]: which leave every coordinate alone."""
-        return (self.moves == np.arange(self.width)).all(axis=1)
+        """[rules]: which keep every state."""
+        return (self.moves == np.arange(self.states)).all(axis=1)
 
     def is_reset(self) -> Bools:
-        """[contexts]: which take every coordinate to one."""
+        """[rules]: which take every state to the same one."""
         return (self.moves == self.moves[:, :1]).all(axis=1) & ~self.is_identity()
 
     @property
     def permutations(self) -> int:
-        """How many contexts are neither."""
+        """The number of rules that are neither."""
         return int((~self.is_identity() & ~self.is_reset()).sum())
 
     @property
     def householders(self) -> int:
-        """The most swaps that a context needs."""
+        """The most swaps that a rule needs."""
         rows = self.moves[~self.is_identity() & ~self.is_reset()]
         return max((len(swaps(row)) for row in rows.tolist()), default=0)
 
     def kinds(self) -> list[str]:
-        """How many contexts do what, in words."""
+        """Say how many rules there are of each kind."""
         numbers = {
             "identity": int(self.is_identity().sum()),
             "permutation": self.permutations,
@@ -68,91 +72,102 @@ class Level:
         }
         return [counted(number, kind) for kind, number in numbers.items() if number]
 
-    def action(self, context: int) -> str:
-        """What a context does, in words."""
-        row = self.moves[context]
-        if self.is_identity()[context]:
+    def action(self, rule: int) -> str:
+        """Say what a rule does."""
+        row = self.moves[rule]
+        if self.is_identity()[rule]:
             return "identity"
-        if self.is_reset()[context]:
+        if self.is_reset()[rule]:
             return f"reset to {row[0]}"
-        return "permute " + " ".join(listed([*map(str, row)], "coordinates"))
+        return "permute " + " ".join(listed([*map(str, row)], "states"))
+
+    def __str__(self) -> str:
+        return (
+            f"{counted(self.states, 'state')}, starts in state {self.start}, "
+            f"{counted(self.rules, 'update rule')}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Cascade:
-    """Permutation-reset automata in a row that do together what a DFA does.
+    """Permutation-reset automata in a row that together compute a DFA.
 
-    The state is one coordinate per level. A symbol is a context of the first level; the context
-    of any other follows from that of the one before and from its old coordinate.
+    A symbol chooses the first level's update rule; the rule of every other level follows from the
+    rule and the old state of the level before.
     """
 
     dfa: DFA
     method: str
-    first: Ints  # [symbols]: the first level's contexts
+    first: Ints  # [symbols]: the first level's rules
     levels: tuple[Level, ...]
-    # [nodes, width] per level: the next level's node, or the DFA's state; -1 for coordinates that
-    # are not in use
+    # [nodes, states] per level: the next level's node, or the DFA's state; -1 for states of the
+    # level that are not in use
     tree: tuple[Ints, ...]
 
     @property
     def start(self) -> Ints:
-        """[levels]: the coordinates before the first symbol."""
+        """[levels]: the states before the first symbol."""
         return np.array([level.start for level in self.levels], dtype=np.int64)
 
-    def step(self, coordinates: Ints, symbols: Ints) -> Ints:
-        """[N, levels], [N] -> [N, levels]: the coordinates after one symbol each."""
-        contexts = self.first[symbols]
-        new = np.empty_like(coordinates)
+    def step(self, states: Ints, symbols: Ints) -> Ints:
+        """[N, levels], [N] -> [N, levels]: the states of the levels after one symbol each."""
+        rules = self.first[symbols]
+        new = np.empty_like(states)
         for i, level in enumerate(self.levels):
-            old = coordinates[:, i]
-            new[:, i] = level.moves[contexts, old]
-            contexts = level.out[contexts, old]
+            old = states[:, i]
+            new[:, i] = level.moves[rules, old]
+            rules = level.out[rules, old]
         return new
 
-    def decode(self, coordinates: Ints) -> Ints:
-        """[N, levels] -> [N]: the states of the DFA that coordinates stand for."""
-        nodes = np.zeros(len(coordinates), dtype=np.int64)
-        for table, column in zip(self.tree, coordinates.T, strict=True):
+    def decode(self, states: Ints) -> Ints:
+        """[N, levels] -> [N]: the states of the DFA that the levels' states stand for."""
+        nodes = np.zeros(len(states), dtype=np.int64)
+        for table, column in zip(self.tree, states.T, strict=True):
             nodes = table[nodes, column]
         return nodes
 
-    def verify(self, max_states: int = MAX_STATES) -> Proof:
-        """Whether decode(step(c, a)) is what the DFA does, for all that can be reached.
+    def verify(self, max_states: int = MAX_PROOF_STATES) -> Proof:
+        """Prove that the cascade computes the DFA, or find a word after which it does not.
 
-        By induction down the levels; if that fails, a word that refutes it is looked for among
-        the first `max_states` cascade states, breadth first.
+        By induction down the levels; if that fails, the word is looked for among the first
+        `max_states` states of the cascade, breadth first.
         """
-        claim = f"the cascade does what the DFA with {counted(self.dfa.states, 'state')} does"
+        claim = f"the cascade computes the DFA with {counted(self.dfa.states, 'state')}"
         tables = [(x.moves, x.out, np.ones(x.moves.shape, dtype=np.bool_)) for x in self.levels]
-        steps = by_levels(self.dfa, self.first, self.start.tolist(), tables, self.tree)
+        steps = check_levels(self.dfa, self.first, self.start.tolist(), tables, self.tree)
         if steps is not None:
             return Proof(claim, f"all {counted(steps, 'step')} of its levels")
         state = int(self.decode(self.start[None])[0])
         if state != self.dfa.start:
             return Proof(claim, "the start", (), f"state {state} instead of {self.dfa.start}")
 
-        def step(coordinates: Ints, symbols: Ints) -> tuple[Ints, Ints, Bools]:
-            new = self.step(coordinates, symbols)
-            return new, self.decode(new), np.zeros(len(new), dtype=np.bool_)
+        def read(symbols: Tensor, before: tuple[LevelStates]) -> tuple[Tensor, tuple[LevelStates]]:
+            new = self.step(before[0].numbers.numpy(), symbols[:, 0].numpy())
+            decoded = torch.from_numpy(self.decode(new))[:, None]
+            return decoded, (LevelStates(torch.from_numpy(new)),)
 
-        return induct(self.dfa, claim, self.start, step, lambda *_: "", max_states)
+        start = (LevelStates(torch.from_numpy(self.start[None])),)
+        found = explore(read, start, self.dfa, max_states)
+        if isinstance(found, Mistake):
+            return Proof(claim, "its states", *found)
+        return Proof(claim, f"all steps from {counted(len(found.dfa_states), 'state')}")
 
     @property
     def cost(self) -> tuple[int, int, int]:
-        """Levels, contexts and swaps: what `decompose` keeps small, in this order."""
-        contexts = sum(level.contexts for level in self.levels)
-        return len(self.levels), contexts, sum(level.householders for level in self.levels)
+        """Levels, rules and swaps: what `decompose` keeps small, in this order."""
+        rules = sum(level.rules for level in self.levels)
+        return len(self.levels), rules, sum(level.householders for level in self.levels)
 
     def stats(self) -> dict[str, Any]:
-        """The numbers, for JSON."""
+        """Return the numbers, for JSON."""
         return {
             "method": self.method,
             "states": self.dfa.states,
             "symbols": len(self.dfa.alphabet),
             "levels": [
                 {
-                    "width": level.width,
-                    "contexts": level.contexts,
+                    "states": level.states,
+                    "rules": level.rules,
                     "identities": int(level.is_identity().sum()),
                     "permutations": level.permutations,
                     "resets": int(level.is_reset().sum()),
@@ -165,23 +180,20 @@ class Cascade:
     def __str__(self) -> str:
         count, states = counted(len(self.levels), "level"), counted(self.dfa.states, "state")
         title = (
-            f"cascade of {count} for a DFA with {states} and "
-            f"{counted(len(self.dfa.alphabet), 'symbol')}, by method {self.method}"
+            f"Cascade of {count} for a DFA with {states} and "
+            f"{counted(len(self.dfa.alphabet), 'symbol')}, by method {self.method}."
         )
         levels = [self._describe(number) for number in range(len(self.levels))]
         return "\n".join([title, *abridge(levels, "level")])
 
     def _describe(self, number: int) -> str:
         level = self.levels[number]
-        lines = [
-            f"level {number + 1}: {counted(level.width, 'coordinate')} from {level.start}, "
-            f"{counted(level.contexts, 'context')}: {', '.join(level.kinds())}"
-        ]
-        for context, (old, new, symbol) in enumerate(level.examples[:SHOWN]):
+        lines = [f"Level {number + 1}: {level} ({', '.join(level.kinds())})."]
+        for rule, (old, new, symbol) in enumerate(level.examples[:SHOWN]):
             sets = f"{_set(old)} -> {_set(new)}"
-            lines.append(f"    {sets} on {self.dfa.alphabet[symbol]}: {level.action(context)}")
-        if level.contexts > SHOWN:
-            lines.append(f"    and {level.contexts - SHOWN:,} more")
+            lines.append(f"    {sets} on {self.dfa.alphabet[symbol]}: {level.action(rule)}")
+        if level.rules > SHOWN:
+            lines.append(f"    and {level.rules - SHOWN:,} more")
         return "\n".join(lines)
 
 

@@ -1,9 +1,7 @@
-"""Compiled networks on disk: language.json and tables.safetensors, or a run folder."""
+"""Read what `compile`, `harden` and training wrote to a folder."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,96 +10,29 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from statetrack.automata import DFA, group
-from statetrack.compiler.compiler import MODEL, compile
-from statetrack.compiler.languages import REGEX, Language
+from statetrack.automata import DFA, Group, group
+from statetrack.compiler.compiled import LANGUAGE_FILE, SCHEMA, Source
+from statetrack.compiler.compiling import MODEL, compile
 from statetrack.compiler.model import CompiledModel
-from statetrack.compiler.network import CompiledRNN
+from statetrack.compiler.network import TABLES_FILE, CompiledRNN
+from statetrack.compiler.text_to_dfa import Language
 from statetrack.errors import UserError, check_type
-from statetrack.files import read_json, regular, whole_folder, write_atomic, write_json
+from statetrack.files import read_json, regular
 from statetrack.models import SequenceModel
-from statetrack.tasks.automaton import Automaton
-from statetrack.tasks.languages import check_size
-from statetrack.training import Run, RunConfig, TrainingConfig
+from statetrack.training import Run
 
-SCHEMA = 1
 KEYS = ("schema", "language", "kind", "group", "dfa", "target", "method", "delay")
-TABLES = "tables.safetensors"
-ABOUT = "language.json"
 HARDENED = "hardened.json"  # what hardening did, in a run that it wrote
-AUTOMATON = "dfa.json"
-
-
-def save(
-    folder: Path,
-    net: CompiledRNN | CompiledModel,
-    language: Language,
-    target: str,
-    method: str,
-    delay: str,
-) -> None:
-    """Write a network to a new folder; `language.json`, last, says how it was compiled.
-
-    A CompiledModel makes it a run folder, of the task to tell the state.
-    """
-    if isinstance(net, CompiledModel):
-        check_size(language.text, net.dfa.states)
-        if net.dfa.states == 1:
-            raise UserError(f"{language.text} has one state only: no task, so no run of a model")
-        for symbol in net.dfa.alphabet:
-            if re.fullmatch("PAD|q[0-9]+", symbol):  # the task's own tokens
-                raise UserError(f"{language.text}: a run of a model cannot have symbol {symbol!r}")
-    with whole_folder(folder) as made:
-        if isinstance(net, CompiledModel):
-            _save_run(made, net.model, net.dfa, language)
-        else:
-            tables = {name: table.contiguous() for name, table in net.state_dict().items()}
-            write_atomic(made / TABLES, safetensors.torch.save(tables))
-        write_json(made / ABOUT, about(net.dfa, language, target, method, delay))
-
-
-def _save_run(folder: Path, model: SequenceModel, dfa: DFA, language: Language) -> None:
-    """As if it had been trained for 0 steps."""
-    name = language.text
-    if not name.startswith("regex:") and language.kind == REGEX:
-        name = f"regex:{name}"
-    plain = replace(dfa, outputs=None)
-    named = Automaton.matches(name) and replace(Automaton(name=name).dfa, outputs=None) == plain
-    if not named:  # no language with a name of its own
-        name = f"dfa:{folder / AUTOMATON}"
-        write_json(folder / AUTOMATON, dfa.to_json())
-    config = RunConfig(Automaton(name=name), model.config, TrainingConfig())
-    data = config.to_json()
-    if not named:
-        data["task"]["name"] = f"dfa:{AUTOMATON}"  # beside config.json, wherever that is moved to
-    run = Run(folder, config)
-    write_json(folder / "config.json", data)
-    run.save(0, model, torch.optim.AdamW(model.parameters()))
-
-
-def about(dfa: DFA, language: Language, target: str, method: str, delay: str) -> dict[str, Any]:
-    """The content of language.json."""
-    is_dfa = isinstance(language.value, DFA)
-    return {
-        "schema": SCHEMA,
-        "language": language.text,
-        "kind": language.kind,
-        "group": None if is_dfa else language.text,
-        "dfa": dfa.to_json(),
-        "target": target,
-        "method": method,
-        "delay": delay,
-    }
 
 
 def holds_tables(folder: Path) -> bool:
-    """Whether a compiled network that is no run lies in a folder."""
-    return (folder / TABLES).is_file()
+    """Whether a folder holds a network of tables, which is no run."""
+    return (folder / TABLES_FILE).is_file()
 
 
 def is_compiled(folder: Path) -> bool:
     """Whether `compile` has written a folder, rather than training."""
-    return (folder / ABOUT).is_file()
+    return (folder / LANGUAGE_FILE).is_file()
 
 
 def is_hardened(folder: Path) -> bool:
@@ -129,38 +60,49 @@ def load(folder: Path | str) -> SequenceModel | CompiledRNN | CompiledModel:
 
 
 def load_compiled(folder: Path) -> CompiledRNN | CompiledModel:
-    """The network in a folder: a run's model, or compiled anew with the tables that lie there."""
-    data = read_about(folder)
-    dfa = DFA.from_json(data["dfa"], f"dfa of {folder / ABOUT}")
+    """Load a run's model, or compile a network anew and take the tables in the folder."""
+    data = read_language_file(folder)
+    dfa = DFA.from_json(data["dfa"], f"dfa of {folder / LANGUAGE_FILE}")
     if data["target"] == MODEL:
         model = Run.open(folder).model()
         if model.config.vocab_size != 1 + len(dfa.alphabet) + dfa.states:
-            raise UserError(f"the model in {folder} does not belong to its {ABOUT}")
-        return CompiledModel(dfa, model, f"the model in {folder}")
+            raise UserError(f"the model in {folder} does not belong to its {LANGUAGE_FILE}")
+        return _with_source(CompiledModel(dfa, model, f"the model in {folder}"), data, dfa)
     language = dfa if data["group"] is None else group(data["group"])
-    net = compile(language, data["target"], data["method"], data["delay"])
+    net = _with_source(
+        compile(language, data["target"], data["method"], data["delay"]), data, language
+    )
     assert isinstance(net, CompiledRNN)
     try:
-        tables = safetensors.torch.load_file(regular(folder / TABLES))
+        tables = safetensors.torch.load_file(regular(folder / TABLES_FILE))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"cannot read {folder / TABLES}: {error}") from None
+        raise UserError(f"cannot read {folder / TABLES_FILE}: {error}") from None
     own = net.state_dict()
     for name in sorted(own.keys() | tables.keys()):
         if name not in own or name not in tables or own[name].shape != tables[name].shape:
-            raise UserError(f"{folder / TABLES} does not belong to {ABOUT}: see tensor {name}")
+            where = f"{folder / TABLES_FILE} does not belong to {LANGUAGE_FILE}"
+            raise UserError(f"{where}: see tensor {name}")
         problem = _problem(own[name], tables[name])
         if problem:
-            raise UserError(f"{folder / TABLES}: tensor {name} {problem}")
+            raise UserError(f"{folder / TABLES_FILE}: tensor {name} {problem}")
     floats = {table.dtype for table in tables.values() if table.is_floating_point()}
     if len(floats) != 1:
         names = ", ".join(sorted(map(str, floats)))
-        raise UserError(f"{folder / TABLES} mixes number types: {names}")
+        raise UserError(f"{folder / TABLES_FILE} mixes number types: {names}")
     net.to(floats.pop()).load_state_dict(tables)
     return net
 
 
+def _with_source(
+    net: CompiledRNN | CompiledModel, data: dict[str, Any], value: DFA | Group
+) -> CompiledRNN | CompiledModel:
+    language = Language(data["language"], data["kind"], value)
+    net.source = Source(language, data["target"], data["method"], data["delay"])
+    return net
+
+
 def _problem(own: Tensor, given: Tensor) -> str:
-    """What keeps a table from taking the place of one that was just compiled, if anything."""
+    """Why a table cannot replace one that was just compiled; "" if it can."""
     if own.is_floating_point():
         if not given.is_floating_point():
             return f"must have a floating-point type; got {given.dtype}"
@@ -173,11 +115,11 @@ def _problem(own: Tensor, given: Tensor) -> str:
     return "" if low >= 0 and high <= most else f"must lie in 0..{most}; got {low} to {high}"
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """The content of a folder's language.json, checked."""
-    path = Path(folder) / ABOUT
+def read_language_file(folder: Path) -> dict[str, Any]:
+    """Read and check a folder's language.json."""
+    path = Path(folder) / LANGUAGE_FILE
     if not path.is_file():
-        raise UserError(f"{folder} holds no compiled language: it has no {ABOUT}")
+        raise UserError(f"{folder} holds no compiled language: it has no {LANGUAGE_FILE}")
     data = read_json(path)
     if not isinstance(data, dict) or set(data) != set(KEYS):
         raise UserError(f"{path} must be an object with {', '.join(KEYS)}")

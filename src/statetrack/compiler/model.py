@@ -1,209 +1,278 @@
-"""Languages as ordinary models: Gated DeltaProduct layers and SwiGLU MLPs, with known weights."""
+"""Compiled models: ordinary SequenceModels whose weights were written, not learned."""
 
 from __future__ import annotations
 
-from typing import Any, overload
+import copy
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from statetrack.automata import DFA
-from statetrack.compiler.hub import Column, columns
-from statetrack.compiler.induction import MAX_STATES, Ints, Proof
-from statetrack.compiler.network import as_tokens
-from statetrack.compiler.stages import Stage
-from statetrack.compiler.weights import (
-    ONE,
-    Slots,
-    automaton_config,
-    indicator,
-    lookup_size,
-    points_of,
-    shift_config,
-    write_automaton,
-    write_lookup,
-    write_shift,
+from statetrack.compiler.compiled import (
+    FORMATS,
+    NORM_SLACK,
+    Checked,
+    Compiled,
+    as_tokens,
+    type_name,
 )
-from statetrack.compiler.wording import abridge, counted, size_of
-from statetrack.compiler.words import Words, accepts_words
+from statetrack.compiler.limits import MAX_PROOF_STATES
+from statetrack.compiler.reachability import (
+    Mistake,
+    Reached,
+    State,
+    explore,
+    read_in_chunks,
+    row_keys,
+    take,
+)
+from statetrack.compiler.text_to_dfa import REGEX, Language
+from statetrack.compiler.wording import counted
 from statetrack.errors import UserError
-from statetrack.layers import MixerConfig
-from statetrack.layers.gated_delta_product import GatedDeltaProduct
-from statetrack.models import ModelConfig, SequenceModel, count_parameters
+from statetrack.files import write_json
+from statetrack.layers import GatedDeltaProduct
+from statetrack.models import SequenceModel
+from statetrack.ops.recurrence.chunk_delta import MAX_CHUNK
+from statetrack.tasks.automaton import Automaton
+from statetrack.tasks.languages import check_size
+from statetrack.training import Run, RunConfig, TrainingConfig
 
-MAX_WEIGHTS = 100_000_000
-SCORE = 32.0  # of the right answer, so that a softmax leaves nothing to the others
-LENGTH = 4096  # tokens at once
+LENGTH = 4096  # tokens that are read at once
+DFA_FILE = "dfa.json"
 
 
-class CompiledModel:
+class CompiledModel(Compiled):
     """A SequenceModel that computes, exactly and at any length, the state of a DFA.
 
     Its tokens are those of the task `Automaton` with predict = "state": PAD, the symbols, the
     states; where a symbol is read the logits are greatest at the state after it.
     """
 
-    def __init__(self, dfa: DFA, model: SequenceModel, origin: str) -> None:
+    def __init__(self, dfa: DFA, model: SequenceModel, title: str) -> None:
         self.dfa = dfa
         self.model = model
-        self.origin = origin
+        self.title = title
 
     @property
     def vocab(self) -> tuple[str, ...]:
         """The names of the model's tokens."""
         return ("PAD", *self.dfa.alphabet, *(f"q{i}" for i in range(self.dfa.states)))
 
+    @torch.no_grad()
     def __call__(self, tokens: Tensor) -> Tensor:
-        """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
         tokens = as_tokens(tokens, len(self.dfa.alphabet))
         states, carry = [], None
-        with torch.no_grad():
-            for part in tokens.split(LENGTH, dim=1):
-                logits, carry = self.model(part + 1, carry)
-                states.append(self.told(logits))
+        for part in tokens.split(LENGTH, dim=1):
+            logits, carry = self.model(part + 1, carry)
+            states.append(self._states(logits))
         return torch.cat(states, 1)
 
-    def told(self, logits: Tensor) -> Tensor:
-        """The states that logits tell; negative if they tell none."""
+    def _states(self, logits: Tensor) -> Tensor:
+        """The states of the DFA with the greatest logits; negative where another token has it."""
         return logits.argmax(-1) - 1 - len(self.dfa.alphabet)
 
-    @overload
-    def accepts(self, given: Tensor) -> Tensor: ...
-    @overload
-    def accepts(self, given: str) -> bool: ...
-    @overload
-    def accepts(self, given: list[str] | tuple[str, ...]) -> list[bool]: ...
-    def accepts(self, given: Tensor | Words) -> Tensor | bool | list[bool]:
-        """Whether words are in the language; as `CompiledRNN.accepts`."""
-        if isinstance(given, str | list | tuple):
-            return accepts_words(self, given)
-        return torch.tensor(self.dfa.accepting)[self(given)]
-
-    def report(self) -> str:
-        """What the model consists of, in words."""
+    def summary(self) -> str:
         config = self.model.config
-        lines = [
-            f"{self.origin}: {size_of(self.dfa)}",
-            f"a model of {counted(config.num_layers, 'block')} of width {config.hidden_size}, "
-            f"{counted(self.model.num_parameters(), 'weight')}",
-        ]
-        blocks = []
-        for i, layer in enumerate(mixers(self.model), 1):
+        blocks, weights = counted(config.num_layers, "block"), self.model.num_parameters()
+        return f"a model of {blocks} of width {config.hidden_size}, {counted(weights, 'weight')}"
+
+    def _layers(self) -> list[str]:
+        lines = []
+        for i, layer in enumerate(_mixers(self.model), 1):
             heads = counted(layer.config.num_heads, "head")
             what = f"{heads}, state [{layer.key_size}, {layer.value_size}]"
             if layer.conv:
-                what += ", tells the state before a token"
+                what += ", delays the state by one token"
             else:
                 what += f", {counted(layer.config.num_householder, 'Householder factor')}"
-            blocks.append(f"block {i}: {what}")
-        return "\n".join([*lines, *abridge(blocks, "block")])
+            lines.append(f"Block {i}: {what}.")
+        return lines
 
-    def prove(self, max_states: int = MAX_STATES) -> Proof:
-        """Whether the model does what the DFA does, for words of any length; see `model_proofs`."""
-        from statetrack.compiler.model_proofs import prove
+    def certificate(self) -> dict[str, Any]:
+        """Compute the facts from which it follows that chunks round nothing either.
 
-        return prove(self, max_states)
+        They are about all that the layers can be given. Let a chunk have n steps, L be its matrix
+        beta_i D_ij (k_i . k_j), j < i, and T = (I + L)^-1. All norms are at most 1: of keys and
+        queries, of gates and of the factors I - beta k k^T. M bounds values and the columns of
+        states, as multiples of a power of two, the unit.
 
-    def certificate(self, max_states: int = MAX_STATES) -> dict[str, Any]:
-        """Why no rounding can occur, however long the chunks; see `model_proofs`."""
-        from statetrack.compiler.model_proofs import certificate
+        - All beta_i (k_i . k_j) are whole, so L and T are, and any block's inverse. The entry T_ij
+          is -beta_i k_i . (a product of transitions) k_j: at most 2.
+        - U0 = T beta V is whole, at most 4nM, and what a part of the system leaves of the right
+          side is beta_i (v_i - k_i . S) for a state S that began with 0 in the chunk, at most 6nM.
+          So sums of products with entries of L or T stay below 14 n^2 M. W = T beta b K likewise,
+          in halves.
+        - W S is in halves, its sums at most 2M, for rows of W have norms up to 2. U = U0 - W S is
+          beta (v - k . S) for the states S on the way, which writes of 2M each let grow: at most
+          8nM.
+        - Outputs are sums of n products of q . k, in quarters and at most 1, with U, so in eighths;
+          new states add up k U, in quarters: at most 8 n^2 M both.
 
-        return certificate(self, max_states)
+        So all that a chunk adds up, in whatever order, is a multiple of an eighth of the unit and
+        at most 64 n^2 M eighths, which float32, in which the ops compute, holds up to 2^24. That
+        `scale` is a power of two changes nothing.
+        """
+        return self._check(MAX_PROOF_STATES, chunks=False).certificate
 
+    @torch.no_grad()
+    def _check(self, max_states: int, chunks: bool = True) -> Checked:
+        """Visit every state of the whole model, bit for bit, token by token, in each number type.
 
-def build_model(dfa: DFA, first: Ints, stages: list[Stage], origin: str) -> CompiledModel:
-    """The model of stages of permutations and resets.
+        If the answers are the DFA's and no further states turn up, they are so for all words. Then
+        each state reads a longer word at once, in chunks, and must end in one of them.
+        """
+        facts, mistake, reached = [], None, 0
+        for dtype in FORMATS:
+            model = copy.deepcopy(self.model).to(dtype)
 
-    An automaton is a block; between two of them a block shifts the state by one token, for a
-    context follows from the one before and that automaton's old state: its MLP looks it up.
-    """
-    tables = [columns(stage) for stage in stages]
-    slots, at = [], ONE + 1
-    for i, (stage, table) in enumerate(zip(stages, tables, strict=True)):
-        contexts, state = at, at + len(stage.points)
-        old = state + points_of(table)
-        at = old + (points_of(table) if i < len(stages) - 1 else 0)
-        slots.append(Slots(contexts, state, old))
-    answers = at  # one-hot, if the last context has a say
-    last = stages[-1]
-    by_context = bool((last.out != last.out[0]).any())
-    hidden = at + (dfa.states if by_context else 0)
+            def step(
+                symbols: Tensor, state: State, model: SequenceModel = model
+            ) -> tuple[Tensor, State]:
+                logits, state = model.step(symbols[:, 0] + 1, state)
+                return self._states(logits)[:, None], state
 
-    mixers: list[MixerConfig] = []
-    units = 1
-    for i, (stage, table) in enumerate(zip(stages, tables, strict=True)):
-        mixers.append(automaton_config(table, hidden))
-        if i < len(stages) - 1:
-            mixers.append(shift_config(points_of(table), hidden))
-        if i < len(stages) - 1 or by_context:
-            units = max(units, lookup_size(stage.out))
-    symbols = len(dfa.alphabet)
-    config = ModelConfig(
-        vocab_size=1 + symbols + dfa.states,
-        hidden_size=hidden,
-        num_layers=len(mixers),
-        mixer=tuple(mixers),
-        norm="none",
-        mlp="swiglu",
-        mlp_size=units,
-        final_norm=False,
-    )
-    _check_size(config)
-    model = SequenceModel(config)
-    with torch.no_grad():
-        _write_ends(model, first, slots[0], symbols)
-        for i, (stage, table) in enumerate(zip(stages, tables, strict=True)):
-            block: Any = model.blocks[2 * i]
-            write_automaton(block.mixer, table, slots[i])
-            if i < len(stages) - 1:
-                shift: Any = model.blocks[2 * i + 1]
-                write_shift(shift.mixer, points_of(table), slots[i])
-                where = slots[i].contexts, slots[i].old, slots[i + 1].contexts
-                write_lookup(shift.mlp, stage.out, table[0].place, *where)
-        head: Any = model.head
-        scores = head.weight[1 + symbols :]
-        if by_context:
-            where = slots[-1].contexts, slots[-1].state, answers
-            write_lookup(block.mlp, last.out, tables[-1][0].place, *where)
-            scores[:, answers:] = SCORE * torch.eye(dfa.states)
-        else:
-            _write_scores(scores, last.out[0], tables[-1], slots[-1].state)
-    return CompiledModel(dfa, model.eval(), origin)
+            def read(
+                symbols: Tensor, state: State, model: SequenceModel = model
+            ) -> tuple[Tensor, State]:
+                logits, state = model(symbols + 1, state)
+                return self._states(logits), state
 
+            found = explore(step, model.init_state(1), self.dfa, max_states)
+            wrong = found if isinstance(found, Mistake) else None
+            facts.append(_facts(model, found, len(self.dfa.alphabet)))
+            if isinstance(found, Reached):
+                reached = max(reached, len(found.dfa_states))
+                wrong = read_in_chunks(read, found, self.dfa) if chunks else None
+            if wrong is not None:
+                mistake = mistake or wrong._replace(reason=f"{wrong.reason} in {type_name(dtype)}")
+        chunk = min(fact.longest_chunk for fact in facts)
+        certificate = {
+            "dyadic_entries": all(fact.dyadic for fact in facts),
+            "whole_products": all(fact.whole_products for fact in facts),
+            "largest_norm": max(fact.norm for fact in facts),
+            "largest_number": max(fact.largest for fact in facts),  # as a multiple of the unit
+            "longest_chunk": chunk,
+            "exact": chunk >= MAX_CHUNK,
+            "formats": [
+                type_name(dtype)
+                for dtype, fact in zip(FORMATS, facts, strict=True)
+                if fact.longest_chunk >= MAX_CHUNK
+            ],
+        }
+        steps = counted(reached * len(self.dfa.alphabet), "step")
+        states = counted(reached, "state")
+        evidence = f"all {steps} from {states} of the model, and a word from each"
+        return Checked(certificate, [*map(type_name, FORMATS)], evidence, mistake)
 
-def _write_ends(model: SequenceModel, first: Ints, slots: Slots, symbols: int) -> None:
-    """Embedding, MLPs and head: zeros, but that symbols are contexts of the first automaton."""
-    model.embedding.weight.zero_()
-    model.embedding.weight[:, ONE] = 1
-    for symbol in range(symbols):
-        model.embedding.weight[1 + symbol, slots.contexts + int(first[symbol])] = 1
-    for name, parameter in model.named_parameters():
-        if ".mlp." in name or name.startswith("head."):
-            parameter.zero_()
+    def _check_saveable(self, language: Language) -> None:
+        check_size(language.text, self.dfa.states)
+        if self.dfa.states == 1:
+            raise UserError(f"{language.text} has one state only: no task, so no run of a model")
+        for symbol in self.dfa.alphabet:
+            if re.fullmatch("PAD|q[0-9]+", symbol):  # the task's own tokens
+                raise UserError(f"{language.text}: a run of a model cannot have symbol {symbol!r}")
 
-
-def _write_scores(scores: Tensor, told: Ints, table: list[Column], state: int) -> None:
-    """For each state of the DFA the number of columns that are as they should be."""
-    for column in table:
-        points = len(column.points)
-        places: dict[int, set[int]] = {}
-        for answer, place in zip(told.tolist(), column.place.tolist(), strict=True):
-            places.setdefault(answer, set()).add(place)
-        for answer, found in places.items():
-            reached = sorted(found - {-1})
-            scores[answer] += SCORE * indicator(reached, points, state, scores.shape[1])
-        state += points - 1
-
-
-def _check_size(config: ModelConfig) -> None:
-    weights = count_parameters(config)
-    if weights > MAX_WEIGHTS:
-        raise UserError(
-            f"as gated_deltaproduct this language takes a model of {weights:,} weights; at most "
-            f"{MAX_WEIGHTS:,} are supported: target householder takes fewer"
-        )
+    def _write(self, folder: Path, language: Language) -> None:
+        """Write a run folder, as if the model had been trained for 0 steps."""
+        name = language.text
+        if not name.startswith("regex:") and language.kind == REGEX:
+            name = f"regex:{name}"
+        plain = replace(self.dfa, outputs=None)
+        named = Automaton.matches(name) and replace(Automaton(name=name).dfa, outputs=None) == plain
+        if not named:  # no language with a name of its own
+            name = f"dfa:{folder / DFA_FILE}"
+            write_json(folder / DFA_FILE, self.dfa.to_json())
+        config = RunConfig(Automaton(name=name), self.model.config, TrainingConfig())
+        data = config.to_json()
+        if not named:
+            data["task"]["name"] = f"dfa:{DFA_FILE}"  # beside config.json, wherever that is moved
+        write_json(folder / "config.json", data)
+        Run(folder, config).save(0, self.model, torch.optim.AdamW(self.model.parameters()))
 
 
-def mixers(model: SequenceModel) -> list[GatedDeltaProduct]:
-    """The layers, with their type."""
+def _mixers(model: SequenceModel) -> list[GatedDeltaProduct]:
     return [block.mixer for block in model.blocks]  # type: ignore[misc]
+
+
+class _Facts(NamedTuple):
+    """What the certificate is about, in one number type."""
+
+    dyadic: bool  # keys and queries in halves, betas and gates whole, values in units
+    whole_products: bool
+    norm: float
+    largest: float
+    longest_chunk: int  # 0 if anything is missing
+
+
+def _facts(model: SequenceModel, found: Reached | Mistake, symbols: int) -> _Facts:
+    known = isinstance(found, Reached)
+    if isinstance(found, Mistake):  # what follows is about the start only, and nothing is claimed
+        zero = np.zeros(1, dtype=np.int64)
+        found = Reached(model.init_state(1), zero, zero, None)
+    dyadic, whole, norm, largest = True, True, 0.0, 1.0
+    given = _op_inputs(model, found, symbols)
+    for layer, its, (q, k, v, beta, gate) in zip(_mixers(model), found.states, given, strict=True):
+        states = its.S.double()  # [..., K, V]
+        unit = _unit(torch.cat([v.flatten(), states.flatten()]).abs())
+        scale = math.frexp(layer.key_size**-0.5)[0] == 0.5  # a power of two
+        dyadic &= unit > 0 and scale and all(map(_is_whole, (2 * q, 2 * k, beta, gate)))
+        whole &= has_whole_products(k, beta)
+        sizes = (q.norm(dim=-1), k.norm(dim=-1), gate.abs(), (1 - beta * k.square().sum(-1)).abs())
+        norm = max(norm, *(float(size.max()) for size in sizes))
+        most = max(float(v.abs().max()), float(states.norm(dim=-2).max()))
+        largest = max(largest, most / (unit or 1.0))
+    exact = known and dyadic and whole and norm <= 1 + NORM_SLACK
+    longest = math.isqrt(int(2**24 / (64 * largest))) if exact else 0
+    return _Facts(dyadic, whole, norm, largest, longest)
+
+
+def _op_inputs(model: SequenceModel, found: Reached, symbols: int) -> list[tuple[Tensor, ...]]:
+    """What every layer gives to its op in any state on any symbol, in float64, each once.
+
+    q [N, H, K], k [N, n, H, K], v [N, n, H, V], beta [N, n, H], gate [N, H].
+    """
+    inputs: list[dict[bytes, tuple[Tensor, Tensor]]] = [{} for _ in model.blocks]
+    for rows, letters in found.steps(symbols):
+        x = model.embedding(torch.from_numpy(letters) + 1)
+        for block, state, seen in zip(model.blocks, take(found.states, rows), inputs, strict=True):
+            keys = row_keys([x, state.conv])
+            for i in np.unique(keys, return_index=True)[1]:
+                seen.setdefault(keys[i].tobytes(), (x[i], state.conv[i]))
+            x, _ = block.step(x, state)  # type: ignore[operator]
+    results = []
+    for layer, seen in zip(_mixers(model), inputs, strict=True):
+        x, window = (torch.stack(column) for column in zip(*seen.values(), strict=True))
+        state = layer.init_state(len(x))._replace(conv=window)
+        q, k, v, beta, gate, _ = layer.op_inputs(x[:, None], state)
+        assert gate is not None
+        results.append(tuple(t.double() for t in (q[:, 0], k, v, beta, gate.values()[:, 0])))
+    return results
+
+
+def _is_whole(x: Tensor) -> bool:
+    return bool((x == x.round()).all())
+
+
+def has_whole_products(k: Tensor, beta: Tensor) -> bool:
+    """Whether beta_i (k_i . k_j) is whole for all keys k [N, n, H, K] that a head is given."""
+    for head in torch.cat([k, beta[..., None]], -1).flatten(0, 1).unbind(1):
+        rows = head.unique(dim=0)
+        keys, betas = rows[:, :-1], rows[:, -1:]
+        if not _is_whole(betas * (keys @ keys.mT)):
+            return False
+    return True
+
+
+def _unit(values: Tensor) -> float:
+    """The greatest power of two that all values are multiples of; 0 if it is below 2^-24."""
+    whole = values.double() * 2.0**24
+    if not bool((whole == whole.round()).all()):
+        return 0.0
+    common = math.gcd(*(int(v) for v in whole.unique().tolist()))
+    return (common & -common) / 2.0**24 if common else 1.0

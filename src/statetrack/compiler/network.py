@@ -1,77 +1,103 @@
-"""Compiled networks: a stack of layers that does, step by step, what a DFA does."""
+"""Compiled networks of tables: layers of linear recurrences with look-ups between them."""
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self, overload
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar
 
+import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from statetrack.automata import DFA
+from statetrack.automata import DFA, Group, group
+from statetrack.automata.search import reach
 from statetrack.compiler.cascade import Cascade
-from statetrack.compiler.induction import MAX_STATES, Proof
-from statetrack.compiler.layers import Layer, rows
-from statetrack.compiler.words import Words, accepts_words
-from statetrack.errors import UserError, check_type
+from statetrack.compiler.compiled import (
+    FORMATS,
+    NORM_SLACK,
+    Checked,
+    Compiled,
+    as_tokens,
+    type_name,
+)
+from statetrack.compiler.proof import Bools, Ints, Proof, check_levels
+from statetrack.compiler.reachability import (
+    CHUNK_TOKENS,
+    LevelStates,
+    Mistake,
+    Reached,
+    State,
+    explore,
+    read_in_chunks,
+)
+from statetrack.compiler.table_layers import CELLS_AT_ONCE, Layer, rows
+from statetrack.compiler.text_to_dfa import GROUP_NAME, Language
+from statetrack.compiler.wording import counted, listed
+from statetrack.errors import UserError
+from statetrack.files import write_atomic
+from statetrack.kernels import library
 from statetrack.layers import Transition
 
-CELLS = 1 << 22  # numbers that a layer lays out over tokens at once
+TABLES_FILE = "tables.safetensors"
+STEPS_AT_ONCE = 65_536  # of the layers' automata
+M = TypeVar("M", bound=nn.Module)
 
 
-class Carry(NamedTuple):
-    """What a layer leaves for the tokens to come."""
+class LayerState(NamedTuple):
+    """What a layer keeps for the tokens to come."""
 
     state: Tensor  # [B, n, V]
-    seen: Tensor  # [B]: its number
+    number: Tensor  # [B]: of the layer's state
 
 
-class Run(NamedTuple):
-    """What came of some tokens."""
+class Trace(NamedTuple):
+    """The result of `CompiledRNN.run`."""
 
     states: Tensor  # [B, T]: of the DFA, after each token
-    deviation: float  # of what was read, and of the last states, from what it should be
-    carry: tuple[Carry, ...]  # for a run that goes on from here
+    deviation: float  # of all readings, and of the last states, from their exact values
+    carry: tuple[LayerState, ...]  # for a run that goes on from here
 
 
-class CompiledRNN(nn.Module):
-    """Layers of linear recurrences and look-ups between them; `dfa` is what they compute.
+class CompiledRNN(nn.Module, Compiled):
+    """A stack of layers that computes, exactly and at any length, the state of a DFA.
 
-    A layer's context follows from the one below and from that layer's state before the token: its
-    output one token late (`delay` "shift"), or what it remembers of it ("state"). Tables are
-    buffers: `net.to(torch.bfloat16)` runs in bfloat16, where that holds all numbers.
+    The rule of a layer follows from the rule of the layer below and from that layer's state before
+    the token: its output one token late (`delay` "shift"), or the half of its state that keeps it
+    ("state"). Tables are buffers: `net.to(torch.bfloat16)` runs in bfloat16, where that holds all
+    numbers.
     """
 
-    first: Tensor  # [symbols]: the first layer's contexts
+    first: Tensor  # [symbols]: the first layer's rules
 
     def __init__(
         self,
         dfa: DFA,
         first: Any,
         layers: Sequence[Layer],
-        origin: str,
+        title: str,
         exact: bool = True,
         cascade: Cascade | None = None,
-        instead: str = "",
     ) -> None:
         super().__init__()
         self.dfa = dfa
-        self.origin = origin
+        self.title = title
         self.exact = exact
         self.cascade = cascade
-        self.instead = instead  # what else would do, in words
         self.layers = nn.ModuleList(layers)
         self.register_buffer("first", torch.as_tensor(first))
         self.register_buffer("accepting", torch.tensor(dfa.accepting))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Moves and casts the tables; to a type that does not hold what is read, it refuses."""
+        """Move or cast the tables; raise if the dtype cannot represent every number read."""
         dtype = fn(torch.empty(0)).dtype
-        most = round(2 / torch.finfo(dtype).eps)  # up to which all integers are exact
-        if self.exact and self.largest_reading > most:
+        if self.exact and self.largest_reading > _largest_integer(dtype):
             raise UserError(
-                f"{dtype} holds integers up to {most:,}, and this network reads numbers up to "
-                f"{self.largest_reading:,.0f}: it is exact in torch.float32"
+                f"{dtype} holds integers up to {_largest_integer(dtype):,}, and this network reads "
+                f"numbers up to {self.largest_reading:,.0f}: it is exact in torch.float32"
             )
         return super()._apply(fn, recurse)
 
@@ -89,123 +115,256 @@ class CompiledRNN(nn.Module):
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
         return self._run(tokens, None, backend, measure=False).states
 
-    @overload
-    def accepts(self, given: Tensor, backend: str = "auto") -> Tensor: ...
-    @overload
-    def accepts(self, given: str, backend: str = "auto") -> bool: ...
-    @overload
-    def accepts(self, given: list[str] | tuple[str, ...], backend: str = "auto") -> list[bool]: ...
-    def accepts(self, given: Tensor | Words, backend: str = "auto") -> Tensor | bool | list[bool]:
-        """Whether words are in the language.
-
-        Args:
-            given: [B, T] symbols, by number; or a word such as "abab"; or a list of words.
-            backend: of the recurrences.
-
-        Returns:
-            [B, T] whether the word up to each symbol is; or of the word; or of each word.
-        """
-        if isinstance(given, str | list | tuple):
-            return accepts_words(self, given)
-        accepting: Tensor = self.get_buffer("accepting")
-        return accepting[self(given, backend)]
-
     def run(
-        self, tokens: Tensor, carry: tuple[Carry, ...] | None = None, backend: str = "auto"
-    ) -> Run:
-        """The states, how far numbers were from what they should be, and what goes on from here."""
+        self, tokens: Tensor, carry: tuple[LayerState, ...] | None = None, backend: str = "auto"
+    ) -> Trace:
+        """Read tokens [B, T], and measure how far numbers are from their exact values."""
         return self._run(tokens, carry, backend, measure=True)
 
     @torch.no_grad()
     def transitions(self, tokens: Tensor) -> list[Transition]:
-        """[B, T] symbols -> A(context_t) of every layer, as `diagnose` asks for them."""
+        """[B, T] symbols -> A(rule_t) of every layer, as `diagnose` asks for them."""
         tokens = as_tokens(tokens, len(self.first))
-        contexts, found = rows(self.first, tokens), []
+        rules, found = rows(self.first, tokens), []
         for layer, before in zip(self.stack, self.begin(len(tokens)), strict=True):
-            found.append(layer.transition(contexts))
-            seen = layer.seen(layer.run(contexts, before.state)[0])
-            contexts = _tell(layer, contexts, seen, before.seen, layer is self.layers[-1])
+            found.append(layer.transition(rules))
+            read = layer.identify(layer.run(rules, before.state)[0])
+            rules = layer.next_rules(rules, read, before.number, layer is self.layers[-1])
         return found
 
-    def begin(self, batch: int) -> tuple[Carry, ...]:
-        """Before the first token."""
+    def begin(self, batch: int) -> tuple[LayerState, ...]:
+        """Return the state before the first token."""
         return tuple(
-            Carry(layer.H0.expand(batch, -1, -1), layer.moves.new_full((batch,), layer.start))
+            LayerState(layer.H0.expand(batch, -1, -1), layer.moves.new_full((batch,), layer.start))
             for layer in self.stack
         )
 
     @torch.no_grad()
     def _run(
-        self, tokens: Tensor, carry: tuple[Carry, ...] | None, backend: str, measure: bool
-    ) -> Run:
+        self, tokens: Tensor, carry: tuple[LayerState, ...] | None, backend: str, measure: bool
+    ) -> Trace:
         tokens = as_tokens(tokens, len(self.first))
         carry = self.begin(len(tokens)) if carry is None else carry
-        if not isinstance(carry, tuple) or not all(isinstance(part, Carry) for part in carry):
+        if not isinstance(carry, tuple) or not all(isinstance(s, LayerState) for s in carry):
             raise UserError("carry must be what an earlier run returned")
         cells = max(layer.cells for layer in self.stack)
-        length = max(1, CELLS // (cells * len(tokens)))
+        length = max(1, CELLS_AT_ONCE // (cells * len(tokens)))
         states, deviation = [], 0.0
         for part in tokens.split(length, dim=1):
-            contexts, left = rows(self.first, part), []
+            rules, left = rows(self.first, part), []
             for layer, before in zip(self.stack, carry, strict=True):
-                readings, state = layer.run(contexts, before.state, backend)
-                seen = layer.seen(readings)
+                readings, state = layer.run(rules, before.state, backend)
+                read = layer.identify(readings)
                 if measure:
-                    deviation = max(deviation, _deviation(layer, readings, seen, state))
-                left.append(Carry(state, seen[:, -1]))
-                contexts = _tell(layer, contexts, seen, before.seen, layer is self.layers[-1])
+                    deviation = max(deviation, layer.deviation(readings, read, state))
+                left.append(LayerState(state, read[:, -1]))
+                rules = layer.next_rules(rules, read, before.number, layer is self.layers[-1])
             carry = tuple(left)
-            states.append(contexts)
-        return Run(torch.cat(states, 1), deviation, carry)
+            states.append(rules)
+        return Trace(torch.cat(states, 1), deviation, carry)
 
-    def prove(self, max_states: int = MAX_STATES) -> Proof:
-        """Whether the network does what the DFA does, for words of any length; see `proofs`."""
-        from statetrack.compiler.proofs import prove
+    def summary(self) -> str:
+        factors = max(layer.factors for layer in self.stack)
+        what = f"{counted(len(self.layers), 'layer')} with "
+        if factors:
+            what += f"{counted(factors, 'generalised Householder factor')} per token, eigenvalues "
+            what += "in [-1, 1] (Theorems 3 and 4)"
+        elif self.stack[0].target == "diagonal":
+            what += "gates of 0 and 1, eigenvalues in [0, 1]"
+        else:
+            what += "dense matrices"
+        sizes = listed([str(layer.size) for layer in self.stack], "layers")
+        return f"{what}; states of size {', '.join(sizes)}"
 
-        return prove(self, max_states)
+    def _layers(self) -> list[str]:
+        return [f"Layer {i}: {layer}." for i, layer in enumerate(self.stack, 1)]
+
+    def _verdict(self, proof: Proof | None) -> str:
+        if proof is not None:
+            return super()._verdict(proof)
+        facts = self.certificate()
+        if not facts["exact"]:
+            return "Rounds: theorems.horizon measures up to which length it is right"
+        formats = " and ".join(facts["formats"])
+        return f"Exact at any length in {formats}: integer tables, norms at most 1, fresh writes"
 
     def certificate(self) -> dict[str, Any]:
-        """Why no rounding can occur, however long the word; see `proofs`."""
-        from statetrack.compiler.proofs import certificate
+        """Compute the facts from which it follows that nothing is rounded, however long the word.
 
-        return certificate(self)
+        All entries are integers, no norm exceeds 1, that of single Householder factors included,
+        and B writes only to rows that A clears. A product of the transitions then has norm at most
+        1 as well, its entries are integers, and writes do not add up: in any order of
+        multiplication, step by step or chunk by chunk, all numbers that occur are small integers.
+        The ops add up some dozens of products of them with readings, in float32.
+        """
+        tables = [table for layer in self.stack for table in (*layer.tables().values(), layer.H0)]
+        integers = all(bool((table == table.round()).all()) for table in tables)
+        maps = [(torch.as_tensor(layer.A), torch.as_tensor(layer.B)) for layer in self.stack]
+        norm = max(*(_norm(A) for A, _ in maps), *(layer.factor_norm() for layer in self.stack))
+        fresh = not any(bool(A[B.any(-1)].any()) for A, B in maps)  # rows that B writes to
+        return {
+            "integer_entries": integers,
+            "largest_norm": norm,
+            "largest_reading": self.largest_reading,
+            "fresh_writes": fresh,
+            "exact": integers and fresh and norm <= 1 + NORM_SLACK,
+            "formats": [*map(type_name, self._formats())],
+        }
 
-    def report(self) -> str:
-        """What the network consists of, in words."""
-        from statetrack.compiler.proofs import report
+    def _formats(self) -> list[torch.dtype]:
+        """The number types that hold all readings."""
+        return [dtype for dtype in FORMATS if self.largest_reading <= _largest_integer(dtype)]
 
-        return report(self)
+    def _check(self, max_states: int) -> Checked:
+        """Check every step of every layer, then that the layers together compute the DFA.
 
+        Each state of each layer goes through the layer's op by each rule, on every backend. So the
+        layers are automata. That these compute the DFA is proved level by level, or by visiting all
+        states that they can reach together, which finds a word if something is wrong.
+        """
+        if not self.exact:
+            raise UserError(
+                f"{self.title} rounds, so there is nothing to prove for words of any length; "
+                "theorems.horizon measures up to which length it is right"
+            )
+        net = _twin(self).cpu()
+        certificate = net.certificate()
+        right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
+        for dtype in net._formats():
+            for i, layer in enumerate(_twin(net).to(dtype).stack):
+                if not torch.equal(layer.H0, layer.codewords[layer.start]):
+                    mistake = Mistake((), f"layer {i + 1} does not start in its start state")
+                    return Checked(certificate, certificate["formats"], "the start", mistake)
+                for backend in _backends(layer):
+                    right[i] &= layer.exact_steps(backend)
+        evidence, wrong = net._check_levels(right), None
+        if not evidence:
+            evidence, wrong = net._check_states(right, max_states)
+        if certificate["exact"] and wrong is None:
+            # the coarsest number type: if it holds all numbers, all do
+            wrong = _twin(net).to(net._formats()[-1])._check_chunks()
+        return Checked(certificate, certificate["formats"], evidence, wrong)
 
-def as_tokens(tokens: Tensor, symbols: int) -> Tensor:
-    """A batch of symbols, by number, as int64; raise a UserError for anything else."""
-    check_type("tokens", tokens, Tensor, "a tensor [B, T]")
-    fraction = tokens.is_floating_point() or tokens.is_complex()
-    if tokens.dim() != 2 or 0 in tokens.shape or fraction:
-        raise UserError(
-            f"tokens must be whole numbers [B, T], at least one; got {tokens.dtype} of shape "
-            f"{list(tokens.shape)}"
+    def _check_levels(self, right: list[Bools]) -> str:
+        """The evidence of a proof level by level; "" without a cascade or if it fails."""
+        if self.cascade is None:
+            return ""
+        levels = []
+        for layer, steps in zip(self.stack, right, strict=True):
+            moves, out = layer.moves.numpy(), layer.out.numpy()
+            pairs = steps.reshape(*out.shape, -1)  # whatever old state a layer keeps
+            moves = layer.current(moves[:, :: pairs.shape[2]])
+            levels.append((moves, out, np.asarray(pairs.all(axis=2))))
+        start = self.cascade.start.tolist()
+        found = check_levels(self.dfa, self.first.numpy(), start, levels, self.cascade.tree)
+        return "" if found is None else f"all {counted(found, 'step')} of its layers"
+
+    def _check_states(self, right: list[Bools], max_states: int) -> tuple[str, Mistake | None]:
+        def read(symbols: Tensor, before: State) -> tuple[Tensor, State]:
+            old = before[0].numbers.numpy()
+            new, rules = self._advance(old, symbols[:, 0].numpy())
+            exact = [r[c, n] for r, c, n in zip(right, rules, old.T, strict=False)]
+            states = np.where(np.all(exact, axis=0), rules[-1], -1)
+            return torch.from_numpy(states)[:, None], (LevelStates(torch.from_numpy(new)),)
+
+        start = np.array([[layer.start for layer in self.stack]])
+        begin = (LevelStates(torch.from_numpy(start)),)
+        found = explore(read, begin, self.dfa, max_states, STEPS_AT_ONCE)
+        if isinstance(found, Reached):
+            states = len(found.dfa_states)
+            steps = counted(states * len(self.dfa.alphabet), "step")
+            return f"all {steps} from {counted(states, 'state')}", None
+        numbers, reason = start, found.reason
+        *above, last = self.dfa.encode(found.word)[:, None]
+        for symbol in above:
+            numbers, _ = self._advance(numbers, symbol)
+        _, rules = self._advance(numbers, last)
+        for i, (exact, (rule,), n) in enumerate(zip(right, rules, numbers[0], strict=False)):
+            if not exact[rule, n]:
+                to = int(self.stack[i].moves[rule, n])
+                reason = f"layer {i + 1} by rule {rule} does not take {n} to {to} exactly"
+                break
+        return "its states", Mistake(found.word, reason)
+
+    def _advance(self, numbers: Ints, symbols: Ints) -> tuple[Ints, list[Ints]]:
+        """Read one symbol each, by the tables of the layers' automata alone.
+
+        numbers: [N, layers] of states; symbols: [N]. Returns the new numbers, and the rules [N] of
+        every layer followed by the states of the DFA.
+        """
+        rules = [self.first.numpy()[symbols]]
+        new = np.empty_like(numbers)
+        for i, layer in enumerate(self.stack):
+            old = numbers[:, i]
+            new[:, i] = layer.moves.numpy()[rules[-1], old]
+            told = new[:, i] if i == len(self.stack) - 1 else layer.current(old)
+            rules.append(layer.out.numpy()[rules[-1], told])
+        return new, rules
+
+    def _check_chunks(self) -> Mistake | None:
+        """Read a random word, longer than a chunk of the ops, from every state of the DFA.
+
+        With many states and large tables, from as many as are read in one go.
+        """
+        found = reach(self.dfa.start, lambda state: self.dfa.delta[state].tolist())
+        numbers = np.empty((len(found.states), len(self.stack)), dtype=np.int64)
+        numbers[0] = [layer.start for layer in self.stack]
+        for i, (parent, symbol) in enumerate(found.parents[1:], 1):
+            numbers[i] = self._advance(numbers[parent : parent + 1], np.array([symbol]))[0]
+        states = tuple(
+            LayerState(layer.codewords[column], torch.from_numpy(column))
+            for layer, column in zip(self.stack, numbers.T.copy(), strict=True)
         )
-    tokens = tokens.long()
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= symbols:
-        raise UserError(f"tokens must be symbols from 0 to {symbols - 1}; got {low} to {high}")
-    return tokens
+        parents = np.array([p * len(self.dfa.alphabet) + a for p, a in found.parents])
+        every = Reached(states, np.array(found.states), parents, None)
+
+        def read(symbols: Tensor, before: State) -> tuple[Tensor, State]:
+            trace = self.run(symbols, before, "torch")
+            if trace.deviation:
+                trace.states[:, -1] = -1
+            return trace.states, trace.carry
+
+        cells = max(layer.cells for layer in self.stack) * CHUNK_TOKENS
+        stride = -(-len(found.states) * cells // CELLS_AT_ONCE)
+        return read_in_chunks(read, every, self.dfa, stride, CHUNK_TOKENS * len(found.states))
+
+    def _check_saveable(self, language: Language) -> None:
+        if isinstance(language.value, Group):
+            named = re.fullmatch(GROUP_NAME, language.text) is not None
+            if not named or not np.array_equal(group(language.text).table, language.value.table):
+                raise UserError(f"group {language.text} has no known name: save a DFA instead")
+
+    def _write(self, folder: Path, language: Language) -> None:
+        tables = {name: table.contiguous() for name, table in self.state_dict().items()}
+        write_atomic(folder / TABLES_FILE, safetensors.torch.save(tables))
 
 
-def _tell(layer: Layer, contexts: Tensor, seen: Tensor, before: Tensor, last: bool) -> Tensor:
-    """[B, T]: the next layer's contexts, or the states of the DFA."""
-    width = layer.out.shape[1]
-    if layer.undo is not None:
-        seen = rows(layer.undo.view(-1), contexts * width + seen)
-    elif not last:
-        seen = torch.cat([before[:, None], seen[:, :-1]], 1)
-    return rows(layer.out.view(-1), contexts * width + seen)
+def _largest_integer(dtype: torch.dtype) -> int:
+    """Up to which all integers are exact."""
+    return round(2 / torch.finfo(dtype).eps)
 
 
-def _deviation(layer: Layer, readings: Tensor, seen: Tensor, state: Tensor) -> float:
-    """How far what was read is from what is read of codewords, and the last states from these."""
-    read = (readings - layer.expected[seen]).abs().max()
-    left = (state[:, None] - layer.codewords).abs().amax((2, 3)).amin(1).max()
-    found = torch.maximum(read.float(), left.float())
-    return float("inf") if found.isnan() else float(found)  # what overflows is near nothing
+def _backends(layer: Layer) -> list[str]:
+    """All that there are for the layer's op; dense layers have their scan only."""
+    if layer.target == "dense":
+        return ["torch"]
+    return ["naive", "torch"] + ["native"] * library.serves(*layer.buffers())
+
+
+def _twin(module: M) -> M:
+    """A copy that shares all tables with the module, until the copy is moved or cast."""
+    twin = copy.copy(module)
+    twin._buffers = dict(module._buffers)
+    twin._modules = {name: child and _twin(child) for name, child in module._modules.items()}
+    return twin
+
+
+def _norm(A: Tensor) -> float:
+    """The largest 2-norm of matrices [..., n, n].
+
+    It is at most the root of row times column sums, which is 1 for permutations and needs no
+    singular values.
+    """
+    sizes = A.abs().float()
+    bound = float((sizes.sum(-1).amax(-1) * sizes.sum(-2).amax(-1)).max()) ** 0.5
+    return bound if bound <= 1 else float(torch.linalg.matrix_norm(A.double(), 2).max())

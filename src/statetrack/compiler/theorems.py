@@ -1,7 +1,8 @@
 """The paper's constructions by name.
 
-Rotations and their reflections have entries that no float holds exactly: such networks drift, and
-`horizon` measures how far they hold; `compile` has exact ones for the same languages.
+Rotations and their reflections have entries that no float represents exactly: such networks drift,
+and `horizon` measures up to which length they are right; `compile` has exact ones for the same
+languages.
 """
 
 from __future__ import annotations
@@ -12,16 +13,15 @@ import numpy as np
 import torch
 
 from statetrack.automata import DFA, Group, group
-from statetrack.compiler.compiler import compile
-from statetrack.compiler.decomposition import decompose
-from statetrack.compiler.induction import Ints
-from statetrack.compiler.languages import find_dfa, word_problem
-from statetrack.compiler.layers import Array, MatrixLayer
+from statetrack.compiler import limits
+from statetrack.compiler.compiling import compile
+from statetrack.compiler.dfa_to_cascade import decompose
 from statetrack.compiler.network import CompiledRNN
+from statetrack.compiler.proof import Ints
+from statetrack.compiler.table_layers import Array, MatrixLayer
+from statetrack.compiler.text_to_dfa import find_dfa, word_problem
 from statetrack.config import at_least
 from statetrack.errors import UserError
-
-MAX_MODULUS = 5_000
 
 
 def parity() -> CompiledRNN:
@@ -65,7 +65,7 @@ def theorem6(m: int) -> CompiledRNN:
     dfa = _addition(m)
     x = np.arange(m)
     signs = np.array([[[1.0]], [[-1.0]]])
-    # contexts of the second layer: symbol x, then whether p is -1 after it
+    # rules of the second layer: symbol x, then whether p is -1 after it
     flips = np.tile([1, 0], (m, 1))
     first = MatrixLayer(flips, 2 * x[:, None] + flips, 0, signs, -np.ones((m, 1, 1)))
     symbols, negative = np.divmod(np.arange(2 * m), 2)
@@ -95,7 +95,7 @@ def dihedral(m: int) -> CompiledRNN:
     symbols = np.arange(order)
     rotates = symbols < m
     flips = np.where(rotates[:, None], [1, 0], [0, 1])  # [symbols, p negative before]
-    # contexts of the second layer: the symbol, then whether p is -1 after it
+    # rules of the second layer: the symbol, then whether p is -1 after it
     signs = np.array([[[1.0]], [[-1.0]]])
     turns = np.where(rotates, -1.0, 1.0)[:, None, None]
     first = MatrixLayer(flips, 2 * symbols[:, None] + flips, 0, signs, turns)
@@ -112,10 +112,11 @@ def dihedral(m: int) -> CompiledRNN:
 
 
 def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str, Any]:
-    """How many tokens a network holds for, measured: on one symbol over and over and on random.
+    """Measure up to which length a network is right, on one repeated symbol and on random ones.
 
-    For each kind of word the number of tokens before the first wrong state, None if there was none
-    in so many `tokens`, and how far a state ever was from the codeword that it was taken for.
+    Returns:
+        For each kind of word the number of tokens before the first wrong state, None if there was
+        none in `tokens`, and the largest distance of a state from the codeword it was taken for.
     """
     at_least("tokens", tokens, 1)
     rng = np.random.default_rng(seed)
@@ -135,18 +136,18 @@ def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str,
 
 def _addition(m: int) -> DFA:
     """The sum modulo m; words that add up to 0 are accepted."""
-    if not 2 <= m <= MAX_MODULUS:
+    if not 2 <= m <= limits.MAX_MODULUS:
         raise UserError(
-            f"the modulus must be from 2 to {MAX_MODULUS:,}, for tables have m^2 numbers; got "
-            f"{m:,}: the residues modulo coprime factors, each in a network, tell that of a product"
+            f"the modulus must be from 2 to {limits.MAX_MODULUS:,}, for tables have m^2 numbers; "
+            f"got {m:,}: for a product of coprime factors, use a network for each factor"
         )
     x = np.arange(m)
     alphabet = tuple(map(str, x.tolist()))
     return DFA(alphabet, (x[:, None] + x) % m, 0, x == 0, alphabet)
 
 
-def _told(states: Ints, contexts: int) -> Ints:
-    return np.tile(states, (contexts, 1))
+def _told(states: Ints, rules: int) -> Ints:
+    return np.tile(states, (rules, 1))
 
 
 def _rotation(angles: Array) -> Array:

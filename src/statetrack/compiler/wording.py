@@ -24,10 +24,15 @@ def counted(number: int, noun: str) -> str:
 
 
 def size_of(dfa: DFA) -> str:
-    """5 states, 2 symbols."""
-    return f"{counted(dfa.states, 'state')}, {counted(len(dfa.alphabet), 'symbol')}"
+    """5 states and 2 symbols."""
+    return f"{counted(dfa.states, 'state')} and {counted(len(dfa.alphabet), 'symbol')}"
 
 
 def listed(names: list[str], what: str) -> list[str]:
     """The first of some names, and how many there are, if these are many."""
     return names if len(names) <= LISTED else [*names[:LISTED], f"... {len(names):,} {what}"]
+
+
+def short(symbols: list[str], most: int = 6) -> str:
+    """a,b,c,... of a long list."""
+    return ",".join(symbols[:most]) + (",..." if len(symbols) > most else "")

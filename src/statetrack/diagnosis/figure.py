@@ -1,4 +1,4 @@
-"""Eigenvalues on the complex plane, their real parts below, and what is kept by length."""
+"""The figure: eigenvalues on the complex plane, their real parts, and retention by length."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 OTHERS = "0.45"
 BEFORE = "0.55"
-KEPT_HEIGHT = 2.6  # inches
+RETENTION_HEIGHT = 2.6  # inches
 COLUMNS = 4  # layers side by side
 BIN = 0.04  # of the histograms
 TICKS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
 def plot(diagnosis: Diagnosis, path: Path) -> None:
-    """One panel a layer: the disk, colour = token, area = how often; real parts by token below.
+    """Draw one panel per layer: the unit disk, colour = token, area = count; real parts below.
 
-    Real eigenvalues all lie on one line, many of them on one point (DeltaNet's 1): below, each
-    token has a lane with a histogram whose heights are logarithms of counts. What was there before
-    training is grey. At the bottom, how much of what distinguishes the states each head keeps.
+    Real eigenvalues lie on one line, many of them on one point (DeltaNet's 1): below the disk, each
+    token has a lane with a histogram on a logarithmic scale. Eigenvalues before training are grey.
+    At the bottom: how much of the difference between states each head retains.
     """
-    from matplotlib.figure import Figure  # slow to load, and most diagnoses draw nothing
+    from matplotlib.figure import Figure  # slow to import
 
     check_figure(path)
     lanes = _lanes(diagnosis)
@@ -40,21 +40,21 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     rows = -(-count // columns)
     below_height = 0.12 + 0.1 * len(lanes)  # in widths
     predicted = diagnosis.horizon.prediction
-    kept = predicted is not None and bool(predicted.points)
+    retention = predicted is not None and bool(predicted.points)
     figure = Figure(
         figsize=(
-            max(5.6 if kept else 4.4, 3.3 * columns + 0.4),
-            (2.9 * (1 + below_height) + 0.9) * rows + 0.9 + KEPT_HEIGHT * kept,
+            max(5.6 if retention else 4.4, 3.3 * columns + 0.4),
+            (2.9 * (1 + below_height) + 0.9) * rows + 0.9 + RETENTION_HEIGHT * retention,
         ),
         layout="constrained",
     )
-    heights = [*[1.0, below_height] * rows, *[KEPT_HEIGHT / 2.9] * kept]
+    heights = [*[1.0, below_height] * rows, *[RETENTION_HEIGHT / 2.9] * retention]
     places = figure.add_gridspec(len(heights), columns, height_ratios=heights)
     grid = np.array(
         [[figure.add_subplot(places[y, x]) for x in range(columns)] for y in range(2 * rows)]
     )
-    if kept:
-        _draw_kept(figure.add_subplot(places[-1, :]), diagnosis.horizon)
+    if retention:
+        _draw_retention(figure.add_subplot(places[-1, :]), diagnosis.horizon)
     reach = 1.12 * max([1.0, *(_reach(s) for layer in diagnosis.layers for s in _both(layer))])
     for i in range(rows * columns):
         row, column = divmod(i, columns)
@@ -78,28 +78,27 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     save_figure(path, figure)
 
 
-def _draw_kept(axes: Any, horizon: Horizon) -> None:
-    """What is kept of the difference between states, a line a head, and the predicted accuracy."""
+def _draw_retention(axes: Any, horizon: Horizon) -> None:
+    """The retained share of the difference between states, by head, and the predicted accuracy."""
     found = horizon.prediction
     assert found is not None
     lengths = [point.length for point in found.points]
-    for head, colour in zip(horizon.chosen(), COLOURS, strict=False):
-        kept = [point.kept[head.layer][head.head] for point in found.points]
-        values = np.array([np.nan if k is None else k for k in kept])
-        label = f"layer {head.layer}, head {head.head}"
+    for head, colour in zip(horizon.listed_heads(), COLOURS, strict=False):
+        retained = [point.retained[head.layer][head.head] for point in found.points]
+        values = np.array(retained, dtype=float)  # NaN for None
         width = 2.4 if head == found.limiting else 1.2
-        axes.plot(lengths, values, ".-", color=colour, lw=width, ms=4, label=label)
+        axes.plot(lengths, values, ".-", color=colour, lw=width, ms=4, label=head.name)
     accuracy = [point.accuracy for point in found.points]
     axes.plot(lengths, accuracy, color="0.2", lw=1.2, ls="--", label="predicted accuracy")
-    axes.axvline(found.trained, color="0.7", lw=0.8)
-    axes.text(found.trained, -0.06, " trained to", fontsize=7, color="0.4")
+    axes.axvline(horizon.trained, color="0.7", lw=0.8)
+    axes.text(horizon.trained, -0.06, " trained to", fontsize=7, color="0.4")
     if found.limiting is not None:
         axes.axvline(found.horizon, color="0.2", lw=0.8, label="predicted horizon")
     measured = horizon.measured
-    if measured is not None and measured.horizon and measured.horizon < measured.max_length:
+    if measured is not None and measured.horizon and not measured.beyond:
         axes.axvline(measured.horizon, color="0.2", lw=0.8, ls=":", label="measured horizon")
-    axes.set(xscale="log", ylim=(-0.1, 1.08), xlabel="length", ylabel="kept of the distinction")
-    axes.set_title("what distinguishes the states, by head", fontsize=10)
+    axes.set(xscale="log", ylim=(-0.1, 1.08), xlabel="length", ylabel="retained share")
+    axes.set_title("difference between states, by head", fontsize=10)
     axes.tick_params(labelsize=8)
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -113,7 +112,7 @@ def _reach(spectrum: Spectrum) -> float:
 
 
 class Lane(NamedTuple):
-    """Tokens that are drawn alike."""
+    """Tokens that share a colour and a histogram."""
 
     name: str
     tokens: NDArray[np.int64]
@@ -121,14 +120,14 @@ class Lane(NamedTuple):
 
 
 def _lanes(diagnosis: Diagnosis) -> list[Lane]:
-    """One for each of the tokens with the most eigenvalues; the rest share one."""
+    """One lane for each of the most frequent tokens; the others share one."""
     counts = np.zeros(len(diagnosis.vocab), dtype=np.int64)
     for layer in diagnosis.layers:
         if layer.spectrum is not None:
             np.add.at(counts, layer.spectrum.points.token, layer.spectrum.points.count)
-    seen = np.flatnonzero(counts)
-    most = np.sort(seen[np.argsort(-counts[seen], kind="stable")][: len(COLOURS)])
-    rest = np.setdiff1d(seen, most)
+    present = np.flatnonzero(counts)
+    most = np.sort(present[np.argsort(-counts[present], kind="stable")][: len(COLOURS)])
+    rest = np.setdiff1d(present, most)
     lanes = [
         Lane(diagnosis.vocab[token], np.array([token]), colour)
         for token, colour in zip(most, COLOURS, strict=False)
@@ -164,7 +163,7 @@ def _draw_disk(axes: Any, layer: Layer, lanes: list[Lane], reach: float) -> None
 
 
 def _areas(points: Points) -> NDArray[np.float64]:
-    """By the logarithm: counts differ by orders of magnitude."""
+    """By the logarithm, since counts differ by orders of magnitude."""
     scale = np.log1p(points.count) / np.log1p(points.count.max())
     return 6 + 60 * scale**2
 
@@ -190,7 +189,7 @@ def _draw_lanes(axes: Any, layer: Layer, lanes: list[Lane]) -> None:
 
 
 def _heights(points: Points, lanes: list[Lane], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[lanes, bins]: logarithms, since counts differ by orders of magnitude."""
+    """[lanes, bins], logarithms of counts."""
     chosen = [np.isin(points.token, lane.tokens) for lane in lanes]
     counts = [np.histogram(points.value.real[c], edges, weights=points.count[c])[0] for c in chosen]
     return np.log1p(np.array(counts))

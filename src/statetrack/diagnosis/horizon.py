@@ -1,4 +1,4 @@
-"""The length up to which a model is right: predicted from its transitions, and measured."""
+"""The horizon, the longest length at which accuracy stays >= 0.99: predicted and measured."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from statetrack.diagnosis.distinction import Floats, Means
+from statetrack.diagnosis.retention import StateMeans
 from statetrack.diagnosis.segments import Probe, Segments
 from statetrack.models import SequenceModel
 from statetrack.training import RunConfig, curve, finite_training_set
 from statetrack.training.curves import SOLVED
-from statetrack.training.curves import horizon as last_solved
+from statetrack.training.curves import horizon as horizon_of_curve
 
-LIMIT = 1_000_000  # tokens; what is right up to here is not followed further
-BEYOND = 2  # doublings past the horizon that are still followed, for the figure
-LISTED = 8  # heads in the table
-TRIED = 16  # heads of which it is tried whether they limit the horizon
+MAX_HORIZON = 1_000_000  # tokens; the prediction ends here
+EXTRA_DOUBLINGS = 2  # past the horizon, for the figure
+LISTED_HEADS = 8  # in the table
+TRIED_HEADS = 16  # that are tried as the limiting one
 
 
 def percent(share: float) -> str:
@@ -28,39 +28,38 @@ def percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """How well one head or channel keeps the automaton's state."""
+    """How well one head or channel retains the DFA's state."""
 
     layer: int
     head: int
-    share: float  # of the variance of its memory that the automaton's state explains
-    lost: float  # of the distinction, per token
-    token: str | None  # that loses most of it, and how much at each reading
-    token_lost: float | None
+    share: float  # of the variance of its memory that the DFA's state explains
+    lost: float  # of the difference between states, per token
+    token: str | None  # that loses most
+    token_lost: float | None  # share that it loses at each reading
 
     @property
-    def worst(self) -> str:
-        """What the worst token loses."""
-        return "-" if self.token_lost is None else percent(self.token_lost)
+    def name(self) -> str:
+        """For example "layer 0, head 1"."""
+        return f"layer {self.layer}, head {self.head}"
 
 
 @dataclass(frozen=True)
 class Point:
-    """What is predicted at one length."""
+    """The prediction at one length."""
 
     length: float
     accuracy: float
-    kept: list[list[float | None]]  # by layer and head, of the distinction
+    retained: list[list[float | None]]  # by layer and head, of the difference between states
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The predicted horizon and what it comes from."""
+    """The predicted horizon and its causes."""
 
-    trained: int  # the length up to which transitions were computed
-    learned: bool  # whether accuracy is at least 0.99 up to there
-    horizon: float  # within the training lengths if it is not; LIMIT if nothing is lost up to it
+    learned: bool  # whether accuracy is at least 0.99 up to the largest training length
+    horizon: float  # MAX_HORIZON if it lies beyond
     heads: tuple[Head, ...] = ()
-    limiting: Head | None = None  # whose memory, if it had not changed, would help most
+    limiting: Head | None = None  # restoring its memory raises accuracy most
     points: tuple[Point, ...] = ()
 
 
@@ -68,83 +67,105 @@ class Prediction:
 class Measurement:
     """The horizon as `statetrack eval --curve` measures it."""
 
-    horizon: int | None  # None: accuracy is below 0.99 at the least length already
+    horizon: int | None  # None: accuracy is below 0.99 at the shortest length
     max_length: int
     samples: int
+
+    @property
+    def beyond(self) -> bool:
+        """Whether accuracy is still >= 0.99 at the largest length tried."""
+        return self.horizon == self.max_length
 
 
 @dataclass(frozen=True)
 class Horizon:
-    """The length up to which a model is right, as far as it is known."""
+    """The predicted and the measured horizon of a run's model."""
 
+    task: str  # "" for a model without a run
+    trained: int  # the largest training length
     prediction: Prediction | None
     missing: str  # why there is no prediction
     measured: Measurement | None
     remedy: str
 
     def sentences(self) -> Iterator[str]:
-        """The verdict, for people."""
-        found, measured = self.prediction, self.measured
-        if found is None:
-            yield f"The horizon is not predicted: {self.missing}."
-        elif not found.learned:
-            where = f", from length {found.horizon + 1:,.0f} on" if found.horizon else ""
-            yield f"Not learned: accuracy is below 0.99 within the training lengths{where}."
-        elif found.horizon >= LIMIT:
-            yield f"Predicted horizon: beyond {LIMIT:,} tokens, where the prediction ends."
-        else:
-            yield f"Predicted horizon: accuracy falls below 0.99 after length {found.horizon:,.0f}."
-        if measured is not None and measured.horizon == measured.max_length:
-            yield f"Measured horizon: beyond {measured.max_length:,}, the greatest length tried."
-        elif measured is not None:
-            reached = f"length {measured.horizon:,}" if measured.horizon else "no length"
-            how = f"`statetrack eval RUN --curve {measured.max_length}`"
-            yield f"Measured horizon: {reached} ({how})."
-        if found is not None and found.limiting is not None:
-            head = found.limiting
-            worst = "" if head.token is None else f", token {head.token} the most ({head.worst})"
+        """The verdict, then the numbers."""
+        if not self.task:
+            return
+        predicted, measured = self.prediction, self.measured
+        trained = f"it was trained on lengths up to {self.trained:,}"
+        if predicted is not None and not predicted.learned:
+            where = f" after length {predicted.horizon:,.0f}" if predicted.horizon else ""
             yield (
-                f"Layer {head.layer}, head {head.head} limits it: a token loses "
-                f"{percent(head.lost)} of what distinguishes the states there{worst}."
+                f"This model has not learned {self.task}: accuracy is below 0.99{where}, within "
+                f"the training lengths (up to {self.trained:,})."
+            )
+        elif reached := self._reached():
+            yield f"This model tracks {self.task} to {reached} tokens; {trained}."
+        elif measured is not None:
+            yield f"This model does not track {self.task} at any length; {trained}."
+        if predicted is None:
+            yield f"The horizon is not predicted: {self.missing}."
+        elif predicted.learned:
+            beyond = "beyond " * (predicted.horizon >= MAX_HORIZON)
+            yield f"Predicted horizon: {beyond}{predicted.horizon:,.0f}."
+        if measured is not None:
+            value = f"{measured.horizon:,}" if measured.horizon else "none"
+            command = f"`statetrack eval RUN --curve {measured.max_length}`"
+            yield f"Measured horizon: {'beyond ' * measured.beyond}{value} ({command})."
+        if predicted is not None and (head := predicted.limiting) is not None:
+            yield (
+                f"{head.name.capitalize()} limits it: each token loses {percent(head.lost)} of the "
+                f"difference between states there" + _worst_token(head)
             )
 
-    def chosen(self) -> list[Head]:
-        """The heads that tell states apart best, and the limiting one."""
+    def _reached(self) -> str:
+        """The length in words: the measured one unless that lies beyond the lengths tried."""
+        measured = self.measured
+        if measured is not None and not measured.beyond:
+            return f"about {measured.horizon:,}" if measured.horizon else ""
+        tried = 0 if measured is None else measured.max_length
+        predicted = 0.0 if self.prediction is None else self.prediction.horizon
+        if tried < predicted < MAX_HORIZON:
+            return f"about {predicted:,.0f}"
+        most = max(tried, predicted)
+        return f"more than {most:,.0f}" if most else ""
+
+    def listed_heads(self) -> list[Head]:
+        """The heads whose memory holds most of the state, and the limiting one."""
         if self.prediction is None:
             return []
-        best = sorted(self.prediction.heads, key=lambda head: -head.share)[:LISTED]
-        if self.prediction.limiting not in [None, *best]:
-            best[-1:] = [self.prediction.limiting]  # type: ignore[list-item]
+        best = sorted(self.prediction.heads, key=lambda head: -head.share)[:LISTED_HEADS]
+        limiting = self.prediction.limiting
+        if limiting is not None and limiting not in best:
+            best[-1] = limiting
         return sorted(best, key=lambda head: (head.layer, head.head))
 
     def table(self) -> tuple[str, list[str], list[list[str]]] | None:
-        """Title, columns and rows: a row a head."""
+        """Title, columns and rows, one row per head."""
         if self.prediction is None or not self.prediction.heads:
             return None
-        columns = [
-            "layer",
-            "head",
-            "state in memory",
-            "lost per token",
-            "worst token",
-            "lost by it",
-        ]
+        names = "layer,head,state in memory,lost per token,worst token,lost by it"
         rows = [
             [
                 str(head.layer), str(head.head), percent(head.share), percent(head.lost),
-                head.token or "-", head.worst,
+                head.token or "-", "-" if head.token_lost is None else percent(head.token_lost),
             ]
-            for head in self.chosen()
+            for head in self.listed_heads()
         ]  # fmt: skip
         count = len(self.prediction.heads)
         some = f", {len(rows)} of {count:,} heads" if len(rows) < count else ""
-        return f"Memory of the automaton's state, by head{some}", columns, rows
+        return f"Memory of the DFA's state, by head{some}", names.split(","), rows
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        told = {"missing": self.missing, "remedy": self.remedy}
-        parts = {"prediction": self.prediction, "measured": self.measured}
-        return {k: None if v is None else asdict(v) for k, v in parts.items()} | told
+        """Return plain values, for JSON."""
+        return asdict(self)
+
+
+def _worst_token(head: Head) -> str:
+    if head.token is None or head.token_lost is None:
+        return "."
+    return f", token {head.token} the most ({percent(head.token_lost)})."
 
 
 def measure_horizon(
@@ -165,46 +186,52 @@ def measure_horizon(
 def predict_horizon(model: SequenceModel, config: RunConfig) -> Prediction:
     """Predict the horizon from the transitions at the training lengths.
 
+    Segments are doubled until accuracy after them is below 0.99; a bisection over the doubled
+    segments then finds the longest that are solved.
+
     Raises:
-        NotMeasurableError: the task has no automaton, or a layer has no linear memory.
+        NotPredictableError: the task has no DFA, or a layer has no linear memory.
     """
     probe = Probe.of(model, config)
     rng = np.random.default_rng(0)
-    means = Means.of(probe)
+    means = StateMeans.of(probe)
     points: list[Point] = []
 
     def solved(segments: Segments) -> bool:
         length = probe.cuts[0] + segments.tokens + (probe.size - probe.cuts[1]) / 2 - probe.lead
-        kept = [[_number(v) for v in heads] for heads in means.kept(segments, rng)]
-        points.append(Point(length, probe.accuracy(segments, rng), kept))
+        retained = [
+            [float(v) if np.isfinite(v) else None for v in heads]
+            for heads in means.retained(segments, rng)
+        ]
+        points.append(Point(length, probe.accuracy(segments, rng), retained))
         return points[-1].accuracy >= SOLVED
 
-    inside = _inside(probe)
-    if inside is not None:
-        return Prediction(probe.length, learned=False, horizon=inside)
+    within = _horizon_within_training(probe)
+    if within is not None:
+        return Prediction(learned=False, horizon=within)
     doubled = [probe.segments]
-    while solved(doubled[-1]) and doubled[-1].tokens < LIMIT:
+    while solved(doubled[-1]) and doubled[-1].tokens < MAX_HORIZON:
         doubled.append(doubled[-1].then(doubled[-1], rng))
     heads = _heads(probe, means, points[0], rng)
-    limiting, horizon = None, float(LIMIT)
+    limiting, horizon = None, float(MAX_HORIZON)
     if points[-1].accuracy < SOLVED:
         failing = doubled.pop()
-        limiting = _limiting(probe, heads, points[-1], failing, rng)
-        horizon = min(horizon, _refine(probe, doubled, solved, rng))
-        for _ in range(BEYOND):
+        limiting = _limiting_head(probe, heads, points[-1], failing, rng)
+        horizon = min(horizon, _bisect(probe, doubled, solved, rng))
+        for _ in range(EXTRA_DOUBLINGS):
             failing = failing.then(failing, rng)
             solved(failing)
     points.sort(key=lambda point: point.length)
-    return Prediction(probe.length, True, horizon, heads, limiting, tuple(points))
+    return Prediction(True, horizon, heads, limiting, tuple(points))
 
 
-def _refine(
+def _bisect(
     probe: Probe,
     doubled: list[Segments],
     solved: Callable[[Segments], bool],
     rng: np.random.Generator,
 ) -> float:
-    """The greatest length that is solved, between the last of the doubled segments and twice it."""
+    """The longest solved length between the last of the doubled segments and twice it."""
     if not doubled:
         return probe.length
     best = doubled[-1]
@@ -215,55 +242,50 @@ def _refine(
     return max(probe.length, probe.cuts[0] + best.tokens - probe.lead)
 
 
-def _inside(probe: Probe) -> int | None:
-    """The horizon, if it lies within the training lengths."""
-    asked = probe.scored.sum(0)
-    at = np.flatnonzero(asked)
-    accuracy = probe.right.sum(0)[at] / asked[at]
+def _horizon_within_training(probe: Probe) -> int | None:
+    """The horizon, if it is less than the largest training length."""
+    scored = probe.scored.sum(0)
+    at = np.flatnonzero(scored)
+    accuracy = probe.right.sum(0)[at] / scored[at]
     if (accuracy >= SOLVED).all():
         return None
-    return last_solved(at + 1 - probe.lead, accuracy) or 0
+    return horizon_of_curve(at + 1 - probe.lead, accuracy) or 0
 
 
-def _heads(probe: Probe, means: Means, first: Point, rng: np.random.Generator) -> tuple[Head, ...]:
+def _heads(
+    probe: Probe, means: StateMeans, first: Point, rng: np.random.Generator
+) -> tuple[Head, ...]:
     found = []
     by_token = means.lost_by_token(probe, rng)
-    for layer, shares in enumerate(means.shares(probe)):
+    for layer, shares in enumerate(means.explained(probe)):
         for head, share in enumerate(shares):
-            kept = first.kept[layer][head]
-            lost = 1 - max(kept or 0.0, 0.0) ** (1 / probe.segments.tokens)
-            worst = _worst(by_token[layer][:, head])
-            token = None if worst is None else probe.dfa.alphabet[worst]
-            most = None if worst is None else float(by_token[layer][worst, head])
+            retained = max(first.retained[layer][head] or 0.0, 0.0)
+            lost = 1 - retained ** (1 / probe.segments.tokens)
+            losses = by_token[layer][:, head]
+            token, most = None, None
+            if not np.isnan(losses).all():
+                worst = int(np.nanargmax(losses))
+                token, most = probe.dfa.alphabet[worst], float(losses[worst])
             found.append(Head(layer, head, float(share), lost, token, most))
     return tuple(found)
 
 
-def _worst(lost: Floats) -> int | None:
-    return None if np.isnan(lost).all() else int(np.nanargmax(lost))
-
-
-def _limiting(
+def _limiting_head(
     probe: Probe,
     heads: tuple[Head, ...],
     point: Point,
     failing: Segments,
     rng: np.random.Generator,
 ) -> Head:
-    """The head whose memory, put back to what it was at the training lengths, helps most."""
+    """The head whose memory, restored to that of the training lengths, raises accuracy most."""
 
-    def gone(head: Head) -> float:
-        return head.share * abs(1 - (point.kept[head.layer][head.head] or 0.0))
+    def lost(head: Head) -> float:
+        return head.share * abs(1 - (point.retained[head.layer][head.head] or 0.0))
 
-    tried = sorted(heads, key=gone, reverse=True)[:TRIED]
+    tried = sorted(heads, key=lost, reverse=True)[:TRIED_HEADS]
     seed = rng.integers(1 << 32)  # the same sequences for each
 
     def accuracy(head: Head) -> float:
-        again = np.random.default_rng(seed)
-        return probe.accuracy(failing, again, [(head.layer, head.head)])
+        return probe.accuracy(failing, np.random.default_rng(seed), [(head.layer, head.head)])
 
     return max(tried, key=accuracy)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -1,10 +1,11 @@
-"""The eigenvalues of one layer's transitions at probed tokens, and how long they last."""
+"""The eigenvalues of one layer's transitions at the probed tokens."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,87 +18,72 @@ Complexes = NDArray[np.complex128]
 Floats = NDArray[np.float64]
 
 PRECISIONS = {"bf16": 2.0**-9, "fp32": 2.0**-24}  # half a unit in the last place of 1
-LARGEST = float(torch.finfo(torch.bfloat16).max)  # that of float32 is as good as the same
-NOISE = 1e-11  # of a modulus: the epsilon of a key's norm, say, in float64
+LARGEST = float(torch.finfo(torch.bfloat16).max)  # nearly that of float32
+ROUNDING = 1e-11  # of a modulus in float64, for example by the epsilon of a key's norm
 GRID = 100  # cells of a figure per unit length
-MAX_PAIRS = 100_000  # of a token and a head in a table
+MAX_PAIRS = 100_000  # of a token and a head in the JSON output
 
 
-def turning(values: Complexes, tolerance: float) -> NDArray[np.bool_]:
-    """Which eigenvalues are negative or not real: those that can change a state for ever."""
+def oscillating(values: Complexes, tolerance: float) -> NDArray[np.bool_]:
+    """Which eigenvalues are negative or not real: only their powers change sign or direction."""
     return (np.abs(values.imag) > tolerance) | (values.real < -tolerance)
 
 
-def horizon(modulus: float, precision: str) -> float:
-    """How many tokens pass until modulus^T is below what the precision resolves beside 1."""
-    if modulus >= 1 - NOISE:
+def decay_length(modulus: float, precision: str) -> float:
+    """The number of tokens T at which modulus^T reaches what the precision resolves beside 1."""
+    if modulus >= 1 - ROUNDING:
         return math.inf
     return math.log(PRECISIONS[precision]) / math.log(modulus) if modulus > 0 else 0.0
 
 
-def overflow(modulus: float) -> float:
-    """How many tokens pass until modulus^T exceeds the greatest number of bf16 and fp32."""
+def overflow_length(modulus: float) -> float:
+    """The number of tokens T after which modulus^T exceeds the largest number of bf16 and fp32."""
     return math.log(LARGEST) / math.log(modulus) if modulus > 1 else math.inf
 
 
 @dataclass(frozen=True)
 class Extremes:
-    """The ends of a set of eigenvalues."""
+    """The extremes of a set of eigenvalues."""
 
     min_real: float
-    max_imag: float  # the greatest |Im|
+    max_imag: float  # the largest |Im|
     max_modulus: float
-    turning_modulus: float | None  # the greatest of those that are negative or not real, if any
+    oscillating_modulus: float | None  # the largest of those that are negative or not real
 
     @classmethod
     def of(cls, values: Complexes, tolerance: float) -> Extremes:
-        """Of any non-empty array."""
-        modulus = np.abs(values)
-        lasting = modulus[turning(values, tolerance)]
-        return cls(
-            min_real=float(values.real.min()),
-            max_imag=float(np.abs(values.imag).max()),
-            max_modulus=float(modulus.max()),
-            turning_modulus=float(lasting.max()) if lasting.size else None,
-        )
-
-    def horizon(self, precision: str) -> float | None:
-        """How long a negative or complex eigenvalue keeps its sign, in tokens; None without one."""
-        if self.turning_modulus is None:
-            return None
-        return horizon(self.turning_modulus, precision)
-
-
-@dataclass(frozen=True)
-class Joint:
-    """The ends of the eigenvalues of each token and head, [tokens, heads] each."""
-
-    tokens: list[int]
-    min_real: Floats
-    max_imag: Floats
-    max_modulus: Floats
-    turning_modulus: Floats  # NaN where none is negative or not real
+        """Find the extremes of a non-empty array."""
+        return cls.from_maxima(_maxima(values, tolerance, None))
 
     @classmethod
-    def of(cls, values: Complexes, ids: NDArray[np.int64], tolerance: float) -> Joint:
-        """values [N, heads, n] at the tokens ids [N]."""
-        tokens = np.unique(ids)
-        parts = [values[ids == token] for token in tokens]
+    def from_maxima(cls, maxima: Floats) -> Extremes:
+        """Name the numbers of `_maxima`."""
+        negated, imag, modulus, oscillates = maxima.tolist()
+        return cls(-negated, imag, modulus, oscillates if oscillates >= 0 else None)
 
-        def ends(function: Callable[[Complexes], Floats]) -> Floats:
-            return np.stack([function(part).max(axis=(0, 2)) for part in parts])
+    def decay_length(self, precision: str) -> float | None:
+        """Tokens for which a negative or complex eigenvalue keeps its sign; None without one."""
+        modulus = self.oscillating_modulus
+        return None if modulus is None else decay_length(modulus, precision)
 
-        def lasting(part: Complexes) -> Floats:
-            return np.where(turning(part, tolerance), np.abs(part), -1.0)
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON; a length without end is null."""
+        lengths = {precision: self.decay_length(precision) for precision in PRECISIONS}
+        finite = {p: None if n is None or math.isinf(n) else n for p, n in lengths.items()}
+        return {**asdict(self), "decay_length": finite}
 
-        last = ends(lasting)
-        return cls(
-            tokens=tokens.tolist(),
-            min_real=-ends(lambda part: -part.real),
-            max_imag=ends(lambda part: np.abs(part.imag)),
-            max_modulus=ends(np.abs),
-            turning_modulus=np.where(last < 0, np.nan, last),
-        )
+
+def _maxima(values: Complexes, tolerance: float, axis: tuple[int, ...] | None) -> Floats:
+    """[4, ...]: max of -Re, |Im|, the modulus, and the modulus where oscillating (-1: nowhere)."""
+    modulus = np.abs(values)
+    return np.stack(
+        [
+            -values.real.min(axis),
+            np.abs(values.imag).max(axis),
+            modulus.max(axis),
+            np.where(oscillating(values, tolerance), modulus, -1.0).max(axis),
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -113,36 +99,72 @@ class Points:
 class Spectrum:
     """A layer's eigenvalues over all probed tokens."""
 
-    heads: int
     size: int  # eigenvalues per head
-    total: Extremes
-    by_token: dict[int, Extremes]
-    by_head: tuple[Extremes, ...]
-    joint: Joint | None  # by token and head; None if these make more than MAX_PAIRS
+    tokens: list[int]
+    maxima: Floats  # [4, tokens, heads]
     points: Points
 
     @classmethod
-    def of(cls, transition: Transition, tokens: Tensor, seen: Tensor, tolerance: float) -> Spectrum:
-        """Of the transitions at tokens [B, T], where `seen` [B, T]."""
+    def of(
+        cls, transition: Transition, tokens: Tensor, exists: Tensor, tolerance: float
+    ) -> Spectrum:
+        """Compute the eigenvalues at tokens [B, T], where `exists` [B, T]."""
         found = transition.eigvals()  # [B, T, ..., n]
         size = found.shape[-1]
-        values = found[seen].reshape(int(seen.sum()), -1, size).numpy()  # [N, H, n]
-        ids = tokens[seen].numpy()  # [N]
-        pairs = len(np.unique(ids)) * values.shape[1]
-        return cls(
-            heads=values.shape[1],
-            size=size,
-            total=Extremes.of(values, tolerance),
-            by_token={int(t): Extremes.of(values[ids == t], tolerance) for t in np.unique(ids)},
-            by_head=tuple(Extremes.of(v, tolerance) for v in values.swapaxes(0, 1)),
-            joint=Joint.of(values, ids, tolerance) if pairs <= MAX_PAIRS else None,
-            points=_points(ids, values),
-        )
+        values = found[exists].reshape(int(exists.sum()), -1, size).numpy()  # [N, heads, n]
+        ids = tokens[exists].numpy()  # [N]
+        present = np.unique(ids)
+        maxima = [_maxima(values[ids == token], tolerance, (0, 2)) for token in present]
+        return cls(size, present.tolist(), np.stack(maxima, 1), _points(ids, values))
+
+    @property
+    def heads(self) -> int:
+        """The number of heads or channels."""
+        return self.maxima.shape[2]
+
+    @property
+    def total(self) -> Extremes:
+        """The extremes over all tokens and heads."""
+        return Extremes.from_maxima(self.maxima.max((1, 2)))
+
+    @property
+    def by_token(self) -> dict[int, Extremes]:
+        """The extremes over all heads, by token."""
+        rows = self.maxima.max(2).T
+        return {t: Extremes.from_maxima(row) for t, row in zip(self.tokens, rows, strict=True)}
+
+    def to_dict(self, vocab: Sequence[str]) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "heads": self.heads,
+            "size": self.size,
+            **self.total.to_dict(),
+            "by_token": {vocab[token]: e.to_dict() for token, e in self.by_token.items()},
+            "by_head": [Extremes.from_maxima(m).to_dict() for m in self.maxima.max(1).T],
+            "by_token_and_head": self._pairs(vocab),
+        }
+
+    def _pairs(self, vocab: Sequence[str]) -> dict[str, Any]:
+        """Return tables [tokens][heads] of the extremes, unless these are too large."""
+        tokens, heads = len(self.tokens), self.heads
+        if tokens * heads > MAX_PAIRS:
+            return {
+                "left_out": f"{tokens:,} tokens and {heads:,} heads make {tokens * heads:,} pairs; "
+                f"at most {MAX_PAIRS:,} are listed: see by_token and by_head"
+            }
+        negated, imag, modulus, oscillates = self.maxima.tolist()
+        return {
+            "tokens": [vocab[token] for token in self.tokens],
+            "min_real": [[-value for value in row] for row in negated],
+            "max_imag": imag,
+            "max_modulus": modulus,
+            "oscillating_modulus": [[m if m >= 0 else None for m in row] for row in oscillates],
+        }
 
 
 def _points(ids: NDArray[np.int64], values: Complexes) -> Points:
     token = np.repeat(ids, values[0].size)
-    half = 1 << 20  # cells to each side of 0; what lies further out is drawn at the edge
+    half = 1 << 20  # cells on each side of 0; values beyond are drawn at the edge
     flat = values.ravel()
     real, imag = (
         np.clip(np.rint(GRID * part), 1 - half, half - 1).astype(np.int64) + half

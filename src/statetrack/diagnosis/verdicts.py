@@ -1,9 +1,9 @@
 """What follows from eigenvalues: necessary conditions, so never that a model can do something.
 
-Read w again and again, and let a model's output settle into a period that divides Q, counted in
-words. Then it cannot accept just every m-th power of w, the language (w^m)*, unless m divides Q
-(Grazzi et al., 2025, Theorems 1 and 2). Two ways to a Q are kept apart: from the parametrisation
-alone, which holds for any weights, and from the transitions of the model at hand.
+A word w is read again and again. If a model's output then settles into a period that divides Q,
+counted in words, it cannot accept exactly every m-th power of w, the language (w^m)*, unless m
+divides Q (Grazzi et al., 2025, Theorems 1 and 2). Q has two sources, which are kept apart: the
+parametrisation alone, which holds for any weights, and the transitions of the given model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statetrack.layers import Guarantee, Transition
 
 
 class Kind(StrEnum):
-    """On what a verdict rests."""
+    """What a verdict is based on."""
 
     ARCHITECTURAL = "architectural"  # excluded whatever the weights are
     PROBED = "probed"  # excluded with these weights, up to the tolerance
@@ -35,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Bound:
-    """The output's period divides `factor` words in the end; None: nothing is known."""
+    """The period of the output divides `factor` words in the end; None: nothing is known."""
 
     factor: int | None
     why: str
@@ -45,17 +45,16 @@ class Bound:
         return self.factor is not None and self.factor % m != 0
 
 
-ARGUMENTS = {
-    Guarantee.NON_NEGATIVE: "its eigenvalues are real and not negative",
-    Guarantee.FADING: "its eigenvalues are 1 or of modulus below 1, so counting fades "
-    "(up to ties in rounding)",
+FADES = "so counting fades (up to ties in rounding)"
+ARGUMENTS = {  # the weakest guarantee first
     Guarantee.REAL: "its eigenvalues are real",
+    Guarantee.FADING: f"its eigenvalues are 1 or of modulus below 1, {FADES}",
+    Guarantee.NON_NEGATIVE: "its eigenvalues are real and not negative",
 }
-WEAKEST = (Guarantee.REAL, Guarantee.FADING, Guarantee.NON_NEGATIVE)
 
 
 def architectural(transitions: Sequence[Transition | None], word_length: int) -> Bound:
-    """What the parametrisation of the layers, one after the other, leaves possible."""
+    """Bound the period by the guarantees of the layers, from the first to the last."""
     factor = 1
     used = set()
     for layer, transition in enumerate(transitions):
@@ -68,12 +67,11 @@ def architectural(transitions: Sequence[Transition | None], word_length: int) ->
             return Bound(None, f"layer {layer}: {products} may have any eigenvalues")
         used.add(guarantee)
         factor *= 2 if guarantee is Guarantee.REAL else 1
-    weakest = next(g for g in WEAKEST if g in used)
-    return Bound(factor, ARGUMENTS[weakest])
+    return Bound(factor, next(text for weakest, text in ARGUMENTS.items() if weakest in used))
 
 
 def probed(periods: Sequence[LayerPeriod]) -> Bound:
-    """What the monodromies of the layers leave possible."""
+    """Bound the period by what each layer does to the period of its input."""
     factor = 1
     for layer, found in enumerate(periods):
         if found.factor is None:
@@ -81,13 +79,11 @@ def probed(periods: Sequence[LayerPeriod]) -> Bound:
         factor *= found.factor
     if factor > 1:
         return Bound(factor, "its eigenvalues of modulus 1 are roots of unity of that order")
-    return Bound(
-        factor, "no eigenvalue has modulus 1 except +1, so counting fades (up to ties in rounding)"
-    )
+    return Bound(factor, f"no eigenvalue has modulus 1 except +1, {FADES}")
 
 
 def language(word: Sequence[str], m: int | str) -> str:
-    """(w^m)* for people: (11)* or (1^3)* of a letter, ((ab)^3)* of a longer word."""
+    """Write (w^m)*: (11)* or (1^3)* for a single letter, ((ab)^3)* for a longer word."""
     if len(word) > 1:
         joined = ("" if all(len(token) == 1 for token in word) else " ").join(word)
         return f"(({joined})^{m})*"

@@ -1,4 +1,4 @@
-"""What a regular language takes: its algebra, who is excluded by which theorem, what suffices."""
+"""Explain a regular language: which architectures cannot recognise it, and which network can."""
 
 from __future__ import annotations
 
@@ -8,23 +8,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from statetrack.automata import DFA, Group, Properties, TransitionMonoid, describe, is_permutation
-from statetrack.compiler.cascade import Cascade
-from statetrack.compiler.compiler import compile
-from statetrack.compiler.counting import Counter, Exclusion, exclusions_by, find_counters
-from statetrack.compiler.decomposition import decompose
-from statetrack.compiler.languages import Language, find_dfa, find_language
-from statetrack.compiler.network import CompiledRNN
-from statetrack.compiler.targets import HouseholderLayer
-from statetrack.compiler.wording import FEW, SHOWN, counted, listed, size_of
+from statetrack.automata.counters import Counter, find_counters
+from statetrack.compiler import Cascade, CompiledRNN, compile, decompose, limits
+from statetrack.compiler.text_to_dfa import Language, find_dfa, find_language
+from statetrack.compiler.wording import FEW, SHOWN, counted, short, size_of
 from statetrack.errors import UserError
+from statetrack.explanation.exclusions import Exclusion, find_exclusions
 
-MAX_TRANSITIONS = 1_000_000  # some ten seconds' work
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Of one language."""
+    """What is known of one language; `print` gives the verdict."""
 
     language: Language
     dfa: DFA  # minimal
@@ -37,7 +33,7 @@ class Explanation:
     left_out: dict[str, str]  # what is None above because of a limit, and that limit
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values, for JSON."""
         p = self.properties
         return {
             "language": self.language.text,
@@ -61,67 +57,87 @@ class Explanation:
         return 1 if is_permutation(self.dfa) else max(1, self.dfa.states - 1)
 
     def __str__(self) -> str:
-        parts = [self._algebra(), self._bounds(), self._left_out(), self._drawings()]
+        return self.report()
+
+    def report(self, *, verbose: bool = False) -> str:
+        """Say who is ruled out and what is enough.
+
+        Args:
+            verbose: add the algebra, the automaton and its cascade.
+        """
+        parts = [[self._title()], self._ruled_out(), self._enough(), self._limits()]
+        if verbose:
+            cascade = [str(self.cascade)] if self.cascade else []
+            parts += [self._algebra(), draw(self.dfa), cascade]
         return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
-    def _algebra(self) -> list[str]:
-        dfa, p = self.dfa, self.properties
-        lines = [
-            f"{self.language.text} ({self.language.kind})",
-            f"minimal DFA: {size_of(dfa)}",
+    def _title(self) -> str:
+        what = f"{self.language.text} ({self.language.kind}), minimal DFA: {size_of(self.dfa)}."
+        if self.properties is not None and self.properties.is_aperiodic:
+            return f"{what}\nIt is star-free (aperiodic): nothing is counted modulo any number."
+        if self.counters:
+            moduli = ", ".join(str(counter.m) for counter in self.counters)
+            return f"{what}\nIt is not star-free: it counts modulo {moduli}."
+        return what
+
+    def _ruled_out(self) -> list[str]:
+        if self.exclusions:
+            title = "Ruled out at arbitrary length, whatever the weights:"
+            return [title, *(f"  {exclusion}." for exclusion in self.exclusions)]
+        known = self.properties is not None
+        return [
+            "Ruled out at arbitrary length, whatever the weights: "
+            + ("no architecture, by these theorems." if known else "not known.")
         ]
-        if p is None:
-            return lines
-        orders = [order for order in p.subgroup_orders if order > 1]
-        groups = "groups of orders " + ", ".join(map(str, orders)) if orders else "no groups"
-        lines.append(f"transition monoid: {counted(p.monoid_size, 'element')}, {groups}")
-        if p.is_aperiodic:
-            lines.append("star-free (aperiodic): nothing is counted modulo any number")
-        else:
-            kind = "cyclic" if p.is_cyclic else "solvable" if p.is_solvable else "not solvable"
-            lines.append(f"not star-free; its groups are {kind}")
-        if p.is_permutation:
-            lines.append("permutation automaton: every symbol permutes the states")
-        elif p.is_permutation_reset:
-            lines.append("permutation-reset automaton: every symbol permutes the states or resets")
-        return lines
 
-    def _bounds(self) -> list[str]:
-        lines = ["excluded at arbitrary length, whatever the weights:"]
-        lines += [f"  {e.architectures} ({e.theorem}): {e.why}" for e in self.exclusions]
-        if not self.exclusions:
-            nothing = "nothing that these theorems know" if self.properties else "not known"
-            lines[0] += f" {nothing}"
-        lines.append(f"sufficient: {_enough(self.net) if self.net else self._at_most()}")
-        if self.gates is not None and self.gates is not self.net:
-            lines.append(f"sufficient as well: {_enough(self.gates)}")
-        return lines
-
-    def _at_most(self) -> str:
+    def _enough(self) -> list[str]:
         layers = counted(self.most_layers, "layer")
-        return f"{layers} with eigenvalues in [-1, 1] (Theorems 3 and 4)"
+        bound = f"{layers} with eigenvalues in [-1, 1] (Theorems 3 and 4)"
+        lines = [f"Enough: {self.net.summary() if self.net else bound}."]
+        if self.gates is not None and self.gates is not self.net:
+            lines.append(f"Enough as well: {self.gates.summary()}.")
+        return lines
 
-    def _left_out(self) -> list[str]:
+    def _limits(self) -> list[str]:
         parts: dict[str, list[str]] = {}
         for what, why in self.left_out.items():
             parts.setdefault(why, []).append(what)
-        return [f"left out, the {' and '.join(whats)}: {why}" for why, whats in parts.items()]
+        return [f"Left out, the {' and '.join(whats)}: {why}." for why, whats in parts.items()]
 
-    def _drawings(self) -> list[str]:
-        lines = draw(self.dfa)
-        return [*lines, "", str(self.cascade)] if self.cascade else lines
+    def _algebra(self) -> list[str]:
+        p = self.properties
+        if p is None:
+            return []
+        orders = [order for order in p.subgroup_orders if order > 1]
+        groups = "no groups"
+        if orders:
+            kind = "cyclic" if p.is_cyclic else "solvable" if p.is_solvable else "not solvable"
+            groups = f"groups of orders {', '.join(map(str, orders))}, {kind}"
+        lines = [f"Transition monoid: {counted(p.monoid_size, 'element')}, {groups}."]
+        if p.is_permutation:
+            lines.append("Permutation automaton: every symbol permutes the states.")
+        elif p.is_permutation_reset:
+            lines.append("Permutation-reset automaton: every symbol permutes the states or resets.")
+        return lines
 
     def plot(self, path: Path) -> None:
-        """A figure of the automaton and its cascade."""
+        """Draw the automaton and its cascade."""
         from statetrack.explanation.figure import plot
 
         plot(self, path)
 
 
 def explain(given: str | DFA | Group) -> Explanation:
-    """What is known of a language, given as for `compile`.
+    """Explain which linear RNNs can recognise a regular language, and why.
 
-    Of what would take too long, or too much memory, the explanation says that it is left out.
+        print(explain("(ab)*"))
+
+    Args:
+        given: a language as for `compile`.
+
+    Returns:
+        The explanation; it names what was left out because it would take too long or too much
+        memory.
     """
     language = find_language(given)
     value = language.value
@@ -151,25 +167,19 @@ def explain(given: str | DFA | Group) -> Explanation:
         gates = within_limits("network of gates", lambda: compile(dfa, "diagonal"))
         if net is not None and gates is not None and len(gates.layers) <= len(net.layers):
             net = gates
-    exclusions = tuple(exclusions_by(counters))
+    exclusions = find_exclusions(counters)
     return Explanation(
         language, dfa, properties, counters, exclusions, cascade, net, gates, left_out
     )
 
 
 def _check_size(dfa: DFA) -> None:
-    if dfa.delta.size > MAX_TRANSITIONS:
+    if dfa.delta.size > limits.MAX_EXPLAINED_TRANSITIONS:
         raise UserError(
             f"{dfa.states:,} states and {len(dfa.alphabet):,} symbols make {dfa.delta.size:,} "
-            f"transitions; at most {MAX_TRANSITIONS:,} are explained: choose a smaller group, or "
-            "fewer symbols"
+            f"transitions; at most {limits.MAX_EXPLAINED_TRANSITIONS:,} are explained: choose a "
+            "smaller group, or fewer symbols"
         )
-
-
-def _factors(net: CompiledRNN) -> list[int]:
-    """The generalised Householder factors of each layer."""
-    layers = [layer for layer in net.stack if isinstance(layer, HouseholderLayer)]
-    return [layer.keys.shape[1] for layer in layers]
 
 
 def _sizes(net: CompiledRNN | None) -> dict[str, Any] | None:
@@ -179,25 +189,13 @@ def _sizes(net: CompiledRNN | None) -> dict[str, Any] | None:
         "layers": len(net.layers),
         "target": net.stack[0].target,
         "sizes": [layer.size for layer in net.stack],
-        "householder_factors": _factors(net),
+        "householder_factors": [layer.factors for layer in net.stack if layer.factors],
     }
 
 
-def _enough(net: CompiledRNN) -> str:
-    factors = _factors(net)
-    what = f"{counted(len(net.layers), 'layer')} with "
-    if factors:
-        what += f"{counted(max(factors), 'generalised Householder factor')} per token, eigenvalues "
-        what += "in [-1, 1] (Theorems 3 and 4)"
-    else:
-        what += "gates of 0 and 1, eigenvalues in [0, 1]"
-    sizes = listed([str(layer.size) for layer in net.stack], "layers")
-    return f"{what}; states of size {', '.join(sizes)}"
-
-
 def draw(dfa: DFA) -> list[str]:
-    """The automaton as lines of text: > marks the start, * what is accepted."""
-    lines = ["automaton (> start, * accepting):"]
+    """Draw the automaton as lines of text: > marks the start, * accepting states."""
+    lines = ["Automaton (> start, * accepting):"]
     small = dfa.states <= SHOWN and len(dfa.alphabet) <= SHOWN
     most = SHOWN if small else FEW
     for state, row in enumerate(dfa.delta[:most].tolist()):
@@ -211,8 +209,3 @@ def draw(dfa: DFA) -> list[str]:
     if dfa.states > most:
         lines.append(f"     and {counted(dfa.states - most, 'more state')}: --json has them all")
     return lines
-
-
-def short(symbols: list[str], most: int = 6) -> str:
-    """Some symbols, not too many of them."""
-    return ",".join(symbols[:most]) + (",..." if len(symbols) > most else "")

@@ -10,16 +10,16 @@ import numpy as np
 
 from statetrack.automata import DFA
 from statetrack.compiler.cascade import Level
-from statetrack.compiler.wording import counted
+from statetrack.compiler.wording import counted, short
 from statetrack.errors import UserError
 from statetrack.files import check_figure, save_figure
 
 if TYPE_CHECKING:
     from statetrack.explanation.explain import Explanation
 
-MAX_STATES = 24  # more would be a tangle, as would more arrows
-MAX_ARROWS = 60
-MAX_LEVELS = 8
+MAX_DRAWN_STATES = 24  # more would be a tangle, as would more arrows
+MAX_DRAWN_ARROWS = 60
+MAX_DRAWN_LEVELS = 8
 RADIUS = 14.0  # of a state, in points
 LABELS = 5  # symbols of an arrow
 COLOUR = "#0072b2"
@@ -32,9 +32,9 @@ Arrows = dict[tuple[int, int], list[str]]  # from a state to one, and the symbol
 
 
 def plot(explanation: Explanation, path: Path) -> None:
-    """The states on a circle, then the levels of the cascade from left to right.
+    """Draw the states on a circle, then the levels of the cascade from left to right.
 
-    An automaton that would be a tangle is left out, with a note.
+    An automaton with too many states or arrows is left out, with a note.
     """
     from matplotlib.figure import Figure  # slow to load, and most explanations draw nothing
 
@@ -43,16 +43,16 @@ def plot(explanation: Explanation, path: Path) -> None:
     levels = explanation.cascade.levels if explanation.cascade else ()
     arrows = _find_arrows(dfa)
     size = f"{counted(dfa.states, 'state')}, {counted(len(arrows), 'arrow')}"
-    is_drawn = dfa.states <= MAX_STATES and len(arrows) <= MAX_ARROWS
+    is_drawn = dfa.states <= MAX_DRAWN_STATES and len(arrows) <= MAX_DRAWN_ARROWS
     if not is_drawn and not levels:
         raise UserError(
             f"there is nothing to draw: the automaton has {size}, of which a figure has at most "
-            f"{MAX_STATES} and {MAX_ARROWS}, and the cascade is left out"
+            f"{MAX_DRAWN_STATES} and {MAX_DRAWN_ARROWS}, and the cascade is left out"
         )
     side = 4.0 + 0.11 * dfa.states if is_drawn else 0.0
     heights = [height for height, there in ((side, is_drawn), (CASCADE, levels)) if there]
     left_out = "" if is_drawn else f"automaton left out: {size}"
-    cascade = LEVEL * min(len(levels), MAX_LEVELS + 1)
+    cascade = LEVEL * min(len(levels), MAX_DRAWN_LEVELS + 1)
     width = max(side, cascade, len(left_out) / LETTERS, LEAST)
     figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
     panels = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False).flat)
@@ -79,7 +79,7 @@ def _draw_automaton(axes: Any, dfa: DFA, arrows: Arrows) -> None:
     angles = np.pi / 2 - 2 * np.pi * np.arange(dfa.states) / dfa.states
     places = np.stack([np.cos(angles), np.sin(angles)], 1) * (dfa.states > 1)
     for (state, target), symbols in arrows.items():
-        label = ",".join(symbols[:LABELS]) + (",..." if len(symbols) > LABELS else "")
+        label = short(symbols, LABELS)
         _arrow(axes, places[state], places[target], label)
     for state, (x, y) in enumerate(places):
         colour = START if state == dfa.start else "white"
@@ -101,8 +101,8 @@ def _arrow(axes: Any, start: Any, end: Any, label: str) -> None:
         axes.scatter(*(start + 0.15 * out), s=size, c="none", edgecolors=COLOUR, linewidths=1.2)
         place = start + 0.36 * out
     else:
-        way = end - start
-        place = (start + end) / 2 + 0.14 * np.array([way[1], -way[0]])
+        x, y = end - start
+        place = (start + end) / 2 + 0.14 * np.array([y, -x])
         style: dict[str, Any] = {"arrowstyle": "-|>", "connectionstyle": "arc3,rad=0.25"}
         style |= {"shrinkA": RADIUS, "shrinkB": RADIUS, "color": COLOUR}
         axes.annotate("", end, start, arrowprops=style)
@@ -113,9 +113,9 @@ def _arrow(axes: Any, start: Any, end: Any, label: str) -> None:
 
 
 def _draw_cascade(axes: Any, levels: tuple[Level, ...]) -> None:
-    shown = levels if len(levels) <= MAX_LEVELS + 1 else levels[:MAX_LEVELS]
+    shown = levels if len(levels) <= MAX_DRAWN_LEVELS + 1 else levels[:MAX_DRAWN_LEVELS]
     boxes = [
-        "\n".join([f"level {i}: {counted(level.width, 'coordinate')}", *level.kinds()])
+        "\n".join([f"level {i}: {counted(level.states, 'state')}", *level.kinds()])
         for i, level in enumerate(shown, 1)
     ]
     if len(levels) > len(shown):
@@ -129,7 +129,7 @@ def _draw_cascade(axes: Any, levels: tuple[Level, ...]) -> None:
             axes.annotate("", (i - 0.38, 0), (i - 0.62, 0), arrowprops={"arrowstyle": "-|>"})
     axes.set(xlim=(-0.6, len(boxes) - 0.4), ylim=(-1, 1))
     axes.axis("off")
-    reads = "each reads the letter and the old coordinates to its left"
+    reads = "each reads the symbol and the old states to its left"
     if len(levels) == 1:
-        reads = "it reads the letter"
+        reads = "it reads the symbol"
     axes.set_title(f"cascade of {counted(len(levels), 'level')}\n{reads}", fontsize=9)

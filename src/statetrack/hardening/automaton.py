@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from statetrack.automata import DFA
-from statetrack.automata.moore import enumerate_states
+from statetrack.automata.search import TooManyStatesError, reach
 from statetrack.errors import UserError
 from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.layers import Diagonal
@@ -121,8 +121,14 @@ def read_automaton(
         if fading.any() and block is not blocks[-1]:
             why = "so the layers after it get ever new inputs"
             raise UserError(f"layer {layer} of the model still fades, {why}")
-        found = _explore(block, machine, state[0].reshape(fading.shape[-1], -1), fading)
-        states, rows = _combine(found, machine)
+        try:
+            found = _explore(block, machine, state[0].reshape(fading.shape[-1], -1), fading)
+            states, rows = _combine(found, machine)
+        except TooManyStatesError:
+            raise UserError(
+                f"the model has more than {MAX_MODEL_STATES} states, so no automaton can be read "
+                "off it; only models whose heads and channels are all exact, or fade fast, have few"
+            ) from None
         merge_error = max(merge_error, found.merge_error)
         separation = min(separation, found.separation)
         if fading.any():
@@ -224,7 +230,8 @@ class _Component:
             self.next[state] = row
         for i, m in enumerate(self.below[known:].tolist(), known):
             self.waiting.setdefault(m, []).append(i)
-        _check_size(len(self.states))
+        if len(self.states) > MAX_MODEL_STATES:
+            raise TooManyStatesError
         return distances
 
     def _merge(self, new: Tensor, beside: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor]:
@@ -260,14 +267,6 @@ class _Component:
         return float(torch.pdist(self.states).masked_fill(~beside, torch.inf).min())
 
 
-def _check_size(states: int) -> None:
-    if states > MAX_MODEL_STATES:
-        raise UserError(
-            f"the model has more than {MAX_MODEL_STATES} states, so no automaton can be read off "
-            "it; only models whose heads and channels are all exact, or fade fast, have few"
-        )
-
-
 def _combine(found: Explored, below: Machine) -> tuple[Ints, Ints]:
     """Return the joint states of all components, [states, 1 + P], and the next, [states, symbols].
 
@@ -285,11 +284,10 @@ def _combine(found: Explored, below: Machine) -> tuple[Ints, Ints]:
         columns = [first[p][tables[p][i]] for p, i in zip(moving, own, strict=True)]
         return map(tuple, np.column_stack((below.next[m], *columns)).tolist())
 
-    order, rows = enumerate_states((0,) * (1 + len(moving)), successors, MAX_MODEL_STATES)
-    _check_size(len(order))
-    states = np.zeros((len(order), 1 + len(tables)), dtype=np.int64)
-    states[:, [0, *(1 + p for p in moving)]] = order
-    return states, np.array(rows)
+    joint = reach((0,) * (1 + len(moving)), successors, MAX_MODEL_STATES)
+    states = np.zeros((len(joint.states), 1 + len(tables)), dtype=np.int64)
+    states[:, [0, *(1 + p for p in moving)]] = joint.states
+    return states, np.array(joint.next)
 
 
 def merge_equivalent(following: Ints) -> Ints:
@@ -336,9 +334,9 @@ def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str
         return zip(rows[pair[0]], answers[pair[0]], strict=True)
 
     start: tuple[int, str | None] = (0, None)
-    order, table = enumerate_states(start, successors)
-    later = [answer for _, answer in order[1:]]
-    delta, nobody = np.array(table), np.zeros(len(table), dtype=np.bool_)
+    pairs = reach(start, successors)
+    later = [answer for _, answer in pairs.states[1:]]
+    delta, nobody = np.array(pairs.next), np.zeros(len(pairs.next), dtype=np.bool_)
     made = [
         DFA(tuple(alphabet), delta, 0, nobody, (answer, *later)) for answer in dict.fromkeys(later)
     ]
@@ -380,5 +378,5 @@ def _reached_pairs(read: DFA, task: DFA) -> set[tuple[int, int]]:
         a, b = pair
         return zip(read.delta[a, columns].tolist(), task.delta[b].tolist(), strict=True)
 
-    order, rows = enumerate_states((read.start, task.start), successors)
-    return {order[i] for row in rows for i in row}
+    pairs = reach((read.start, task.start), successors)
+    return {pairs.states[i] for row in pairs.next for i in row}

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from statetrack.config import at_least
-from statetrack.diagnosis.spectrum import horizon, turning
+from statetrack.diagnosis.spectrum import decay_length, oscillating
 from statetrack.errors import UserError, check_type
 from statetrack.hardening import diagonal, householder
 from statetrack.hardening.inputs import LayerInputs
@@ -135,8 +135,8 @@ def measure_horizon(model: SequenceModel, inputs: LayerInputs) -> Horizon | None
         values = transition.eigvals()[here].numpy()  # [N, ..., eigenvalues]
         if isinstance(transition, Diagonal):
             values = values[..., None]
-        moduli = np.where(turning(values, 1e-4), np.abs(values), 0.0).max(-1)
+        moduli = np.where(oscillating(values, 1e-4), np.abs(values), 0.0).max(-1)
         moduli = 1 - np.abs(1 - moduli)
         least = np.where(moduli > SLOW, moduli, np.inf).min(0)  # by head or channel
         worst += least[least < np.inf].tolist()
-    return Horizon(*(horizon(end(worst), "fp32") for end in (min, max))) if worst else None
+    return Horizon(*(decay_length(end(worst), "fp32") for end in (min, max))) if worst else None

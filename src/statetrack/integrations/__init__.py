@@ -1,1 +1,1 @@
-"""Other people's models on our kernels; nothing here is a dependency."""
+"""Models of other packages on the kernels of this one; none of these packages is a dependency."""

@@ -1,20 +1,20 @@
-"""Models of Hugging Face transformers, run by our kernels on a CPU.
+"""Models of Hugging Face transformers on the native kernels, on a CPU.
 
-    from statetrack.integrations.hf import accelerate
+    from statetrack.integrations.hf import use_native_kernels
 
-    handle = accelerate(model)     # the same numbers, sooner: training, evaluation, generation
-    handle.undo()                  # or: with accelerate(model): ...
+    handle = use_native_kernels(model)  # same results, faster: training, evaluation, generation
+    handle.undo()                       # or: with use_native_kernels(model): ...
 
-transformers' layers call their convolution and their recurrence as functions of their module. The
-`forward` of each layer of the given model is replaced by the same code that sees our functions
-under those names; classes, modules and other models stay as they are. A layer keeps its weights,
+transformers' layers call their convolution and recurrence as functions of their module. The
+`forward` of each layer of the given model is replaced by a copy whose globals have our functions
+under those names. Classes, modules and other models are not changed; a layer keeps its weights,
 its cache and its handling of masks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import CellType, FunctionType, MethodType, TracebackType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -47,22 +47,22 @@ LAYERS: dict[str, Functions] = {
     "transformers.models.olmo_hybrid.modeling_olmo_hybrid.OlmoHybridGatedDeltaNet": _DELTA,
     "transformers.models.qwen3_next.modeling_qwen3_next.Qwen3NextGatedDeltaNet": _DELTA,
 }
-"""What each layer's `forward` calls, and what it is to call instead."""
+"""By layer: the functions that its `forward` calls, and their replacements."""
 
 
-class Acceleration:
-    """What `accelerate` has done; as a context manager it is undone at the end."""
+class NativeKernels:
+    """The layers of a model that run on native kernels. As a context manager, undone at its end."""
 
     def __init__(self, forwards: dict[nn.Module, MethodType]) -> None:
         self._forwards = forwards
 
     @property
     def layers(self) -> list[nn.Module]:
-        """Those that run on our kernels."""
+        """The layers whose `forward` is replaced."""
         return list(self._forwards)
 
     def undo(self) -> None:
-        """Give the layers their own functions back."""
+        """Restore the layers' own `forward`."""
         for layer, forward in self._forwards.items():
             if vars(layer).get("forward") is not forward:
                 name = type(layer).__name__
@@ -71,33 +71,38 @@ class Acceleration:
             del layer.forward
         self._forwards = {}
 
-    def __enter__(self) -> Acceleration:
+    def __enter__(self) -> NativeKernels:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
 
-def accelerate(model: nn.Module) -> Acceleration:
-    """Let the Mamba, Mamba2, Qwen3-Next and OLMo-Hybrid layers of a model run on our kernels.
+def use_native_kernels(model: nn.Module) -> NativeKernels:
+    """Run the Mamba, Mamba2, Qwen3-Next and OLMo-Hybrid layers of a model on the native kernels.
 
-    In place; outputs, gradients and generated tokens stay the same up to rounding. The model must
-    be on the CPU.
+    The model is changed in place. Outputs, gradients and generated tokens stay the same up to
+    rounding.
+
+    Args:
+        model: a model of transformers on the CPU, or any module that contains such layers.
+
+    Returns:
+        A handle with `undo`, which is also a context manager.
+
+    Raises:
+        UserError: the model has no such layer, is not on the CPU, or has an activation other than
+            SiLU; or this version of transformers is unknown.
     """
     if not isinstance(model, nn.Module):
-        raise UserError(f"accelerate takes a model, a torch.nn.Module; got {model!r}")
+        raise UserError(f"use_native_kernels takes a model, a torch.nn.Module; got {model!r}")
     layers = {m: LAYERS[_path(m)] for m in model.modules() if _path(m) in LAYERS}
     name = type(model).__name__
     if not layers:
         known = ", ".join(path.rpartition(".")[2] for path in LAYERS)
-        raise UserError(f"{name} has no layer that can be accelerated; these can be: {known}")
+        raise UserError(f"{name} has no layer with native kernels; these have: {known}")
     if not all(p.is_cpu for layer in layers for p in layer.parameters()):
-        raise UserError(f"{name} is not on the CPU, and only there can it be accelerated")
+        raise UserError(f"{name} is not on the CPU; native kernels run only there")
     for layer in layers:
         if "forward" in vars(layer):
             raise UserError(f"{name} has layers whose forward has been replaced; undo that first")
@@ -107,7 +112,7 @@ def accelerate(model: nn.Module) -> Acceleration:
     forwards = {m: MethodType(_with(type(m).forward, fs), m) for m, fs in layers.items()}
     for layer, forward in forwards.items():
         layer.forward = forward
-    return Acceleration(forwards)
+    return NativeKernels(forwards)
 
 
 def _path(module: nn.Module) -> str:
@@ -115,7 +120,7 @@ def _path(module: nn.Module) -> str:
 
 
 def _with(forward: Any, functions: Functions) -> FunctionType:
-    """A copy of a function that finds `functions` among its globals; decorators are kept."""
+    """Copy a function with `functions` among its globals; decorators are kept."""
     if inner := getattr(forward, "__wrapped__", None):
         copy = _with(inner, functions)
         cells = forward.__closure__

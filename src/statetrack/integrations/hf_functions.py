@@ -1,7 +1,7 @@
-"""Our recurrences and convolution under the arguments of transformers' functions.
+"""Our recurrences and convolution with the signatures of transformers' functions.
 
-They return what those return, gradients included. The functions for one token write the cache in
-place, as those do; where nothing is differentiated they take our kernels for single steps.
+They return the same, with gradients. The functions for one token write the cache in place, as
+theirs do; without gradients they use the kernels for single steps.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ ACTIVATIONS = ("silu", "swish")
 
 
 def _refuse_packed(options: dict[str, Any]) -> None:
-    """Their own functions in plain torch refuse packed sequences, too."""
+    """As transformers' own functions in plain torch do."""
     if options.get("cu_seqlens") is not None or options.get("seq_idx") is not None:
-        raise UserError("an accelerated model takes no packed sequences: give it a padded batch")
+        raise UserError(
+            "native kernels of transformers' models take no packed sequences: give a padded batch"
+        )
 
 
 # -- the short convolution --------------------------------------------------------------------
@@ -56,7 +58,7 @@ def causal_conv_update(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor:
-    """One token [B, D, 1] after the last W in conv_state [B, D, W], which then ends with it."""
+    """One token [B, D, 1]; conv_state [B, D, W], the last W tokens, is updated."""
     window = torch.cat([conv_state[..., 1:], hidden_states], -1).to(weight.dtype)
     conv_state.copy_(window)
     y = (window * weight).sum(-1, keepdim=True)
@@ -127,7 +129,7 @@ def mamba_step(
 
 
 def _step_size(dt: Tensor, bias: Tensor | None, softplus: bool) -> Tensor:
-    """dt [..., D] as the recurrence takes it."""
+    """dt [..., D], plus its bias and through a softplus where these are given."""
     if bias is not None:
         dt = dt + bias.to(dt.dtype)
     return F.softplus(dt) if softplus else dt
@@ -170,7 +172,7 @@ def mamba2_scan(
     )
     if D is not None:
         y = y + D[:, None] * x
-    # the cache takes over the layout of the state: [B, H, N, P] in memory, as a step wants it
+    # the cache keeps this layout, [B, H, N, P] in memory, which a step needs
     return y if state is None else (y, state.mT)
 
 
@@ -189,7 +191,7 @@ def mamba2_step(
 ) -> Tensor:
     """hidden_states, dt, z [B, H, P], A [H, P, N], B, C [B, G, N], D, dt_bias [H, P] -> [B, H, P].
 
-    What belongs to a head comes once for each of its channels; state [B, H, P, N] is updated.
+    Numbers of a head are repeated for each of its channels; state [B, H, P, N] is updated.
     """
     _refuse_packed(options)
     bias = None if dt_bias is None else dt_bias[:, 0]
@@ -220,7 +222,7 @@ def mamba2_step(
 
 
 def _for_heads(x: Tensor, heads: int) -> Tensor:
-    """[..., G, N] -> [..., H, N], each group for H / G heads."""
+    """[..., G, N] -> [..., H, N]: each group is repeated for H / G heads."""
     groups = x.shape[-2]
     return x.unsqueeze(-2).expand(*x.shape[:-1], heads // groups, x.shape[-1]).flatten(-3, -2)
 
@@ -262,27 +264,16 @@ def gated_delta_rule_step(
     g: Tensor,
     beta: Tensor,
     initial_state: Tensor | None = None,
-    output_final_state: bool = False,
-    use_qk_l2norm_in_kernel: bool = False,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same for T = 1."""
+    """`gated_delta_rule` for T = 1, with its other arguments."""
     if torch.is_grad_enabled() or initial_state is None:
-        return gated_delta_rule(
-            query,
-            key,
-            value,
-            g,
-            beta,
-            initial_state=None if initial_state is None else initial_state.clone(),
-            output_final_state=output_final_state,
-            use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-            **options,
-        )
+        state = None if initial_state is None else initial_state.clone()
+        return gated_delta_rule(query, key, value, g, beta, initial_state=state, **options)
     _refuse_packed(options)
-    if use_qk_l2norm_in_kernel:
+    if options.get("use_qk_l2norm_in_kernel", False):
         query, key = l2_normalize(query), l2_normalize(key)
-    # the cache's own tensor, which the layer would overwrite with the result
+    # the step writes into the cache's own tensor, which the layer overwrites with the result
     state = initial_state.float().contiguous()
     o = delta_rule_step(state, query[:, 0], key[:, 0], value[:, 0], beta[:, 0], g[:, 0])
-    return o[:, None], state if output_final_state else None
+    return o[:, None], state if options.get("output_final_state", False) else None

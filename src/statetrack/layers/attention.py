@@ -15,10 +15,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from statetrack.config import at_least, option
 from statetrack.errors import UserError
+from statetrack.kernels.transforms import transformed
 from statetrack.layers.base import NOT_LINEAR, Mixer, MixerConfig, register
 from statetrack.layers.common import RMSNorm
 from statetrack.layers.operations import TensorOps
-from statetrack.ops.transforms import transformed
 
 
 @dataclass(frozen=True)

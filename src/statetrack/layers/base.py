@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
+from statetrack.kernels import library
 from statetrack.layers.decoder import Decoder
 from statetrack.layers.inverse import HeadTargets
 from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Transition
-from statetrack.ops import native
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
+from statetrack.plugins import load_plugins
 
 M = TypeVar("M", bound=type["Mixer"])
 
@@ -35,7 +36,6 @@ class MixerConfig(Named):
     """Options of a layer; each layer's own class adds what is special to it."""
 
     kind: ClassVar[str] = "mixer"
-    renamed: ClassVar[Mapping[str, str]] = {"head_norm_eps": "output_norm_eps"}
     name: ClassVar[str]
     label: ClassVar[str]
     has_beta: ClassVar[bool] = False  # whether the saturation penalty has something to act on
@@ -47,7 +47,7 @@ class MixerConfig(Named):
 
     @classmethod
     def class_for(cls, name: str) -> type[MixerConfig]:
-        if name not in MIXERS:
+        if name not in MIXERS and not (load_plugins() and name in MIXERS):
             raise unknown("mixer", name, MIXERS)
         return MIXERS[name]
 
@@ -223,7 +223,7 @@ class Mixer(nn.Module, ABC):
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
         state = self.check_state(state, len(x_t))
         # without kernels a single step is the defining loop, once round
-        backend = "auto" if native.serves(x_t, next(self.parameters())) else "naive"
+        backend = "auto" if library.serves(x_t, next(self.parameters())) else "naive"
         y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
 

@@ -53,7 +53,7 @@ class ShortConv(nn.Module):
             sizes=sizes,
             head_sizes=head_sizes,
             window=window,
-            valid=valid,
+            mask=valid,
             backend=backend,
         )
 

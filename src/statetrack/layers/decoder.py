@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from statetrack.config import at_least
 from statetrack.errors import UserError, check_type
+from statetrack.kernels import library
+from statetrack.kernels.operators import is_plain
+from statetrack.kernels.transforms import observed
 from statetrack.layers.common import (
     GatedRMSNorm,
     HeadNorm,
@@ -23,11 +26,8 @@ from statetrack.layers.common import (
     ShortConv,
 )
 from statetrack.layers.operations import LEAST_NORMALISER, TensorOps
-from statetrack.ops import native
-from statetrack.ops.operators import is_plain
 from statetrack.ops.program import Program
 from statetrack.ops.recorder import NotRecordableError
-from statetrack.ops.transforms import observed
 
 MAX_ROWS = 256  # of a recorded batch: for more, torch's matrix products are faster
 
@@ -137,7 +137,7 @@ def refuse_observers() -> None:
 @torch.no_grad()
 def _record(layer: Decodable, batch: int) -> Program | None:
     """The program of a step, None if there can be none."""
-    if not native.serves(*layer.parameters()):
+    if not library.serves(*layer.parameters()):
         return None
     ops = StepRecorder(batch)
     x = ops.input(layer.hidden_size)
@@ -212,15 +212,15 @@ class StepRecorder:
         weight, bias = _own(module, nn.Linear)
         values = [x] if isinstance(x, Value) else x
         y = None
-        for value, columns in zip(
-            values, weight.split([v.buffer.shape[1] for v in values], 1), strict=True
-        ):
+        for value, columns in zip(values, weight.chunk(len(values), 1), strict=True):
             y = self.program.linear(value.buffer, columns, bias if y is None else None, y)
         assert y is not None
         return Value(y)
 
     def split_linear(self, x: Value, module: nn.Module, sizes: Sequence[int]) -> list[Value]:
         weight, bias = _own(module, nn.Linear)
+        if len(weight) != sum(sizes):
+            raise NotRecordableError(f"{len(weight)} features in place of {sum(sizes)}")
         biases = [None] * len(sizes) if bias is None else bias.split(list(sizes))
         parts = zip(weight.split(list(sizes)), biases, strict=True)
         return [Value(self.program.linear(x.buffer, *part)) for part in parts]
@@ -307,6 +307,8 @@ class StepRecorder:
     def norm(self, x: Value, module: nn.Module, gate: Value | None = None) -> Value:
         weight, _ = _own(module, RMSNorm if gate is None else GatedRMSNorm)
         assert isinstance(module, (RMSNorm, GatedRMSNorm))
+        if x.buffer.numel() % len(weight):
+            raise NotRecordableError(f"a norm of {len(weight)} features for {x.buffer.shape[1]}")
         first = isinstance(module, GatedRMSNorm) and module.gate_first
         factor = None if gate is None else gate.buffer
         return Value(self.program.norm(x.buffer, weight, module.eps, factor, gate_first=first))

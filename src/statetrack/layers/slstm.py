@@ -122,7 +122,7 @@ class SLSTM(Mixer):
             self.R,
             initial_state=state[:4],
             output_final_state=True,
-            valid=ops.mask,
+            mask=ops.mask,
             backend=ops.backend,
         )
         assert memory is not None

@@ -1,4 +1,4 @@
-"""Everything a model is, in one frozen dataclass."""
+"""The configuration of a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from statetrack.layers import DeltaNetConfig, MixerConfig
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A stack of blocks between an embedding and a head.
+    """Options of a stack of blocks between an embedding and a head.
 
-    `mixer` is one layer's options, for all layers alike, or a tuple of them: a pattern that is
-    repeated until there are `num_layers`. What else differs by layer goes by the mixer's name.
+    `mixer` is the configuration of every layer, or a tuple of them: a pattern that is repeated
+    until there are `num_layers`. Other options that differ by layer are given by the mixer's name.
     """
 
     vocab_size: int = option(2, "number of tokens, in and out")
@@ -50,14 +50,9 @@ class ModelConfig:
         check_types(self)
         for name in ("vocab_size", "hidden_size", "num_layers"):
             at_least(name, getattr(self, name), 1)
-        if self.mlp_size is not None:
-            at_least("mlp_size", self.mlp_size, 1)
-        at_least("norm_eps", self.norm_eps, 0)
-        if self.initializer_range is not None:
-            at_least("initializer_range", self.initializer_range, 0)
-        one_of("embedding", self.embedding, ("learned", "one_hot"))
-        one_of("norm", self.norm, ("rms", "layer", "none"))
-        one_of("mlp", self.mlp, ("swiglu", "gated_gelu", "none"))
+        for name, low in (("mlp_size", 1), ("norm_eps", 0), ("initializer_range", 0)):
+            if (value := getattr(self, name)) is not None:
+                at_least(name, value, low)
         for option_name in ("norm_after", "mlp_after"):
             for name in getattr(self, option_name) or ():
                 one_of(option_name, name, dict.fromkeys(mixer.name for mixer in self.pattern))
@@ -66,7 +61,6 @@ class ModelConfig:
             raise UserError(
                 f"mlp_after names the mixers with an MLP, and mlp says which; got {got}"
             )
-        one_of("head", self.head, ("linear", "none"))
         if isinstance(self.mixer, tuple) and (not self.mixer or self.num_layers % len(self.mixer)):
             raise UserError(
                 f"a pattern of mixers must fit num_layers a whole number of times; got "
@@ -94,7 +88,7 @@ class ModelConfig:
 
     @property
     def pattern(self) -> tuple[MixerConfig, ...]:
-        """The mixers that are repeated until there are `num_layers`."""
+        """The mixers that are repeated."""
         return self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
 
     def mixer_of(self, layer: int) -> MixerConfig:
@@ -102,11 +96,11 @@ class ModelConfig:
         return self.pattern[layer % len(self.pattern)]
 
     def has_mlp(self, layer: int) -> bool:
-        """Whether a block ends in an MLP."""
+        """Whether the block of a layer has an MLP."""
         chosen = self.mlp_after is None or self.mixer_of(layer).name in self.mlp_after
         return self.mlp != "none" and chosen
 
     @property
     def title(self) -> str:
-        """How this model is called in tables."""
+        """The model's name in tables."""
         return " + ".join(dict.fromkeys(m.title for m in self.pattern))

@@ -4,10 +4,14 @@ Each has a naive form, the definition, and fast ones.
 """
 
 from statetrack.ops.cross_entropy import cross_entropy
-from statetrack.ops.decode import delta_product_step, delta_rule_step, gated_linear_attention_step
-from statetrack.ops.delta_product import delta_product
-from statetrack.ops.delta_rule import delta_rule
-from statetrack.ops.gated_linear_attention import gated_linear_attention
+from statetrack.ops.recurrence import (
+    delta_product,
+    delta_product_step,
+    delta_rule,
+    delta_rule_step,
+    gated_linear_attention,
+    gated_linear_attention_step,
+)
 from statetrack.ops.rms_norm import rms_norm
 from statetrack.ops.selective_scan import selective_scan, selective_scan_step
 from statetrack.ops.short_conv import short_conv

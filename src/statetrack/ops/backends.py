@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError, check_type
-from statetrack.ops import native
+from statetrack.kernels import library
 
 # Not every op has every one of these; an op says which it has when the choice is impossible.
 BACKENDS = ("naive", "torch", "native")
@@ -20,15 +20,15 @@ def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | N
     """The backend to use: "auto" is native, torch or naive, the first that can."""
     check_type(f"{op}: backend", backend, str, "a text")
     if backend == "auto":
-        if "native" in available and native.serves(*tensors):
+        if "native" in available and library.serves(*tensors):
             return "native"
         return "torch" if "torch" in available else "naive"
     if backend not in available:
         raise UserError(
             f"{op} has no backend {backend!r}; it has: {', '.join(['auto', *available])}"
         )
-    if backend == "native" and not native.serves(*tensors):
-        reason = native.WHY_MISSING or (
+    if backend == "native" and not library.serves(*tensors):
+        reason = library.WHY_MISSING or (
             "it serves tensors on the CPU that are not float64, outside of torch.func transforms "
             "and forward-mode differentiation"
         )
@@ -38,7 +38,7 @@ def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | N
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
     """State and arithmetic are float32, or float64 if any input is."""
-    for t in tensors:  # not any(): see native.serves
+    for t in tensors:  # not any(): see library.serves
         if t is not None and t.dtype is torch.float64:
             return torch.float64
     return torch.float32
@@ -78,3 +78,10 @@ def check_shape(op: str, name: str, tensor: Tensor, dims: str, shape: tuple[int,
         )
     if not tensor.is_floating_point():
         raise UserError(f"{op}: {name} must be a floating-point tensor; got {tensor.dtype}")
+
+
+def refuse_gradients(op: str, *inputs: object) -> None:
+    """Raise if an input requires gradients: a step changes its state in place and has none."""
+    if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        remedy = "call it under torch.no_grad(), or detach its inputs"
+        raise UserError(f"{op} has no gradients, and an input requires them: {remedy}")

@@ -8,36 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from statetrack.ops.decode import RecurrenceStep
+from statetrack.kernels.interface import STRUCTURES
 from statetrack.ops.recorder import NotRecordableError, Recorder
-from statetrack.ops.rms_norm.native import RMSNorm
-from statetrack.ops.selective_scan.native import SelectiveScanStep
-from statetrack.ops.short_conv.native import MAX_WIDTH, Part, ShortConv
-from statetrack.ops.swiglu.native import SwiGLU
-
-
-def _structure(name: str, pointers: str, integers: str = "", doubles: str = "") -> type:
-    """Arguments of a kernel, field by field as in csrc/kernels.h."""
-    kinds = (pointers, ctypes.c_void_p), (integers, ctypes.c_int64), (doubles, ctypes.c_double)
-    fields = [(field, kind) for names, kind in kinds for field in names.split()]
-    return type(name, (ctypes.Structure,), {"_fields_": fields})
-
-
-Linear = _structure("Linear", "x weight bias add y", "weight_row rows in out threads")
-BlockLinear = _structure("BlockLinear", "x weight y", "rows blocks size threads")
-SigmoidGate = _structure("SigmoidGate", "x y", "count", "low high power stretch")
-StepSizes = _structure(
-    "StepSizes", "x bias rate delta gate", "rows size negative threads", "least most"
-)
-ScaleHeads = _structure("ScaleHeads", "x scale add y", "rows heads size scale_per_row threads")
-GatedNorm = _structure("GatedNorm", "x gate weight y", "rows size gate_first threads", "eps")
-MLSTMWrite = _structure(
-    "MLSTMWrite",
-    "gates k v m m_next gate floor k_written v_one",
-    "rows heads size negative threads",
-    "least_floor",
-)
-MLSTMRead = _structure("MLSTMRead", "o floor weight skip c z y", "rows heads size threads", "eps")
+from statetrack.ops.short_conv.native import MAX_WIDTH
 
 
 class Program(Recorder):
@@ -52,7 +25,7 @@ class Program(Recorder):
             raise NotRecordableError(f"{x.shape[1]} features for a weight of {size}")
         y = self.empty(out)
         sizes = {"weight_row": weight.stride(0), "rows": self.batch, "in": size, "out": out}
-        self.add("linear", Linear, x=x, weight=weight, bias=bias, add=add, y=y, **sizes)
+        self.add("linear", x=x, weight=weight, bias=bias, add=add, y=y, **sizes)
         return y
 
     def block_linear(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -60,7 +33,7 @@ class Program(Recorder):
         blocks, size, _ = weight.shape
         y = self.empty(blocks * size)
         sizes = {"rows": self.batch, "blocks": blocks, "size": size}
-        self.add("block_linear", BlockLinear, x=x, weight=weight, y=y, **sizes)
+        self.add("block_linear", x=x, weight=weight, y=y, **sizes)
         return y
 
     def short_conv(
@@ -81,13 +54,12 @@ class Program(Recorder):
         if W > MAX_WIDTH or x.shape[1] != D:
             raise NotRecordableError(f"no convolution of width {W} on {D} channels")
         parts, after = [self.empty(size) for size in sizes], self.empty(W - 1, D)
-        table = (Part * len(sizes))()
+        table = (STRUCTURES["Part"] * len(sizes))()
         for row, y, head in zip(table, parts, head_sizes or [0] * len(sizes), strict=True):
             row.y, row.size, row.head = y.data_ptr(), y.shape[1], head
         self._tables.append(table)
         self.add(
             "short_conv_forward",
-            ShortConv,
             x=x,
             weight=weight,
             bias=bias,
@@ -115,7 +87,7 @@ class Program(Recorder):
         """SiLU of the first half of x [B, 2 D] times the second."""
         size = x.shape[1] // 2
         y = self.empty(size)
-        self.add("swiglu_forward", SwiGLU, x=x, y=y, rows=self.batch, size=size)
+        self.add("swiglu_forward", x=x, y=y, rows=self.batch, size=size)
         return y
 
     def sigmoid_gate(
@@ -124,7 +96,7 @@ class Program(Recorder):
         """low + (high - low) sigmoid(x)^power, or stretched past its ends and clipped."""
         y = self.empty(*x.shape[1:])
         ends = {"low": low, "high": high, "power": power, "stretch": stretch}
-        self.add("sigmoid_gate", SigmoidGate, x=x, y=y, count=x.numel(), **ends)
+        self.add("sigmoid_gate", x=x, y=y, count=x.numel(), **ends)
         return y
 
     def step_sizes(
@@ -141,7 +113,6 @@ class Program(Recorder):
         delta, gate = self.empty(x.shape[1]), self.empty(x.shape[1])
         self.add(
             "step_sizes",
-            StepSizes,
             x=x,
             bias=bias,
             rate=log_rate,
@@ -162,7 +133,6 @@ class Program(Recorder):
         y = self.empty(x.shape[1])
         self.add(
             "scale_heads",
-            ScaleHeads,
             x=x,
             scale=scale,
             add=add,
@@ -187,10 +157,10 @@ class Program(Recorder):
         y = self.empty(x.shape[1])
         sizes = {"rows": x.numel() // len(weight), "size": len(weight), "eps": eps}
         if gate is None:
-            self.add("rms_norm_forward", RMSNorm, x=x, weight=weight, y=y, **sizes)
+            self.add("rms_norm_forward", x=x, weight=weight, y=y, **sizes)
         else:
             sizes["gate_first"] = gate_first
-            self.add("gated_norm", GatedNorm, x=x, gate=gate, weight=weight, y=y, **sizes)
+            self.add("gated_norm", x=x, gate=gate, weight=weight, y=y, **sizes)
         return y
 
     def recurrence(
@@ -216,7 +186,6 @@ class Program(Recorder):
         o, after = self.empty(H * V), self.empty(H, K, V)
         self.add(
             "recurrence_step",
-            RecurrenceStep,
             **{"q": q, "k": k, "v": v, "beta": beta, "gate": gate},
             **{"before": state, "state": after, "o": o},
             **{"B": B, "H": H, "K": K, "V": V, "factors": factors, "key_heads": key_heads},
@@ -243,7 +212,6 @@ class Program(Recorder):
         y, after = self.empty(D), self.empty(D, N)
         self.add(
             "selective_scan_step",
-            SelectiveScanStep,
             **{"u": u, "delta": delta, "A": log_rates, "B": B, "C": C, "skip": skip, "z": z},
             **{"before": state, "state": after, "y": y},
             **{"rows": self.batch, "D": D, "N": N, "negative": signed, "log_rates": True},
@@ -261,7 +229,6 @@ class Program(Recorder):
         made = [self.empty(n) for n in sizes]
         self.add(
             "mlstm_write",
-            MLSTMWrite,
             **{"gates": gates, "k": k, "v": v, "m": m},
             **dict(zip(names, made, strict=True)),
             **{"rows": self.batch, "heads": heads, "size": size, "negative": signed},
@@ -286,7 +253,6 @@ class Program(Recorder):
         y = self.empty(c.shape[1])
         self.add(
             "mlstm_read",
-            MLSTMRead,
             **{"o": o, "floor": floor, "weight": weight, "skip": skip, "c": c, "z": z, "y": y},
             **{"rows": self.batch, "heads": heads, "size": c.shape[1] // heads, "eps": eps},
         )

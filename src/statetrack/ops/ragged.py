@@ -75,6 +75,16 @@ def check_cu_seqlens(cu_seqlens: Tensor, batch: int, length: int) -> list[int]:
     return bounds
 
 
+def mask_lengths(op: str, mask: Tensor | None, batch: int, length: int) -> Tensor | None:
+    """How many tokens of each row exist, [B], from a mask [B, T] of padding at the right ends."""
+    if mask is None:
+        return None
+    if mask.shape != (batch, length) or mask.dtype != torch.bool:
+        got = f"{list(mask.shape)} of {mask.dtype}"
+        raise UserError(f"{op}: mask must be [B, T] = {[batch, length]} of bool; got {got}")
+    return mask.sum(1)
+
+
 def each_sequence(
     run: Callable[..., tuple[Tensor, Tensor]],
     tensors: tuple[Tensor | None, ...],

@@ -20,17 +20,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from statetrack.ops import native
+from statetrack.kernels import library
+from statetrack.kernels.interface import KERNELS, STRUCTURES
 
 
 class NotRecordableError(Exception):
     """A step that no program can be made of."""
-
-
-class _Call(ctypes.Structure):
-    """As in csrc/api.cpp."""
-
-    _fields_ = [("kernel", ctypes.c_void_p), ("arguments", ctypes.c_void_p)]
 
 
 class Recorder:
@@ -68,14 +63,14 @@ class Recorder:
         for x in (*inputs, *outputs):  # each run has its own
             self._made.pop(x.data_ptr(), None)
         pairs = zip(self._kernels, self._arguments, strict=True)
-        calls = [_Call(kernel, ctypes.addressof(x)) for kernel, x in pairs]
-        self._calls = (_Call * len(calls))(*calls)
+        calls = [STRUCTURES["Call"](kernel, ctypes.addressof(x)) for kernel, x in pairs]
+        self._calls = (STRUCTURES["Call"] * len(calls))(*calls)
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs, new tensors, for inputs in the shapes of those that were recorded."""
         outputs = []
         for x, places in zip(inputs, self._inputs, strict=True):
-            address = native.pointer(x)
+            address = library.pointer(x)
             for arguments, field in places:
                 setattr(arguments, field, address)
         for shape, places, same in self._outputs:
@@ -87,28 +82,27 @@ class Recorder:
             for arguments, field in places:
                 setattr(arguments, field, address)
             outputs.append(y)
-        assert native.LIBRARY is not None
-        native.LIBRARY.statetrack_run(self._calls, len(self._calls))
+        library.call_all(self._calls)
         return outputs
 
-    def add(self, kernel: str, structure: type, **values: object) -> None:
+    def add(self, kernel: str, **values: object) -> None:
         """Record a kernel; a tensor is given by its address."""
-        arguments = structure()
+        arguments = STRUCTURES[KERNELS[kernel]]()
         for field, value in values.items():
             if isinstance(value, Tensor):
                 value = self._address(arguments, field, value)
             if value is not None:
                 setattr(arguments, field, value)
-        if hasattr(structure, "threads"):
+        if hasattr(arguments, "threads"):
             arguments.threads = self.threads
-        self._kernels.append(native.address(kernel, arguments))
+        self._kernels.append(library.address(kernel, arguments))
         self._arguments.append(arguments)
 
     def _address(self, arguments: ctypes.Structure, field: str, x: Tensor) -> int | None:
         rows = x.dim() == 2 and x.stride(1) == 1  # of a weight these may be columns of a larger
         if not (x.is_cpu and x.dtype is torch.float32 and (rows or x.is_contiguous())):
             raise NotRecordableError(f"{field} is not float32 on the CPU, row after row")
-        address = native.pointer(x)
+        address = library.pointer(x)
         if address is None:  # it has no elements
             return None
         if address not in self._made:

@@ -1,1 +1,1 @@
-"""Recipes: what to train, how to run many, what to make of the results."""
+"""What to train: presets of single runs, the demo, the paper's language models."""

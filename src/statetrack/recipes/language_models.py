@@ -1,7 +1,7 @@
-"""The paper's language models, by name; each in both ranges of eigenvalues.
+"""The paper's language models, by name, in both ranges of eigenvalues.
 
-The paper does not print their sizes: these are the ones that its authors' scripts and libraries
-have for models called so, with the 32,000 tokens of the Mistral tokenizer.
+The paper does not print their sizes. These are the sizes that its authors' scripts and libraries
+give to models of these names, with the 32,000 tokens of the Mistral tokenizer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LANGUAGE_MODELS = {
         mixer=DeltaNetConfig(num_heads=8),
         mlp_size=2816,
         tie_embeddings=True,
-        initializer_range=0.006,  # of this one's configuration alone
+        initializer_range=0.006,  # only the configuration of this model has it
     ),
     "delta_net-1.3B": ModelConfig(
         vocab_size=32_000,
@@ -38,13 +38,13 @@ LANGUAGE_MODELS = {
         norm_eps=1e-5,
         mlp="none",
         tie_embeddings=True,
-        initializer_range=0.02,  # nothing is stated for Mamba
+        initializer_range=0.02,  # no value is published for Mamba
     ),
 }
 
 
 def language_model(name: str, *, allow_neg_eigval: bool = False) -> ModelConfig:
-    """One of LANGUAGE_MODELS, with eigenvalues in [0, 1] or [-1, 1]."""
+    """Return one of LANGUAGE_MODELS, with eigenvalues in [0, 1] or [-1, 1]."""
     if name not in LANGUAGE_MODELS:
         raise unknown("language model", name, LANGUAGE_MODELS)
     model = LANGUAGE_MODELS[name]

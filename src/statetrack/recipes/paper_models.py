@@ -12,14 +12,14 @@ from statetrack.models import ModelConfig
 
 XLSTM = ("mlstm", "slstm")
 
-# what surrounds a mixer, where it is not ModelConfig's default: pre-RMSNorm blocks with SwiGLU
+# the options around a mixer that differ from ModelConfig's defaults (pre-RMSNorm, SwiGLU)
 _LAYER_NORM = {"norm": "layer", "norm_eps": 1e-5}
 _BLOCKS: dict[str, dict[str, Any]] = {
     "mlstm": {**_LAYER_NORM, "mlp": "none"},
     "slstm": {**_LAYER_NORM, "mlp": "gated_gelu"},
     "mamba": {"norm_eps": 1e-5, "mlp": "none", "final_norm": False, "initializer_range": None},
     "diagonal_rnn": {**_LAYER_NORM, "residual": False, "mlp": "none"},
-    # the layer ends in the decoder
+    # its output is the logits
     "full_matrix": {
         "embedding": "one_hot", "norm": "none", "residual": False, "mlp": "none",
         "final_norm": False, "head": "none",
@@ -50,7 +50,7 @@ def formal_model(
     hidden_size: int = 128,
     **options: Any,
 ) -> ModelConfig:
-    """The model for parity and modular arithmetic; `options` are the mixer's."""
+    """Return the model for parity and modular arithmetic; `options` are the mixer's."""
     blocks = _BLOCKS.get(mixer, {})
     if mixer in XLSTM:  # their "small" initialisation
         blocks = {**blocks, "initializer_range": math.sqrt(2 / (5 * hidden_size))}
@@ -66,7 +66,7 @@ def formal_model(
 def word_problem_model(
     mixer: str, vocab_size: int, *, num_layers: int, allow_neg_eigval: bool
 ) -> ModelConfig:
-    """The model for word problems."""
+    """Return the model for word problems."""
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=vocab_size if mixer == "full_matrix" else 128,  # that one reads unit vectors

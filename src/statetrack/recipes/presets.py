@@ -1,4 +1,4 @@
-"""Configurations that are known to work, as functions that return them."""
+"""Configurations of the paper, its authors' code and the demo, as functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIGURE_MIXERS = ("delta_net", "mamba", "full_matrix")
 REPO_MIXERS = ("mlstm", "slstm", "mamba", "delta_net")
 DEMO_MIXERS = ("delta_net", "mamba")
 
-# what parity and modular arithmetic are scored on, in the paper and in its authors' code
+# the validation of parity and modular arithmetic in the paper and in its authors' code
 _VALIDATION: dict[str, Any] = {
     "eval_min_length": 40, "eval_max_length": 256, "eval_samples": 8192,
 }  # fmt: skip
@@ -43,14 +43,22 @@ def paper(
     num_layers: int | None = None,
     **options: Any,
 ) -> RunConfig:
-    """What the paper trained, in its final version: Tables 3 and 5, and Figures 1 and 4.
+    """Return what the paper (final version) trained for Tables 3 and 5 and Figures 1 and 4.
 
     The tables have parity and modular arithmetic, without and with brackets; `mult=False` is
     their last column. Figure 1 has the diagonal RNN on parity. Figure 4 has word problems: DeltaNet
     with 1 layer and `num_layers=5`, the elements also with `tokens_per_element=4` (S5) or 2 (Z60)
     and then 64 tokens long. The paper has `allow_neg_eigval` for DeltaNet, Mamba and the diagonal
-    RNN; `options` are the task's. The validation, but for Figure 1 only at the end, is on what the
-    paper reports.
+    RNN. Validation uses the lengths that the paper reports, and runs only at the end, except for
+    Figure 1.
+
+    Args:
+        mixer: the name of a mixer that the table or figure has.
+        task: one of FORMAL or WORD_PROBLEMS.
+        allow_neg_eigval: the switch.
+        seed: of the initialisation and, except for word problems, of the data.
+        num_layers: the paper's number if absent.
+        **options: options of the task.
     """
     known = make_task(task, **options)
     if (mixer, task) == ("diagonal_rnn", "parity"):
@@ -147,9 +155,12 @@ def _paper_word_problem(
 def repo(
     mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 42, lr: float = 1e-3
 ) -> RunConfig:
-    """What the authors' published commands train: 2 layers, batch 256, bf16, and Mamba with the
-    convolution of width 1 that their code has by default. Brackets come without multiplication;
-    the learning rate falls to a thousandth of its peak."""
+    """Return what the authors' published commands train.
+
+    2 layers, batch 256, bf16, and Mamba with the convolution of width 1 that their code has by
+    default. Brackets come without multiplication; the learning rate falls to a thousandth of its
+    peak.
+    """
     if task not in FORMAL:
         raise UserError(f"the authors published no command for {task}; known: {', '.join(FORMAL)}")
     check_mixer(mixer, REPO_MIXERS, "the authors' code")
@@ -180,7 +191,7 @@ def repo(
 
 
 def demo(mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 0) -> RunConfig:
-    """What `statetrack demo` trains: parity with either mixer, or S5_only_swaps with DeltaNet."""
+    """Return what `statetrack demo` trains: parity, or S5_only_swaps with DeltaNet."""
     if task == "parity":
         return demo_parity(mixer, allow_neg_eigval=allow_neg_eigval, seed=seed)
     if task == "S5_only_swaps" and mixer == "delta_net":
@@ -192,7 +203,7 @@ PRESETS = {"paper": paper, "repo": repo, "demo": demo}
 
 
 def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
-    """Parity in seconds on one core: one narrow layer, a target at every position.
+    """Return a run on parity of seconds on one core: one narrow layer, dense targets.
 
     DeltaNet uses the three measures of docs/length-generalisation.md (stretched beta, late
     saturation penalty, a larger epsilon in the head norm), for both ranges alike.
@@ -229,7 +240,7 @@ def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConf
 
 
 def demo_swaps(*, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
-    """S5 with swaps only in seconds on one core: one layer of DeltaNet, trained at length 32."""
+    """Return a run on S5_only_swaps of seconds on one core: one DeltaNet layer, length 32."""
     task = make_task("S5_only_swaps")
     model = ModelConfig(
         vocab_size=len(task.vocab),

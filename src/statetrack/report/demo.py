@@ -1,4 +1,4 @@
-"""What the demo leaves behind: tables, a figure, a page."""
+"""Tables, figure and page of `statetrack demo`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMOKE = (
 
 
 def write_report(summary: dict[str, Any], folder: Path) -> None:
-    """results.json, figure.png, figure.svg and index.html."""
+    """Write results.json, figure.png, figure.svg and index.html."""
     write_json(folder / "results.json", summary)
     figure = draw(summary)
     with matplotlib.rc_context({"svg.fonttype": "path", "svg.hashsalt": "statetrack"}):
@@ -54,14 +54,14 @@ def write_report(summary: dict[str, Any], folder: Path) -> None:
 
 
 def print_tables(summary: dict[str, Any], console: PlainConsole) -> None:
-    """The results beside the paper's."""
+    """Print the results beside the paper's."""
     for title, head, rows in tables(summary):
         if rows:
             print_table(console, title, head, rows)
 
 
 def tables(summary: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """(title, column names, rows) of each table."""
+    """Return (title, column names, rows) of each table."""
     parity = [
         [
             row["model"],
@@ -92,7 +92,7 @@ def tables(summary: dict[str, Any]) -> list[tuple[str, list[str], list[list[str]
 
 
 def draw(summary: dict[str, Any]) -> Figure:
-    """Accuracy against length, one line a run."""
+    """Draw accuracy against length, one line a run."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     parity, swaps = figure.subplots(1, 2)
     _panel(parity, [r for r in summary["runs"] if r["experiment"] == "parity"], 40)
@@ -132,7 +132,7 @@ def _panel(axes: Axes, runs: list[dict[str, Any]], trained: int) -> None:
 
 
 def page(summary: dict[str, Any], svg: str) -> str:
-    """A self-contained page: figure, tables, configurations, seeds, versions."""
+    """Return a self-contained HTML page: figure, tables, configurations, seeds, versions."""
     svg = svg[svg.index("<svg") :]
     parts = []
     for title, head, rows in tables(summary):

@@ -1,4 +1,4 @@
-"""Figures of a run."""
+"""The figure of an evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAJORITY = "always the most frequent answer"
 
 
 def smooth(lengths: Lengths, values: Floats) -> tuple[Floats, Floats]:
-    """Means over bins of 8 % of the length, so that chance looks like a line, not like noise."""
+    """Average over bins of 8 % of the length, which removes most of the sampling noise."""
     bins = np.unique(np.log(lengths) // np.log(1.08), return_inverse=True)[1]
     count = np.bincount(bins)
     return np.bincount(bins, lengths) / count, np.bincount(bins, values) / count
@@ -32,9 +32,14 @@ def write_figure(
     curve: Curve | None,
     trained: int | None,
 ) -> None:
-    """Accuracy against length with 95 % intervals; marked is the greatest training length, if any.
+    """Draw accuracy against length with 95 % intervals.
 
-    Of a curve, the means over bins of 8 % of the length.
+    Args:
+        path: the file to write.
+        title: of the figure.
+        results: drawn as points.
+        curve: drawn as a line of averages over bins of 8 % of the length.
+        trained: the greatest training length, which is marked.
     """
     from matplotlib.figure import Figure  # slow to load, and most evaluations draw nothing
 

@@ -13,7 +13,7 @@ POSITIONS = 8  # columns that fit on a line beside the length
 
 
 def evaluation_tables(title: str, results: Sequence[Evaluation]) -> list[Table]:
-    """Accuracy by length and, where an answer has several tokens, by position in the answer."""
+    """Return accuracy by length and, if an answer has several tokens, by position in it."""
     metric = results[0].metric
     others = [name for name in ("answer", "sequence", "token") if name != metric]
     columns = ["length", metric, "95 % interval", "majority", "scaled", *others]
@@ -48,5 +48,5 @@ def evaluation_tables(title: str, results: Sequence[Evaluation]) -> list[Table]:
 
 
 def lengths_text(low: int, high: int) -> str:
-    """A length, or a range of them."""
+    """Format a length, or a range of lengths."""
     return str(low) if low == high else f"{low}-{high}"

@@ -1,4 +1,4 @@
-"""How a set of jobs looks while it runs: one live table, or plain lines without a terminal."""
+"""Show the progress of jobs: in one live table, or in plain lines without a terminal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.live import Live
 from rich.table import Table
 
 from statetrack.sweep.pool import Event
-from statetrack.terminal import PlainConsole
+from statetrack.terminal import PlainConsole, progress_text
 from statetrack.training import Progress
 
 
 class Display:
-    """Shows every job's step, loss, accuracy and time left. Use as a context manager."""
+    """Show every job's step, loss, accuracy and time left. Use it as a context manager."""
 
     def __init__(self, titles: Sequence[str], console: PlainConsole) -> None:
         self.titles = titles
@@ -26,7 +26,7 @@ class Display:
         self.status = ["waiting"] * len(titles)
         self.live = Live(console=console, auto_refresh=False, transient=True)
         self.began = time.perf_counter()
-        self.said: dict[int, int] = {}  # quarters of each job that plain lines have told of
+        self.printed: dict[int, int] = {}  # the last quarter of each job that has a plain line
 
     def __enter__(self) -> Display:
         if self.console.is_terminal:
@@ -43,7 +43,7 @@ class Display:
             self.live.stop()
 
     def show(self, event: Event) -> None:
-        """Take in news of a job."""
+        """Update the display for an event of a job."""
         if event.kind == "start":
             self.status[event.job] = "training"
         elif event.kind == "progress":
@@ -80,13 +80,9 @@ class Display:
         if event.kind == "progress":
             p = event.value
             quarter = 4 * p.step // p.steps
-            if quarter <= self.said.get(event.job, 0):
+            if quarter <= self.printed.get(event.job, 0):
                 return
-            self.said[event.job] = quarter
-            text = (
-                f"step {p.step}/{p.steps}, loss {p.loss:.4f}, accuracy {p.accuracy:.3f}, "
-                f"{p.seconds_left:.0f} s left"
-            )
+            self.printed[event.job] = quarter
+            text = progress_text(p)
         clock = f"[{time.perf_counter() - self.began:5.0f} s]"
-        line = f"{clock} {self.titles[event.job]}: {text}"
-        self.console.print(line, soft_wrap=True)
+        self.console.print(f"{clock} {self.titles[event.job]}: {text}", soft_wrap=True)

@@ -1,8 +1,8 @@
-"""Run many jobs on the machine's cores, one process each, and hear of their progress.
+"""Run many jobs on the machine's cores, one process each, and report their progress.
 
 Workers are fresh processes (spawned, never forked) with one thread each, so a job's result does
-not depend on how many run beside it. Each talks to the parent through its own pipe: a worker that
-dies takes nothing with it, and is noticed.
+not depend on how many run beside it. Each has its own pipe to the parent, which notices a worker
+that dies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Report = Callable[[Any], None]
 
 
 class Event(NamedTuple):
-    """News of a job."""
+    """A job has started, made progress or finished."""
 
     job: int
     kind: Literal["start", "progress", "done"]
@@ -32,7 +32,7 @@ class Event(NamedTuple):
 
 
 def cores() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -41,10 +41,10 @@ def cores() -> int:
 def run_jobs(
     function: Callable[[Any, Report], Any], jobs: Sequence[Any], workers: int | None = None
 ) -> Iterator[Event]:
-    """Call function(job, report) for every job; yields what they report and return.
+    """Call function(job, report) for every job; yield what they report and return.
 
-    `function` and the jobs are pickled: a module's function and plain data. Closing the iterator
-    (or an exception, Ctrl-C included) ends the workers. An exception in a job is raised here.
+    `function` and the jobs are pickled: a module's function and plain data. Closing the iterator,
+    or an exception (Ctrl-C included), ends the workers. An exception in a job is raised here.
     """
     context = multiprocessing.get_context("spawn")
     waiting = list(enumerate(jobs))[::-1]
@@ -92,7 +92,7 @@ def run_jobs(
 
 @contextmanager
 def _alive(process: Any, index: int, jobs: int) -> Iterator[None]:
-    """Say so if the worker at the other end of the pipe is no more."""
+    """Raise a UserError if the worker at the other end of the pipe has died."""
     try:
         yield
     except (EOFError, ConnectionError):
@@ -130,5 +130,5 @@ def _work(function: Callable[[Any, Report], Any], pipe: Connection) -> None:
             pipe.send(("done", result))
         except (UserError, OSError) as error:
             pipe.send(("mistake", str(error)))
-        except Exception:  # told as text: not every exception can be pickled
+        except Exception:  # sent as text: not every exception can be pickled
             pipe.send(("crash", traceback.format_exc()))

@@ -21,6 +21,7 @@ from statetrack.automata import DFA
 from statetrack.config import Named, at_least, check_types, one_of, option, unknown
 from statetrack.errors import UserError, check_type
 from statetrack.memory import check_memory
+from statetrack.plugins import load_plugins
 from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers, most_frequent
 
 Ints = NDArray[np.int64]
@@ -66,6 +67,8 @@ class Task(Named):
         for family in FAMILIES:
             if family.matches(name):
                 return family
+        if load_plugins():  # and there may be more families now
+            return cls.class_for(name)
         raise unknown("task", name, [e for f in FAMILIES for e in f.examples])
 
     @classmethod

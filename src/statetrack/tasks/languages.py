@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.automata.dfa import breadth_first
+from statetrack.automata.search import reach
 from statetrack.errors import UserError
 
 NAMED = (
@@ -19,7 +19,7 @@ NAMED = (
     "gridworld5",
     "random_dfa8_seed0",
 )
-MAX_STATES = 1024  # of the minimal DFA of a task
+MAX_TASK_STATES = 1024  # of the minimal DFA of a task
 REACHED = 0.7968  # of a large random table of two symbols: x = 1 - exp(-2x)
 
 
@@ -37,8 +37,8 @@ def named_language(name: str) -> DFA | None:
 
 def check_size(name: str, states: int) -> None:
     """Refuse what has too many states to be a task."""
-    if states > MAX_STATES:
-        raise UserError(f"{name} is too large: at most {MAX_STATES:,} states are supported")
+    if states > MAX_TASK_STATES:
+        raise UserError(f"{name} is too large: at most {MAX_TASK_STATES:,} states are supported")
 
 
 def _tomita(n: int) -> DFA:
@@ -86,7 +86,7 @@ def _random(states: int, seed: int) -> DFA:
     while True:
         delta = rng.integers(0, size, (size, 2))
         accepting = rng.random(size) < 0.5
-        if len(breadth_first(delta, 0)) == states:
+        if len(reach(0, delta.tolist().__getitem__).states) == states:
             dfa = DFA(("a", "b"), delta, 0, accepting).minimal()
             if dfa.states == states:
                 return dfa

@@ -1,7 +1,7 @@
-"""A conformance kit: checks that any sequence layer or op can be put through.
+"""Conformance checks for any sequence layer or op.
 
 `check_layer` and `check_op` return a `Report`; `CHECKS` has every check of a layer by its name. The
-command `statetrack check` does the same for the layers of this package. See docs/conformance.md.
+command `statetrack check` checks the layers of this package. See docs/conformance.md.
 """
 
 from statetrack.testing.check import Check

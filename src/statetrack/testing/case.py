@@ -1,18 +1,20 @@
-"""The layer under test: built anew for every check, with inputs, states and comparisons."""
+"""The layer under test in one dtype, with inputs, states and comparisons."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from statetrack.testing.check import Measured
 from statetrack.testing.inputs import draw
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
-"""Relative errors that pass, by the number type of the calculation."""
+"""Relative errors that pass, by the dtype of the computation."""
 
 
 class Case:
@@ -20,24 +22,30 @@ class Case:
 
     Args:
         factory: builds the layer; called for every check, always with the same random seed.
-        exact: number type of the exact runs; float32 for layers that compute in float32 inside.
-        perturb: standard deviation of the noise that is added to every parameter, so that none is
-            left at a special value such as 0 or 1.
+        exact: dtype of the exact runs; float32 for layers that always compute in float32.
+        perturb: standard deviation of the noise that is added to every parameter, so that none
+            keeps a special value such as 0 or 1.
+        dtype: dtype of this case; `exact` if absent.
     """
 
     def __init__(
         self,
         factory: Callable[[], Any],
-        *,
         exact: torch.dtype = torch.float64,
         perturb: float = 0.3,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.factory, self.exact, self.perturb = factory, exact, perturb
-        self.hidden_size: int = self.layer().hidden_size
+        self.dtype = dtype or exact
         self.dtypes = list(dict.fromkeys([exact, torch.float32]))
+        self.tolerance = TOLERANCES[self.dtype]
 
-    def layer(self, dtype: torch.dtype | None = None, seed: int = 0) -> Any:
-        """The layer in a number type, `exact` if absent; the same weights at every call."""
+    def at(self, dtype: torch.dtype | None = None) -> Case:
+        """The case in another dtype (`exact` if absent), with a layer of its own."""
+        return Case(self.factory, self.exact, self.perturb, dtype)
+
+    def build(self, seed: int = 0) -> Any:
+        """A new layer; the same weights for the same seed, whatever the dtype."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             layer = self.factory()
@@ -45,38 +53,62 @@ class Case:
         with torch.no_grad():
             for p in layer.parameters():
                 p += self.perturb * normal(*p.shape).to(p.dtype)
-        return layer.to(dtype or self.exact)
+        return layer.to(self.dtype)
 
-    def x(self, batch: int, length: int, dtype: torch.dtype | None = None, seed: int = 3) -> Tensor:
+    @cached_property
+    def layer(self) -> Any:
+        """The layer of this case."""
+        return self.build()
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters of the layer."""
+        return list(self.layer.parameters())
+
+    def x(self, batch: int, length: int, seed: int = 3) -> Tensor:
         """Inputs [batch, length, hidden_size]."""
-        return draw(seed)(batch, length, self.hidden_size).to(dtype or self.exact)
+        return draw(seed)(batch, length, self.layer.hidden_size).to(self.dtype)
 
     @torch.no_grad()
-    def state(self, layer: Any, batch: int, mask: Tensor | None = None) -> Any:
-        """The state of `layer` after 4 tokens, or after those of them that `mask` has."""
-        x = self.x(batch, 4, next(layer.parameters()).dtype, seed=11)
-        return layer(x)[1] if mask is None else layer(x, mask=mask)[1]
+    def state(self, batch: int, mask: Tensor | None = None) -> Any:
+        """The state after 4 tokens, or after those of them that `mask` has."""
+        x = self.x(batch, 4, seed=11)
+        return self.layer(x)[1] if mask is None else self.layer(x, mask=mask)[1]
 
-    def weigh(self, tensors: Sequence[Tensor], seed: int = 5) -> Tensor:
-        """A loss: the sum of all numbers in `tensors`, each with a fixed random weight."""
-        normal = draw(seed)
-        terms = [(normal(*x.shape).to(x.dtype) * x).sum().double() for x in tensors]
-        return torch.stack(terms).sum()
+    def equal(self, where: str, actual: Any, expected: Any, factor: float = 1) -> Measured:
+        """Compare tensors, or sequences of them, up to `factor` times the tolerance."""
+        distance = worst(tensors(actual), tensors(expected))
+        return Measured(where, distance, factor * self.tolerance)
 
     @torch.no_grad()
-    def state_error(self, layer: Any, actual: Any, expected: Any, tolerance: float) -> float:
-        """How far two states of `layer` are apart.
+    def equal_states(
+        self, where: str, actual: Any, expected: Any, tolerance: float | None = None
+    ) -> Measured:
+        """Compare states.
 
-        Their tensors are compared. If these differ by more than `tolerance`, as in a cache with
-        unused places, the outputs that continue from the two states are compared instead.
+        If their tensors differ by more than `tolerance`, as in a cache with unused places, the
+        outputs that continue from the two states are compared instead.
         """
+        if tolerance is None:
+            tolerance = self.tolerance
         ours, theirs = tensors(actual), tensors(expected)
         if [p.shape for p in ours] == [p.shape for p in theirs]:
             distance = worst(ours, theirs)
             if distance <= tolerance:
-                return distance
-        x = self.x(len(theirs[0]), 6, next(layer.parameters()).dtype, seed=13)
-        return error(layer(x, actual)[0], layer(x, expected)[0])
+                return Measured(where, distance, tolerance)
+        x = self.x(len(theirs[0]), 6, seed=13)
+        distance = error(self.layer(x, actual)[0], self.layer(x, expected)[0])
+        return Measured(where, distance, tolerance)
+
+    def equal_passes(self, where: str, actual: Any, expected: Any) -> Iterator[Measured]:
+        """Compare outputs and final states (y, state)."""
+        yield self.equal(where, actual[0], expected[0])
+        yield self.equal_states(f"state, {where}", actual[1], expected[1])
+
+
+def same_bits(where: str, actual: Any, expected: Any) -> Measured:
+    """Compare tensors, or sequences of them, bit for bit."""
+    return Measured(where, worst(tensors(actual), tensors(expected)), 0.0)
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -98,6 +130,12 @@ def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return max((error(a, b) for a, b in zip(actual, expected, strict=True)), default=0.0)
 
 
+def weigh(outputs: Sequence[Tensor]) -> Tensor:
+    """A loss: the sum of all numbers in `outputs`, each with a fixed random weight."""
+    normal = draw(5)
+    return torch.stack([(normal(*y.shape).to(y.dtype) * y).sum().double() for y in outputs]).sum()
+
+
 def gradients(loss: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The gradients of a loss, 0 for what it does not depend on."""
     return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
@@ -109,21 +147,13 @@ def tensors(state: Any) -> list[Tensor]:
 
 
 def map_state(change: Callable[[Tensor], Tensor], state: Any) -> Any:
-    """The state with every tensor changed."""
+    """Apply a function to every tensor of a state."""
     return pytree.tree_map_only(Tensor, change, state)
 
 
 def row(state: Any, n: int) -> Any:
     """The state of one row of the batch, as a batch of 1."""
     return map_state(lambda part: part[n : n + 1], state)
-
-
-def as_leaves(state: Any, dtype: torch.dtype) -> Any:
-    """The state with tensors of its own that require gradients, where they are no integers."""
-    return map_state(
-        lambda p: p.detach().to(dtype, copy=True).requires_grad_() if p.is_floating_point() else p,
-        state,
-    )
 
 
 def step_through(layer: Any, x: Tensor, state: Any) -> tuple[Tensor, list[Any]]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
+
 from statetrack.testing.report import Result, ratio
 
 
@@ -24,43 +26,57 @@ class Measured(NamedTuple):
         return ratio(self.error, self.tolerance)
 
 
+Run = Callable[[Any], Iterator[Measured]]
+
+
 @dataclass(frozen=True)
 class Check:
-    """A property that holds or does not. `run` measures errors of what it is given, or raises."""
+    """A property that holds or does not: `run` yields measured errors, or raises."""
 
     name: str
     about: str
-    run: Callable[[Any], Iterator[Measured]]
-    slow: bool = False
-    """Whether it takes long, as it traces or compiles the layer."""
+    run: Run
+    slow: bool = False  # it traces or compiles the layer
 
     def __call__(self, subject: Any) -> Result:
         """Run the check: the worst measured error, or what was raised."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # those of torch's own modules, for instance
+                warnings.simplefilter("ignore")  # for example those of torch's own modules
                 worst = max(self.run(subject), key=lambda measured: measured.ratio)
         except Exception as error:  # whatever the code under test raises is a result
             lines = str(error).strip().splitlines() or [""]
             return Result(self.name, "failed", detail=f"{type(error).__name__}: {lines[0]}")
-        return Result(
-            self.name,
-            "passed" if worst.ratio <= 1 else "failed",
-            worst.error,
-            worst.tolerance,
-            worst.where,
-        )
+        failed = worst.ratio > 1
+        measured = worst.error, worst.tolerance, worst.where
+        return Result(self.name, "failed" if failed else "passed", *measured)
 
 
-def check(run: Callable[[Any], Iterator[Measured]]) -> Check:
-    """Decorator: the check of that name; its docstring says what must hold."""
+def check(run: Run) -> Check:
+    """Decorator: a check of a layer in each of its dtypes; the docstring says what must hold."""
+
+    def in_each_dtype(case: Any) -> Iterator[Measured]:
+        for dtype in case.dtypes:
+            for measured in run(case.at(dtype)):
+                yield measured._replace(where=f"{measured.where}, {dtype}")
+
+    return Check(run.__name__, _about(run), in_each_dtype)
+
+
+def float32_check(run: Run, slow: bool = False) -> Check:
+    """Decorator: a check of a layer in float32, as fast kernels run."""
+    return Check(run.__name__, _about(run), lambda case: run(case.at(torch.float32)), slow)
+
+
+def slow_check(run: Run) -> Check:
+    """Decorator: a check in float32 that takes long."""
+    return float32_check(run, slow=True)
+
+
+def op_check(run: Run) -> Check:
+    """Decorator: a check of an op."""
     return Check(run.__name__, _about(run), run)
 
 
-def slow_check(run: Callable[[Any], Iterator[Measured]]) -> Check:
-    """Decorator: a check that takes long."""
-    return Check(run.__name__, _about(run), run, slow=True)
-
-
-def _about(run: Callable[..., Any]) -> str:
+def _about(run: Run) -> str:
     return " ".join((inspect.getdoc(run) or "").split())

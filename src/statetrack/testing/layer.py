@@ -31,29 +31,28 @@ def check_layer(
     The layer is an `nn.Module` with inputs x [B, T, hidden_size] and
 
     - `forward(x, state=None, *, mask=None, cu_seqlens=None) -> (y, state)`: `mask` [B, T] is False
-      for padding, `cu_seqlens` [N + 1] has the bounds of N sequences that are packed into one row;
+      for padding, `cu_seqlens` [N + 1] are the bounds of N sequences packed into one row;
     - `step(x_t, state) -> (y_t, state)` for one token x_t [B, hidden_size];
     - `init_state(batch)`: the state before the first token. A state is a tensor, or tensors in
       nested tuples, lists or dictionaries, with the batch as their first dimension;
     - `hidden_size`;
+    - `decoder(batch)`, if it has one: an object whose `step` gives what the layer's `step` gives;
     - `transitions(x)`, if it is a linear RNN: an object like `statetrack.layers.Transition`;
-    - `unsupported`, if there is something that it does not do: a mapping from names of checks to
-      reasons.
+    - `unsupported`, if it fails some checks by design: a mapping from names of checks to reasons.
 
     Args:
         factory: builds the layer. It is called many times, each time with the same random seed.
         only: names of the checks to run, of `CHECKS`; all of them if absent.
-        title: what the report calls the layer; the name of its class if absent.
-        unsupported: instead of the layer's own `unsupported`.
-        exact: number type of the exact runs; torch.float32 for a layer that computes in float32
-            whatever number type it is given.
-        perturb: standard deviation of noise that is added to all parameters, so that none is left
-            at a special value such as 0 or 1; 0 to check the weights that the factory gives.
+        title: the layer's name in the report; the name of its class if absent.
+        unsupported: replaces the layer's own `unsupported`.
+        exact: dtype of the exact runs; torch.float32 for a layer that always computes in float32.
+        perturb: standard deviation of noise that is added to all parameters, so that none keeps a
+            special value such as 0 or 1; 0 to check the weights that the factory gives.
 
     Returns:
         The report: every check passed or failed, with the largest measured error, or is declared
-        unsupported. A check that is declared unsupported and passes all the same counts as failed,
-        so that declarations stay true; slow checks are not run where they are declared unsupported.
+        unsupported. A check that is declared unsupported but passes counts as failed, so that
+        declarations stay true; slow checks are not run where they are declared unsupported.
 
     Raises:
         UserError: `only` or `unsupported` names a check that does not exist.
@@ -73,8 +72,8 @@ def check_layer(
     check_type("title", title, (str, NoneType), "a text")
     check_type("only", only, (Sequence, Set, Mapping, NoneType), "a list of names of checks")
     check_type("unsupported", unsupported, (Mapping, NoneType), "reasons by the names of checks")
-    case = Case(factory, exact=exact, perturb=float(perturb))
-    layer = case.layer()
+    case = Case(factory, exact, float(perturb))
+    layer = case.layer
     declared = getattr(layer, "unsupported", {}) if unsupported is None else unsupported
     wanted = list(CHECKS if only is None else only)
     for name in (*wanted, *declared):
@@ -87,7 +86,7 @@ def check_layer(
 
 
 def _run(check: Check, case: Case, reason: str | None) -> Result:
-    """The result of a check; `reason` is why it is declared unsupported, if it is."""
+    """Run a check; `reason` is why it is declared unsupported, if it is."""
     if reason is None:
         return check(case)
     result = None if check.slow else check(case)
@@ -95,5 +94,5 @@ def _run(check: Check, case: Case, reason: str | None) -> Result:
         return Result(check.name, "unsupported", detail=reason)
     if case.perturb == 0:  # a declaration holds for the layer, not for all of its weights
         return result
-    told = f"passes, but is declared unsupported: {reason}"
-    return replace(result, status="failed", detail=told)
+    detail = f"passes, but is declared unsupported: {reason}"
+    return replace(result, status="failed", detail=detail)

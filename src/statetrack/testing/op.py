@@ -10,13 +10,13 @@ from torch import Tensor
 
 from statetrack.config import unknown
 from statetrack.testing.case import TOLERANCES, error, gradients, tensors
-from statetrack.testing.check import Check, Measured, check
+from statetrack.testing.check import Check, Measured, op_check
 from statetrack.testing.inputs import draw
 from statetrack.testing.report import Report
 
 
 class OpCase:
-    """An op with its inputs, and what the reference computes from them in float64."""
+    """An op with its inputs, and the outputs and gradients of the reference in float64."""
 
     def __init__(
         self,
@@ -27,20 +27,10 @@ class OpCase:
         tolerance: float,
     ) -> None:
         self.op, self.tolerance = op, tolerance
-        # rounded first: the reference must see the numbers that the op sees
-        rounded = {name: x.to(dtype) if x.is_floating_point() else x for name, x in inputs.items()}
-        self.leaves = self.take(rounded, dtype)
-        exact = self.take(rounded, torch.float64)
+        self.leaves = _leaves(inputs, dtype)
+        exact = _leaves(self.leaves, torch.float64)  # the numbers that the op gets, rounded
         self.outputs = tensors(reference(**exact))
         self.gradients = self.slopes(self.outputs, exact)
-
-    @staticmethod
-    def take(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Copies of the inputs; those that are not integers require gradients."""
-        return {
-            name: x.detach().to(dtype, copy=True).requires_grad_() if x.is_floating_point() else x
-            for name, x in inputs.items()
-        }
 
     def slopes(self, outputs: list[Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The gradients of a weighted sum of all outputs, by the name of the input."""
@@ -51,7 +41,10 @@ class OpCase:
         return dict(zip(names, found, strict=True))
 
     def compare(self, inputs: Mapping[str, Tensor]) -> Iterator[Measured]:
-        """The op on `inputs`, made of the leaves, against the reference; gradients if enabled."""
+        """Compare the op on `inputs`, views of the leaves, with the reference.
+
+        Gradients are compared where they are enabled.
+        """
         outputs = tensors(self.op(**inputs))
         for n, (actual, expected) in enumerate(zip(outputs, self.outputs, strict=True)):
             yield Measured(f"output {n}", error(actual, expected), self.tolerance)
@@ -61,20 +54,28 @@ class OpCase:
                 yield Measured(f"gradient of {name}", distance, self.tolerance)
 
 
-@check
+def _leaves(inputs: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """Copy the inputs; those that are not integers get the dtype and require gradients."""
+    return {
+        name: x.detach().to(dtype, copy=True).requires_grad_() if x.is_floating_point() else x
+        for name, x in inputs.items()
+    }
+
+
+@op_check
 def values(case: OpCase) -> Iterator[Measured]:
     """Outputs without gradients equal the reference's."""
     with torch.no_grad():
         yield from case.compare(case.leaves)
 
 
-@check
+@op_check
 def all_gradients(case: OpCase) -> Iterator[Measured]:
     """Outputs and the gradients of all inputs through all outputs equal the reference's."""
     yield from case.compare(case.leaves)
 
 
-@check
+@op_check
 def strided(case: OpCase) -> Iterator[Measured]:
     """Inputs that are strided views give the same outputs and gradients."""
     for enabled in (False, True):
@@ -86,9 +87,9 @@ def strided(case: OpCase) -> Iterator[Measured]:
             yield from case.compare(views)
 
 
-@check
+@op_check
 def lazy_views(case: OpCase) -> Iterator[Measured]:
-    """Views that torch negates lazily, such as imaginary parts of conjugates, are read negated."""
+    """Views that torch negates lazily, such as imaginary parts of conjugates, are read right."""
     for negated, x in case.leaves.items():
         if not x.requires_grad:
             continue
@@ -100,7 +101,7 @@ def lazy_views(case: OpCase) -> Iterator[Measured]:
                     yield measured._replace(where=f"{measured.where}, {negated} negated")
 
 
-@check
+@op_check
 def inputs_kept(case: OpCase) -> Iterator[Measured]:
     """The inputs are not changed."""
     before = {name: x.detach().clone() for name, x in case.leaves.items()}
@@ -109,9 +110,9 @@ def inputs_kept(case: OpCase) -> Iterator[Measured]:
         yield Measured(name, error(x, before[name]), 0.0)
 
 
-@check
+@op_check
 def same_bits(case: OpCase) -> Iterator[Measured]:
-    """Twice the same inputs give the same outputs and gradients, bit for bit."""
+    """The same call twice gives the same outputs and gradients, bit for bit."""
     found = []
     for _ in range(2):
         outputs = tensors(case.op(**case.leaves))
@@ -140,12 +141,12 @@ def check_op(
 
     Args:
         op: called with the inputs by name; returns a tensor, or tensors in tuples or the like.
-        inputs: tensors by name; all that are not integers are differentiated by.
-        reference: the same function, right in float64, however slow.
+        inputs: tensors by name; gradients are taken for all that are not integers.
+        reference: the same function, correct in float64; it may be slow.
         only: names of the checks to run, of `OP_CHECKS`; all of them if absent.
-        title: what the report calls the op; its `__name__` if absent.
-        dtype: number type in which the op runs.
-        tolerance: relative error that passes; by the number type if absent, 1e-4 for float32.
+        title: the op's name in the report; its `__name__` if absent.
+        dtype: the dtype in which the op runs.
+        tolerance: relative error that passes; that of the dtype if absent, 1e-4 for float32.
 
     Returns:
         The report of all checks.
@@ -169,5 +170,5 @@ def check_op(
     for name in names:
         if name not in OP_CHECKS:
             raise unknown("check", name, OP_CHECKS)
-    called = str(getattr(op, "__name__", type(op).__name__)) if title is None else title
-    return Report(called, tuple(OP_CHECKS[name](case) for name in names))
+    name = str(getattr(op, "__name__", type(op).__name__))
+    return Report(title or name, tuple(OP_CHECKS[name](case) for name in names))

@@ -1,4 +1,4 @@
-"""The outcome of checks, as text for people and as JSON for programs."""
+"""The results of checks, as text and as plain values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Result:
         )
 
     def row(self) -> list[str]:
-        """The cells of this result's row of a table, under `COLUMNS`."""
+        """The cells under `COLUMNS`."""
         numbers = ["" if n is None else f"{n:.1e}" for n in (self.error, self.tolerance)]
         return [self.check, self.status, *numbers, self.detail]
 
@@ -71,7 +71,7 @@ class Report:
         return f"{self.title}: " + ", ".join(f"{n} {status}" for status, n in counts.items() if n)
 
     def table(self) -> str:
-        """Every check in a line of its own, in columns."""
+        """One line per check, in columns."""
         rows = [COLUMNS, *(r.row() for r in self.results)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (
@@ -82,7 +82,7 @@ class Report:
     __str__ = table
 
     def as_json(self) -> dict[str, Any]:
-        """The report as JSON values; an error that is not finite is null."""
+        """Return plain values, for JSON; an error that is not finite is null."""
         results = [asdict(r) for r in self.results]
         for r in results:
             if r["error"] is not None and not math.isfinite(r["error"]):

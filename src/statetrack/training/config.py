@@ -11,6 +11,7 @@ from statetrack.config import at_least, check_types, from_dict, one_of, option, 
 from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 from statetrack.models import ModelConfig
+from statetrack.plugins import check_plugins, plugins_of
 from statetrack.tasks import Task
 
 SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
@@ -102,8 +103,9 @@ class RunConfig:
             self.task.check_lengths(t.eval_min_length, t.eval_max_length)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of config.json."""
-        return {"schema": SCHEMA, **to_dict(self)}
+        """Return the content of config.json; `plugins` are the modules that it needs, if any."""
+        plugins = plugins_of([self.task, *self.model.pattern])
+        return {"schema": SCHEMA, **to_dict(self), **({"plugins": plugins} if plugins else {})}
 
 
 def read_config(path: Path) -> RunConfig:
@@ -117,6 +119,7 @@ def read_config(path: Path) -> RunConfig:
     schema = data.pop("schema")
     if schema is True or schema != SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
+    check_plugins(data.pop("plugins", []), str(path))
     task = data.get("task")
     if isinstance(task, dict) and isinstance(task.get("name"), str):
         kind, _, file = task["name"].partition(":")

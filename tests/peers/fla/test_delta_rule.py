@@ -12,8 +12,9 @@ from fla.ops.delta_rule.naive import delta_rule_chunkwise, delta_rule_recurrence
 from torch import Tensor
 
 from statetrack.ops import delta_rule
-from statetrack.testing.inputs import Tensors, delta_rule_inputs
+from statetrack.testing.inputs import Tensors
 from tests.ops.common import assert_all_close, run
+from tests.ops.inputs import delta_rule_inputs
 
 Op = Callable[..., tuple[Tensor, Tensor | None]]
 

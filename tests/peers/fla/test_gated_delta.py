@@ -12,8 +12,9 @@ from fla.ops.gated_delta_rule.naive import naive_recurrent_gated_delta_rule
 from torch import Tensor
 
 from statetrack.ops import delta_product, delta_rule
-from statetrack.testing.inputs import Tensors, delta_product_inputs, delta_rule_inputs
+from statetrack.testing.inputs import Tensors
 from tests.ops.common import assert_all_close, run
+from tests.ops.inputs import delta_product_inputs, delta_rule_inputs
 
 BACKENDS = ["naive", "torch", "native"]
 SHAPES = [(2, 1, 3, 5, 7), (2, 33, 2, 8, 4), (1, 100, 2, 16, 16)]

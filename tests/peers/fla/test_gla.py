@@ -10,8 +10,8 @@ from fla.ops.gla.naive import naive_recurrent_gla
 from torch import Tensor
 
 from statetrack.ops import gated_linear_attention
-from statetrack.testing.inputs import linear_attention_inputs
 from tests.ops.common import assert_all_close, run
+from tests.ops.inputs import linear_attention_inputs
 
 
 def theirs(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Any:

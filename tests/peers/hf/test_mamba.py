@@ -14,7 +14,6 @@ from statetrack import Mamba
 from statetrack.layers.common import RMSNorm
 from statetrack.models.convert import convert
 from statetrack.models.convert.mamba import mamba_mixer
-from statetrack.models.convert.source import Tensors
 from tests.ops.common import assert_all_close, assert_close
 from tests.peers.common import SINGLE
 from tests.peers.hf import models
@@ -47,7 +46,7 @@ def pairs(pscan: bool) -> tuple[TheirMamba, list[tuple[RMSNorm, Mamba]]]:
         assert isinstance(block, ResidualBlock)
         torch.nn.init.normal_(block.norm.weight, 1.0, 0.3)
         mixer = Mamba(WIDTH, d_state=4)
-        mixer.load_state_dict(mamba_mixer(Tensors(block.mixer.state_dict())))
+        mixer.load_state_dict(mamba_mixer(block.mixer.state_dict()))
         norm = RMSNorm(WIDTH, config.rms_norm_eps)
         norm.load_state_dict(block.norm.state_dict())
         layers.append((norm, mixer))
@@ -73,7 +72,7 @@ def test_layers_of_mamba_py(pscan: bool) -> None:
     for block, (norm, mixer) in zip(theirs.layers, layers, strict=True):
         assert_close(norm.weight.grad, block.norm.weight.grad, SINGLE)  # type: ignore[arg-type]
         grads = {name: p.grad for name, p in block.mixer.named_parameters()}
-        expected_grads = mamba_mixer(Tensors(grads))
+        expected_grads = mamba_mixer(grads)
         found = {name: p.grad for name, p in mixer.named_parameters()}
         assert_all_close(found, expected_grads, SINGLE)  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import xlstm
 
 from statetrack.layers import MLSTM
 from statetrack.models import SequenceModel
-from statetrack.models.convert.mlstm import xlstm_mlstm
+from statetrack.models.convert.xlstm import xlstm_mlstm
 from statetrack.recipes import presets
 from statetrack.testing.inputs import draw
 from tests.ops.common import assert_close

@@ -8,7 +8,7 @@ import xlstm
 
 from statetrack.layers import SLSTM
 from statetrack.models import SequenceModel
-from statetrack.models.convert.slstm import xlstm_slstm
+from statetrack.models.convert.xlstm import xlstm_slstm
 from statetrack.recipes import presets
 from statetrack.testing.inputs import draw
 from tests.ops.common import assert_close

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from statetrack.layers import MLSTMConfig, SLSTMConfig
 from statetrack.models import ModelConfig, SequenceModel
-from statetrack.models.convert.mlstm import xlstm_mlstm
-from statetrack.models.convert.parts import prefixed
-from statetrack.models.convert.slstm import xlstm_slstm
+from statetrack.models.convert.weights import prefixed
+from statetrack.models.convert.xlstm import xlstm_mlstm, xlstm_slstm
 from statetrack.testing.inputs import draw
 from tests.ops.common import assert_close
 

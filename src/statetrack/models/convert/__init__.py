@@ -1,10 +1,10 @@
-"""Other packages' checkpoints as our models: Hugging Face transformers and flash-linear-attention.
+"""Checkpoints of Hugging Face transformers and flash-linear-attention as models of this package.
 
-    model = load_pretrained("folder")                           # as the checkpoint says
-    model = load_pretrained("folder", allow_neg_eigval=True)    # the same weights in [-1, 1]
+    model = load_pretrained("folder")                         # in the range of the checkpoint
+    model = load_pretrained("folder", allow_neg_eigval=True)  # the same weights in [-1, 1]
 
-Neither package is needed. One file here is one family: it reads the options and renames the
-tensors, and whatever it does not know is an error.
+Neither package is needed. Each file here is a family of models: it reads their options and renames
+their tensors. An unknown option or tensor is an error.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ from torch import Tensor
 from statetrack.config import unknown
 from statetrack.errors import UserError
 from statetrack.files import read_json, regular
-from statetrack.layers import MixerConfig
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert import fla
-from statetrack.models.convert.mamba import mamba
-from statetrack.models.convert.mamba2 import mamba2
+from statetrack.models.convert.checkpoint import Options, Tensors
+from statetrack.models.convert.mamba import mamba, mamba2
 from statetrack.models.convert.olmo_hybrid import olmo_hybrid
-from statetrack.models.convert.source import Options, Tensors
+from statetrack.models.convert.weights import Weights
 from statetrack.models.sequence_model import SequenceModel
 
 __all__ = ["FAMILIES", "convert", "load_pretrained", "translate"]
 
-Family = Callable[[Options, Tensors], tuple[ModelConfig, dict[str, Tensor]]]
+Family = Callable[[Options, Tensors], tuple[ModelConfig, Weights]]
 
 FAMILIES: dict[str, Family] = {
     "delta_net": fla.delta_net,
@@ -56,16 +55,22 @@ def convert(
     *,
     allow_neg_eigval: bool | None = None,
 ) -> SequenceModel:
-    """A model with the weights of another package's, in float32 or wider.
+    """Build a model with the weights of another package's, in float32 or wider.
 
     Args:
         config: the checkpoint's config.json, or `model.config.to_dict()`.
         state: its tensors by name, or `model.state_dict()`.
-        allow_neg_eigval: the range of the eigenvalues; None leaves it as the checkpoint has it.
+        allow_neg_eigval: the range of the eigenvalues; None keeps that of the checkpoint.
+
+    Returns:
+        The model. Every tensor of the checkpoint is used exactly once.
+
+    Raises:
+        UserError: an option or a tensor is unknown, missing or of the wrong size.
     """
     model_config, weights = translate(config, state, allow_neg_eigval=allow_neg_eigval)
     try:
-        with torch.device("meta"):  # the sizes in config.json may be wrong, and huge
+        with torch.device("meta"):  # sizes in config.json may be wrong and huge
             wanted = {n: list(t.shape) for n, t in SequenceModel(model_config).state_dict().items()}
     except RuntimeError as error:
         raise UserError(
@@ -90,9 +95,9 @@ def translate(
     state: Mapping[str, Tensor],
     *,
     allow_neg_eigval: bool | None = None,
-) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """What `convert` builds: our configuration, and the tensors under our names."""
-    _check_kinds(config, state)
+) -> tuple[ModelConfig, Weights]:
+    """Return the configuration and the renamed tensors from which `convert` builds the model."""
+    _check_types(config, state)
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise unknown("model_type", kind, FAMILIES)
@@ -103,14 +108,17 @@ def translate(
     if allow_neg_eigval and all(mixer.no_switch for mixer in model_config.mixers):
         raise UserError(f"no layer has allow_neg_eigval: {model_config.title} is all there is")
     if allow_neg_eigval is not None:
-        mixers = tuple(_in_range(mixer, allow_neg_eigval) for mixer in model_config.mixers)
+        mixers = tuple(
+            mixer if mixer.no_switch else replace(mixer, allow_neg_eigval=allow_neg_eigval)
+            for mixer in model_config.mixers
+        )
         same = len(set(mixers)) == 1
         model_config = replace(model_config, mixer=mixers[0] if same else mixers)
     return model_config, weights
 
 
-def _check_kinds(config: object, state: object) -> None:
-    """What is nearest at hand is neither: the model's `config` object, and the model itself."""
+def _check_types(config: object, state: object) -> None:
+    """Reject a config object or a model: mappings are required."""
     if not isinstance(config, Mapping):
         right = "the keys of a config.json, or model.config.to_dict()"
         raise UserError(f"config must be {right}; got a {type(config).__name__}")
@@ -125,12 +133,8 @@ def _check_kinds(config: object, state: object) -> None:
             raise UserError(f"state must be tensors of {right}; {name} is of {tensor.dtype}")
 
 
-def _in_range(mixer: MixerConfig, allow_neg_eigval: bool) -> MixerConfig:
-    return mixer if mixer.no_switch else replace(mixer, allow_neg_eigval=allow_neg_eigval)
-
-
 def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None) -> SequenceModel:
-    """`convert` for a folder with config.json and safetensors, whole or in shards."""
+    """Convert a folder with config.json and safetensors, in one file or in shards."""
     folder = Path(folder)
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):

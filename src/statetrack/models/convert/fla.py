@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-
-from torch import Tensor
 
 from statetrack.layers import (
     DeltaNetConfig,
@@ -17,18 +15,26 @@ from statetrack.layers import (
     MixerConfig,
 )
 from statetrack.models.config import ModelConfig
+from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
-from statetrack.models.convert.parts import ends, gated_mlp, prefixed, qkv
-from statetrack.models.convert.source import Options, Tensors
+from statetrack.models.convert.weights import (
+    State,
+    Weights,
+    gated_mlp,
+    model_weights,
+    prefixed,
+    qkv,
+    renamed,
+)
 
 
-def delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """`DeltaNetForCausalLM`; our q and k have a SiLU with a convolution, and none without."""
+def delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert a `DeltaNetForCausalLM`; our q and k have a SiLU only with a convolution."""
     conv = options.get("use_short_conv", True)
     options.expect("qk_activation", "silu" if conv else "identity", default="silu")
     options.expect("qk_norm", "l2")
     options.expect("use_beta", True)
-    options.ignore("use_output_norm")  # fla normalises in any case
+    options.ignore("use_output_norm")  # fla ignores it and always normalises
     mixer = DeltaNetConfig(
         expand_k=options.size("expand_k", 1.0),
         expand_v=options.size("expand_v", 1.0),
@@ -38,8 +44,8 @@ def delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str
     return _model(options, tensors, mixer, num_layers=24)
 
 
-def gated_delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """`GatedDeltaNetForCausalLM`."""
+def gated_delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert a `GatedDeltaNetForCausalLM`."""
     options.expect("output_gate_activation", "swish", "silu")
     mixer = GatedDeltaNetConfig(
         num_v_heads=options.size("num_v_heads", None),
@@ -50,10 +56,8 @@ def gated_delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, di
     return _model(options, tensors, mixer, num_layers=21)
 
 
-def gated_delta_product(
-    options: Options, tensors: Tensors
-) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """`GatedDeltaProductForCausalLM`; without `use_forget_gate` it is our DeltaProduct."""
+def gated_delta_product(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert a `GatedDeltaProductForCausalLM`, our DeltaProduct without `use_forget_gate`."""
     gated = options.get("use_forget_gate", False)
     mixer = (GatedDeltaProductConfig if gated else DeltaProductConfig)(
         num_householder=options.size("num_householder", 1),
@@ -64,14 +68,14 @@ def gated_delta_product(
     return _model(options, tensors, mixer, num_layers=21)
 
 
-def gla(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """`GLAForCausalLM`."""
+def gla(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert a `GLAForCausalLM`."""
     options.expect("num_kv_heads", None, options.get("num_heads", 4))
     options.expect("feature_map", None)
     options.expect("clamp_min", None)
     options.expect("use_output_gate", True)
     options.expect("elementwise_affine", True)
-    options.ignore("use_gk", "use_gv")  # nothing reads them there
+    options.ignore("use_gk", "use_gv")  # fla does not read them
     mixer = GLAConfig(
         expand_k=options.size("expand_k", 0.5),
         expand_v=options.size("expand_v", 1.0),
@@ -79,23 +83,23 @@ def gla(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tens
         gate_logit_normalizer=16.0,
         **_common(options, num_heads=4, use_short_conv=False),
     )
-    return _model(options, tensors, mixer, num_layers=24, layer_weights=gla_mixer)
+    return _model(options, tensors, mixer, num_layers=24, rename=gla_mixer)
 
 
-def gla_mixer(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of `GatedLinearAttention`, whose norm has another name with `fuse_norm`."""
+def gla_mixer(state: State) -> Weights:
+    """Rename the weights of a `GatedLinearAttention`; `fuse_norm` changes the name of its norm."""
     norm = "g_norm" if "g_norm.weight" in state else "g_norm_swish_gate"
-    renamed = {
+    names = {
         **{f"decay_proj.{part}": f"gk_proj.{part}" for part in ("0.weight", "1.weight", "1.bias")},
         "gate_proj.weight": "g_proj.weight",
         "norm.weight": f"{norm}.weight",
         "o_proj.weight": "o_proj.weight",
     }
-    return qkv(state) | {ours: state[theirs] for ours, theirs in renamed.items()}
+    return qkv(state) | renamed(state, names)
 
 
 def _common(options: Options, num_heads: int, use_short_conv: bool = True) -> dict[str, Any]:
-    """What all these layers have; `num_heads`, `use_short_conv` are what fla takes by default."""
+    """Read the options that all layers have; `num_heads`, `use_short_conv` are fla's defaults."""
     conv = options.size("conv_size", None) or 4
     return {
         "allow_neg_eigval": options.get("allow_neg_eigval", False),
@@ -106,7 +110,7 @@ def _common(options: Options, num_heads: int, use_short_conv: bool = True) -> di
 
 
 def _sizes(options: Options) -> dict[str, Any]:
-    """The sizes of heads, of which ours are shares of the hidden size."""
+    """Read the sizes of heads, which our layers have relative to the hidden size."""
     hidden_size, head_dim = options.size("hidden_size", 2048), options.size("head_dim", 256)
     heads = options.size("num_heads", 6)
     value_heads = options.size("num_v_heads", None) or heads
@@ -119,11 +123,11 @@ def _model(
     tensors: Tensors,
     mixer: MixerConfig,
     num_layers: int,
-    layer_weights: Callable[[Tensors], dict[str, Tensor]] = delta_rule_mixer,
-) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """What fla builds around a layer: pre-norm blocks with a SwiGLU.
+    rename: Callable[[State], Weights] = delta_rule_mixer,
+) -> tuple[ModelConfig, Weights]:
+    """Convert what is around the mixers: pre-norm blocks with a SwiGLU.
 
-    `num_layers` is what fla takes by default; `layer_weights` gives a layer's tensors our names.
+    `num_layers` is fla's default; `rename` renames the tensors of a mixer.
     """
     options.expect("hidden_act", "swish")
     options.expect("attn", None)
@@ -135,7 +139,6 @@ def _model(
     size = options.size("intermediate_size", None)
     if size is None:
         size = 256 * math.ceil(int(hidden_size * (4 if ratio is None else ratio) * 2 / 3) / 256)
-    tied = options.get("tie_word_embeddings", False)
     config = ModelConfig(
         vocab_size=options.size("vocab_size", 32000),
         hidden_size=hidden_size,
@@ -143,13 +146,16 @@ def _model(
         mixer=mixer,
         norm_eps=options.get("norm_eps", 1e-6),
         mlp_size=size,
-        tie_embeddings=tied,
+        tie_embeddings=options.get("tie_word_embeddings", False),
     )
-    weights = ends(tensors, "model.embeddings.weight", "model.norm.weight", tied)
-    for layer in range(config.num_layers):
-        source, target = tensors.under(f"model.layers.{layer}."), f"blocks.{layer}."
-        weights[f"{target}mixer_norm.weight"] = source["attn_norm.weight"]
-        weights[f"{target}mlp_norm.weight"] = source["mlp_norm.weight"]
-        weights |= prefixed(f"{target}mixer.", layer_weights(source.under("attn.")))
-        weights |= prefixed(f"{target}mlp.", gated_mlp(source.under("mlp.")))
-    return config, weights
+
+    def block(_: int, source: Tensors) -> Weights:
+        return {
+            "mixer_norm.weight": source["attn_norm.weight"],
+            "mlp_norm.weight": source["mlp_norm.weight"],
+            **prefixed("mixer.", rename(source.under("attn."))),
+            **prefixed("mlp.", gated_mlp(source.under("mlp."))),
+        }
+
+    names = "model.embeddings.weight", "model.norm.weight", "model.layers"
+    return config, model_weights(tensors, config, *names, block)

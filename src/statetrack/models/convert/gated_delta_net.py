@@ -1,22 +1,16 @@
-"""The layers on the delta rule of flash-linear-attention and of transformers.
+"""Layers with the delta rule of flash-linear-attention and of transformers.
 
-Each function takes the tensors of one layer by their names there and gives them the names of our
-layer, whose options must say the same: the options of a checkpoint are not in its tensors. Every
-tensor is read once; where there is none, the layer has no such part.
+Each function renames the tensors of one layer. Its options are not in its tensors: those of our
+layer must be set to match.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from torch import Tensor
 
-from statetrack.models.convert.parts import depthwise, qkv
+from statetrack.models.convert.weights import State, Weights, depthwise, qkv, renamed
 
-State = Mapping[str, Tensor]
-
-RENAMED = {
+NAMES = {
     "beta.proj.weight": "b_proj.weight",
     "a_proj.weight": "a_proj.weight",
     "A_log": "A_log",
@@ -25,28 +19,28 @@ RENAMED = {
     "norm.weight": "o_norm.weight",
     "o_proj.weight": "o_proj.weight",
 }
-"""Our names and those of flash-linear-attention; not every layer has every part."""
+"""Our names and those of flash-linear-attention; not every layer has every tensor."""
 
 
-def delta_rule_mixer(state: State) -> dict[str, Tensor]:
-    """fla's `DeltaNet`, `GatedDeltaNet` and `GatedDeltaProduct`, and `OlmoHybridGatedDeltaNet`.
+def delta_rule_mixer(state: State) -> Weights:
+    """Rename fla's `DeltaNet`, `GatedDeltaNet`, `GatedDeltaProduct`; `OlmoHybridGatedDeltaNet`.
 
-    The convolutions of OLMo-Hybrid are three in checkpoints and one in the module. fla's `use_gate`
-    is our `output_gate`, and its Gated DeltaProduct without `use_forget_gate` our DeltaProduct.
-    Without a convolution our DeltaNet has no SiLU on q and k: qk_activation = identity there.
+    OLMo-Hybrid has three convolutions in checkpoints and one in the module. fla's `use_gate` is our
+    `output_gate`, and its Gated DeltaProduct without `use_forget_gate` is our DeltaProduct. Without
+    a convolution our DeltaNet has no SiLU on q and k, as fla's with qk_activation = identity.
     """
     out = qkv(state)
     if "conv1d.weight" in state:
         out["conv.weight"] = depthwise(state["conv1d.weight"])
-    return out | {ours: state[theirs] for ours, theirs in RENAMED.items() if theirs in state}
+    return out | renamed(state, {o: theirs for o, theirs in NAMES.items() if theirs in state})
 
 
-def qwen3_next_mixer(state: State, *, num_heads: int) -> dict[str, Tensor]:
-    """`Qwen3NextGatedDeltaNet`, whose projections go head by head of the keys.
+def qwen3_next_mixer(state: State, *, num_heads: int) -> Weights:
+    """Rename `Qwen3NextGatedDeltaNet`, whose projections are ordered by key head.
 
     Args:
         state: the tensors of the layer.
-        num_heads: `linear_num_key_heads`, which the tensors' shapes do not tell.
+        num_heads: `linear_num_key_heads`, which the shapes do not determine.
     """
     A_log, norm = state["A_log"], state["norm.weight"]
     shared = len(A_log) // num_heads  # value heads for each key head
@@ -58,7 +52,7 @@ def qwen3_next_mixer(state: State, *, num_heads: int) -> dict[str, Tensor]:
     b, a = (part.flatten(0, 1) for part in b_a.split(shared, 1))
     return {
         "qkv_proj.weight": torch.cat([q, k, v]),
-        "conv.weight": state["conv1d.weight"][:, 0],
+        "conv.weight": depthwise(state["conv1d.weight"]),
         "beta.proj.weight": b,
         "a_proj.weight": a,
         "A_log": A_log,

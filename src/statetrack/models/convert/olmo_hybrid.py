@@ -1,30 +1,36 @@
-"""OLMo-Hybrid of transformers (`OlmoHybridForCausalLM`): Gated DeltaNet and attention in turns."""
+"""OLMo-Hybrid of transformers (`OlmoHybridForCausalLM`): layers of Gated DeltaNet and attention."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.layers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from statetrack.models.config import ModelConfig
+from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
-from statetrack.models.convert.parts import ends, gated_mlp, prefixed, qkv
-from statetrack.models.convert.source import Options, Tensors
+from statetrack.models.convert.weights import (
+    State,
+    Weights,
+    gated_mlp,
+    model_weights,
+    prefixed,
+    qkv,
+    renamed,
+)
 
 IN_FILES = {
     "input_layernorm": "attention_layer_norm",
     "post_attention_layernorm": "feedforward_layer_norm",
 }
-"""What transformers calls its modules, and these in the files that it writes and reads."""
+"""Names of norms in transformers' modules, and in the files that it writes."""
 
-OUTPUT_NORM_EPS = 1e-5  # of the norm on each head, whatever rms_norm_eps is
+OUTPUT_NORM_EPS = 1e-5  # of the norm of each head; independent of rms_norm_eps
 
 
-def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[str, Tensor]]:
-    """Norms come before the parts of a block with Gated DeltaNet, after those with attention."""
+def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert a model; norms come before Gated DeltaNet and its MLP, but after attention."""
     options.expect("hidden_act", "silu", "swish")
     options.expect("attention_bias", False)
     options.expect("attention_dropout", 0.0, None)
@@ -37,7 +43,6 @@ def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[s
     mixers = {"linear_attention": _gated_delta_net(options), "full_attention": _attention(options)}
     for kind in kinds:
         one_of("the checkpoint's layer_types", kind, mixers)
-    tied = options.get("tie_word_embeddings", False)
     config = ModelConfig(
         vocab_size=options.size("vocab_size", 100352),
         hidden_size=options.size("hidden_size", 3840),
@@ -46,29 +51,30 @@ def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, dict[s
         norm_after=("attention",) if "full_attention" in kinds else (),
         norm_eps=options.get("rms_norm_eps", 1e-6),
         mlp_size=options.size("intermediate_size", 11008),
-        tie_embeddings=tied,
+        tie_embeddings=options.get("tie_word_embeddings", False),
     )
-    weights = ends(tensors, "model.embed_tokens.weight", "model.norm.weight", tied)
-    for layer, kind in enumerate(kinds):
-        source, target = tensors.under(f"model.layers.{layer}."), f"blocks.{layer}."
-        if kind == "full_attention":
+
+    def block(layer: int, source: Tensors) -> Weights:
+        if kinds[layer] == "full_attention":
             norms = "post_attention_layernorm", "post_feedforward_layernorm"
             mixer = attention_mixer(source.under("self_attn."))
         else:
             norms = "input_layernorm", "post_attention_layernorm"
             mixer = delta_rule_mixer(source.under("linear_attn."))
-        for name, norm in zip(("mixer_norm", "mlp_norm"), norms, strict=True):
+        weights = {}
+        for ours, norm in zip(("mixer_norm", "mlp_norm"), norms, strict=True):
             theirs = norm if f"{norm}.weight" in source else IN_FILES.get(norm, norm)
-            weights[f"{target}{name}.weight"] = source[f"{theirs}.weight"]
-        weights |= prefixed(f"{target}mixer.", mixer)
-        weights |= prefixed(f"{target}mlp.", gated_mlp(source.under("mlp.")))
-    return config, weights
+            weights[f"{ours}.weight"] = source[f"{theirs}.weight"]
+        mlp = gated_mlp(source.under("mlp."))
+        return weights | prefixed("mixer.", mixer) | prefixed("mlp.", mlp)
+
+    names = "model.embed_tokens.weight", "model.norm.weight", "model.layers"
+    return config, model_weights(tensors, config, *names, block)
 
 
-def attention_mixer(tensors: Tensors) -> dict[str, Tensor]:
-    """The weights of `OlmoHybridAttention`."""
-    same = ("q_norm.weight", "k_norm.weight", "o_proj.weight")
-    return qkv(tensors) | {name: tensors[name] for name in same}
+def attention_mixer(state: State) -> Weights:
+    """Rename the weights of an `OlmoHybridAttention`."""
+    return qkv(state) | renamed(state, ("q_norm.weight", "k_norm.weight", "o_proj.weight"))
 
 
 def _gated_delta_net(options: Options) -> MixerConfig:
@@ -98,7 +104,7 @@ def _attention(options: Options) -> MixerConfig:
 
 
 def _rope_base(rope: Any) -> float | None:
-    """A theta of None, as in the released checkpoints, is no positions at all."""
+    """The base of rotary embeddings; None, as in the released checkpoints: no positions."""
     if not isinstance(rope, dict):
         raise UserError(f"the checkpoint's rope_parameters must be an object; got {rope!r}")
     one_of("the checkpoint's rope_type", rope.get("rope_type", "default"), ["default"])
@@ -106,7 +112,7 @@ def _rope_base(rope: Any) -> float | None:
 
 
 def _default_kinds(num_layers: int) -> list[str]:
-    """Attention in every fourth layer, or at least in the last."""
+    """Attention in every fourth layer, and at least in the last."""
     kinds = ["linear_attention", "linear_attention", "linear_attention", "full_attention"]
     kinds = (kinds * (num_layers // 4 + 1))[:num_layers]
     return kinds if "full_attention" in kinds else [*kinds[:-1], "full_attention"]

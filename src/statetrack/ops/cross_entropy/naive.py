@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.ops.transforms import transformed
+from statetrack.kernels.transforms import transformed
 
 
 def check_targets(targets: Tensor, classes: int, ignore_index: int) -> None:

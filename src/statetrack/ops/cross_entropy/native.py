@@ -9,22 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.kernels.library import call, pointer
+from statetrack.kernels.operators import differentiable, operator
 from statetrack.ops.cross_entropy.naive import check_targets, cross_entropy_naive
-from statetrack.ops.native import call, pointer
-from statetrack.ops.operators import differentiable, operator
+
+CrossEntropy = STRUCTURES["CrossEntropy"]
 
 
-class CrossEntropy(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("logits", "targets", "loss", "count")),
-        *((name, ctypes.c_void_p) for name in ("d_loss", "d_logits")),
-        *((name, ctypes.c_int64) for name in ("rows", "classes", "ignore", "threads")),
-    ]
-
-
-def _arguments(logits: Tensor, targets: Tensor, count: Tensor, ignore_index: int) -> CrossEntropy:
+def _arguments(
+    logits: Tensor, targets: Tensor, count: Tensor, ignore_index: int
+) -> ctypes.Structure:
     return CrossEntropy(
         logits=pointer(logits),
         targets=pointer(targets),

@@ -9,23 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import call, pointer
-from statetrack.ops.operators import differentiable, operator
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.kernels.library import call, pointer
+from statetrack.kernels.operators import differentiable, operator
 from statetrack.ops.rms_norm.naive import rms_norm_naive
 
-
-class RMSNorm(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "y", "dy", "dx", "dweight")),
-        *((name, ctypes.c_int64) for name in ("rows", "size")),
-        ("eps", ctypes.c_double),
-        ("threads", ctypes.c_int64),
-    ]
+RMSNorm = STRUCTURES["RMSNorm"]
 
 
-def _arguments(x: Tensor, weight: Tensor, eps: float) -> RMSNorm:
+def _arguments(x: Tensor, weight: Tensor, eps: float) -> ctypes.Structure:
     size = len(weight)
     return RMSNorm(
         x=pointer(x),

@@ -16,11 +16,11 @@ from statetrack.ops.backends import (
     compute_dtype,
     full_precision,
 )
-from statetrack.ops.decode import refuse_gradients
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
 from statetrack.ops.selective_scan.blocked import selective_scan_blocked
 from statetrack.ops.selective_scan.naive import selective_scan_naive, transition
-from statetrack.ops.selective_scan.native import selective_scan_native, selective_scan_step_native
+from statetrack.ops.selective_scan.native import selective_scan_native
+from statetrack.ops.selective_scan.step import selective_scan_step
 
 __all__ = ["selective_scan", "selective_scan_step", "transition"]
 
@@ -95,16 +95,11 @@ def selective_scan(
     out_dtype = u.dtype
     if backend == "native":
         ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64, device="cpu")
-        y, final = selective_scan_native(
-            *tensors,
-            ends,
-            allow_neg_eigval=allow_neg_eigval,
-            output_final_state=output_final_state,
-        )
+        y, final = selective_scan_native(*tensors, ends, allow_neg_eigval, output_final_state)
         return y.to(out_dtype), final
 
     implementation = _IMPLEMENTATIONS[backend]
-    run = partial(implementation, A=A.to(dtype), allow_neg_eigval=allow_neg_eigval)
+    run = partial(implementation, A=A.to(dtype), negative=allow_neg_eigval)
     u, delta, B, C = u.to(dtype), delta.to(dtype), B.to(dtype), C.to(dtype)
     if initial_state is None:
         state = u.new_zeros(sequences, channels, N)
@@ -126,62 +121,3 @@ def selective_scan(
     if z is not None:
         y = y * F.silu(z.to(dtype))
     return y.to(out_dtype), state if output_final_state else None
-
-
-def selective_scan_step(
-    state: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    *,
-    allow_neg_eigval: bool = False,
-    backend: str = "auto",
-) -> Tensor:
-    """One token of `selective_scan`, for decoding: updates `state` in place, without gradients.
-
-    Args:
-        state: [B, D, N], overwritten with the state after this token.
-        u, delta: [B, D]; A: [D, N]; B, C: [B, N]; D: [D]; z: [B, D], as in `selective_scan`.
-        allow_neg_eigval: whether eigenvalues cover [-1, 1].
-        backend: "auto", "torch" or "native".
-
-    Returns:
-        y [B, D] in the type of `u`.
-    """
-    op = "selective_scan_step"
-    if state.dim() != 3 or 0 in state.shape:
-        raise UserError(f"{op}: state must be [B, D, N], none of them 0; got {list(state.shape)}")
-    batch, channels, N = state.shape
-    check_shape(op, "state", state, "[B, D, N]", (batch, channels, N))
-    for name, x in (("u", u), ("delta", delta), ("z", z)):
-        if x is not None:
-            check_shape(op, name, x, "[B, D]", (batch, channels))
-    check_shape(op, "A", A, "[D, N]", (channels, N))
-    check_shape(op, "B", B, "[B, N]", (batch, N))
-    check_shape(op, "C", C, "[B, N]", (batch, N))
-    if D is not None:
-        check_shape(op, "D", D, "[D]", (channels,))
-
-    tensors = (u, delta, A, B, C, D, z)
-    if torch.is_grad_enabled():
-        refuse_gradients(op, state, *tensors)
-    if choose(op, backend, ("torch", "native"), state, *tensors) == "native":
-        return selective_scan_step_native(state, *tensors, allow_neg_eigval).to(u.dtype)
-    dtype = compute_dtype(state, *tensors)
-    out_dtype = u.dtype
-    with full_precision(u):
-        u, delta, B, C = (x.to(dtype)[:, None] for x in (u, delta, B, C))
-        y, after = selective_scan_naive(
-            u, delta, B, C, state.to(dtype), A=A.to(dtype), allow_neg_eigval=allow_neg_eigval
-        )
-        state.copy_(after)
-        if D is not None:
-            y = y + D.to(dtype) * u
-        y = y[:, 0]
-        if z is not None:
-            y = y * F.silu(z.to(dtype))
-    return y.to(out_dtype)

@@ -14,14 +14,7 @@ MAX_ELEMENTS = 1 << 24
 
 
 def selective_scan_blocked(
-    u: Tensor,
-    delta: Tensor,
-    B: Tensor,
-    C: Tensor,
-    state: Tensor,
-    *,
-    A: Tensor,
-    allow_neg_eigval: bool,
+    u: Tensor, delta: Tensor, B: Tensor, C: Tensor, state: Tensor, *, A: Tensor, negative: bool
 ) -> tuple[Tensor, Tensor]:
     """Same arguments and results as `selective_scan_naive`."""
     length = u.shape[1]
@@ -29,7 +22,7 @@ def selective_scan_blocked(
     outputs = []
     for start in range(0, length, segment):
         part = slice(start, start + segment)
-        a = transition(delta[:, part], A, allow_neg_eigval)  # [B, T, D, N]
+        a = transition(delta[:, part], A, negative)  # [B, T, D, N]
         b = (delta[:, part] * u[:, part])[..., None] * B[:, part, None, :]
         h = linear_scan(a, b, state, backend="torch")
         outputs.append((h @ C[:, part, :, None])[..., 0])

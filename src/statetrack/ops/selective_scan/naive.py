@@ -16,14 +16,7 @@ def transition(delta: Tensor, A: Tensor, allow_neg_eigval: bool) -> Tensor:
 
 
 def selective_scan_naive(
-    u: Tensor,
-    delta: Tensor,
-    B: Tensor,
-    C: Tensor,
-    state: Tensor,
-    *,
-    A: Tensor,
-    allow_neg_eigval: bool,
+    u: Tensor, delta: Tensor, B: Tensor, C: Tensor, state: Tensor, *, A: Tensor, negative: bool
 ) -> tuple[Tensor, Tensor]:
     """h_t = a_t h_{t-1} + delta_t B_t u_t and y_t = C_t . h_t, with a_t = transition(delta_t, A).
 
@@ -34,6 +27,6 @@ def selective_scan_naive(
     steps = zip(u.unbind(1), delta.unbind(1), B.unbind(1), C.unbind(1), strict=True)
     for u_t, delta_t, B_t, C_t in steps:
         write = torch.einsum("bd,bn->bdn", delta_t * u_t, B_t)
-        h = transition(delta_t, A, allow_neg_eigval) * h + write
+        h = transition(delta_t, A, negative) * h + write
         outputs.append(torch.einsum("bdn,bn->bd", h, C_t))
     return torch.stack(outputs, 1), h

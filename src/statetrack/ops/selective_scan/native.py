@@ -13,60 +13,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import View, call, pointer, viewable
-from statetrack.ops.operators import differentiable, empty_like, operator
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.kernels.library import call, pointer, view, viewable
+from statetrack.kernels.operators import differentiable, empty_like, needs_gradients, operator
 
 CHUNK = 64
 """Tokens from one state that is kept for the backward pass to the next."""
 
 
-class SelectiveScan(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, View) for name in ("u", "delta", "B", "C", "z")),
-        *((name, ctypes.c_void_p) for name in ("A", "skip", "initial", "y", "final")),
-        *((name, ctypes.c_void_p) for name in ("checkpoints", "dy", "d_final")),
-        *((name, ctypes.c_void_p) for name in ("du", "ddelta", "dA", "dB", "dC", "dskip", "dz")),
-        *((name, ctypes.c_void_p) for name in ("d_initial", "bounds")),
-        *((name, ctypes.c_int64) for name in ("sequences", "T", "D", "N")),
-        *((name, ctypes.c_int64) for name in ("chunk", "negative", "threads")),
-    ]
+SelectiveScan = STRUCTURES["SelectiveScan"]
 
 
-class SelectiveScanStep(ctypes.Structure):
-    """The arguments of the step, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("before", "state", "u", "delta", "A", "B", "C")),
-        *((name, ctypes.c_void_p) for name in ("skip", "z", "y")),
-        *((name, ctypes.c_int64) for name in ("rows", "D", "N", "negative", "log_rates")),
-        ("threads", ctypes.c_int64),
-    ]
-
-
-def _dense(x: Tensor | None) -> Tensor | None:
+def dense(x: Tensor | None) -> Tensor | None:
+    """A tensor in float32, row after row."""
     return None if x is None else x.float().contiguous()
 
 
-def _arguments(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    negative: bool,
-) -> tuple[SelectiveScan, list[Tensor | None]]:
+def _arguments(*inputs: Any) -> tuple[ctypes.Structure, list[Tensor | None]]:
     """The structure, and the tensors that it points to."""
+    u, delta, A, B, C, D, z, initial, bounds, negative = inputs
     rows = [None if x is None else viewable(x.unsqueeze(2)) for x in (u, delta, B, C, z)]
-    dense = [_dense(A), _dense(D), _dense(initial)]
+    others = [dense(A), dense(D), dense(initial)]
     x = SelectiveScan(
-        *map(View.of, rows),
-        *map(pointer, dense),
+        *map(view, rows),
+        *map(pointer, others),
         bounds=pointer(bounds),
         sequences=len(u) if bounds is None else len(bounds) - 1,
         T=u.shape[1],
@@ -76,7 +46,7 @@ def _arguments(
         negative=negative,
         threads=torch.get_num_threads(),
     )
-    return x, [*rows, *dense, bounds]
+    return x, [*rows, *others, bounds]
 
 
 def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,7 +76,7 @@ def _backward(
 ) -> tuple[Tensor, ...]:
     grads = _fake_backward(dy, d_final, checkpoints, *inputs)
     x, alive = _arguments(*inputs)
-    dy, d_final = dy.float().contiguous(), _dense(d_final)
+    dy, d_final = dy.float().contiguous(), dense(d_final)
     x.dy, x.d_final, x.checkpoints = pointer(dy), pointer(d_final), pointer(checkpoints)
     names = ("du", "ddelta", "dA", "dB", "dC", "dskip", "dz", "d_initial")
     for name, grad in zip(names, grads, strict=True):
@@ -149,80 +119,28 @@ def _definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
     )
 
 
-def _step(state: Tensor, *inputs: Any) -> Tensor:
-    y = _fake_step(state, *inputs)
-    work = state.float().contiguous()
-    *tensors, negative = inputs
-    alive = [_dense(x) for x in tensors]
-    rows, channels, N = state.shape
-    threads = torch.get_num_threads()
-    addresses = map(pointer, (work, work, *alive, y))
-    sizes = (rows, channels, N, negative, False, threads)
-    call("selective_scan_step", SelectiveScanStep(*addresses, *sizes))
-    if work is not state:
-        state.copy_(work)
-    return y
-
-
-def _fake_step(state: Tensor, u: Tensor, *others: Any) -> Tensor:
-    return u.new_empty(u.shape, dtype=torch.float32)
-
-
-_INPUTS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z"
+INPUTS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z"
 _STATES = "Tensor? initial, Tensor? bounds, bool negative"
 _selective_scan = operator(
-    f"selective_scan({_INPUTS}, {_STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)",
+    f"selective_scan({INPUTS}, {_STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)",
     _forward,
     _fake_forward,
 )
 operator(
-    f"selective_scan_backward(Tensor dy, Tensor? d_final, Tensor checkpoints, {_INPUTS}, {_STATES})"
+    f"selective_scan_backward(Tensor dy, Tensor? d_final, Tensor checkpoints, {INPUTS}, {_STATES})"
     f" -> ({', '.join(['Tensor'] * 8)})",
     _backward,
     _fake_backward,
 )
-operator(
-    f"selective_scan_step(Tensor(a!) state, {_INPUTS}, bool negative) -> Tensor", _step, _fake_step
-)
 differentiable("selective_scan", _gradients, _definition, reads=[2])
 
 
-def selective_scan_native(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    initial: Tensor | None,
-    bounds: Tensor | None,
-    *,
-    allow_neg_eigval: bool,
-    output_final_state: bool,
-) -> tuple[Tensor, Tensor | None]:
+def selective_scan_native(*inputs: Any) -> tuple[Tensor, Tensor | None]:
     """y and the final state as `selective_scan` gives them, both float32.
 
-    bounds: [S + 1] int64 on the CPU, where packed sequences begin and end.
+    The inputs, in the operator's order, are u, delta, A, B, C, D, z and initial as in
+    `selective_scan`; bounds [S + 1] int64 on the CPU, where packed sequences begin and end; whether
+    eigenvalues may be negative; and whether the final state is wanted.
     """
-    tensors = (u, delta, A, B, C, D, z, initial)
-    keep = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    y, state, _ = _selective_scan(*tensors, bounds, allow_neg_eigval, output_final_state, keep)
-    return y, state if output_final_state else None
-
-
-def selective_scan_step_native(
-    state: Tensor,
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    allow_neg_eigval: bool,
-) -> Tensor:
-    """y of one token, in float32; `state` is updated in place."""
-    return torch.ops.statetrack.selective_scan_step(
-        state, u, delta, A, B, C, D, z, allow_neg_eigval
-    )
+    y, state, _ = _selective_scan(*inputs, needs_gradients(inputs))
+    return y, state if inputs[-1] else None

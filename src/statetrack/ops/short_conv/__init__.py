@@ -9,7 +9,7 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.ops.backends import check_shape, choose, compute_dtype
-from statetrack.ops.ragged import Ragged, check_cu_seqlens
+from statetrack.ops.ragged import Ragged, check_cu_seqlens, mask_lengths
 from statetrack.ops.short_conv.naive import short_conv_naive
 from statetrack.ops.short_conv.native import MAX_WIDTH, short_conv_native
 
@@ -29,7 +29,7 @@ def short_conv(
     head_sizes: Sequence[int] | None = None,
     eps: float = 1e-6,
     window: Tensor | None = None,
-    valid: Tensor | None = None,
+    mask: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -50,8 +50,8 @@ def short_conv(
         eps: what keeps heads of zeros finite.
         window: [B, W - 1, D] ([N, W - 1, D] for N sequences in `cu_seqlens`), the inputs before x;
             zeros if absent.
-        valid: [B, T] bool, False for padding at the right ends.
-        cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1); instead of `valid`.
+        mask: [B, T] bool, False for padding at the right ends.
+        cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1); instead of `mask`.
         backend: "auto", "naive" (plain torch) or "native" (C++ kernels for CPUs).
 
     Returns:
@@ -65,8 +65,8 @@ def short_conv(
     batch, length, channels = x.shape
     check_shape(op, "x", x, "[B, T, D]", (batch, length, channels))
     if cu_seqlens is not None:
-        if valid is not None:
-            raise UserError(f"{op} takes valid or cu_seqlens, not both")
+        if mask is not None:
+            raise UserError(f"{op} takes mask or cu_seqlens, not both")
         bounds = check_cu_seqlens(cu_seqlens, batch, length)
         ragged = Ragged.from_bounds(bounds, batch, length, x.device)
         packed, after = short_conv(
@@ -78,7 +78,7 @@ def short_conv(
             head_sizes=head_sizes,
             eps=eps,
             window=window,
-            valid=ragged.valid,
+            mask=ragged.valid,
             backend=backend,
         )
         return tuple(ragged.unpad(part) for part in packed), after
@@ -90,9 +90,7 @@ def short_conv(
         check_shape(op, "bias", bias, "[D]", (channels,))
     if window is not None:
         check_shape(op, "window", window, "[B, W - 1, D]", (batch, width - 1, channels))
-    if valid is not None and (valid.shape != x.shape[:2] or valid.dtype != torch.bool):
-        got = f"{list(valid.shape)} of {valid.dtype}"
-        raise UserError(f"{op}: valid must be [B, T] = {[batch, length]} of bool; got {got}")
+    lengths = mask_lengths(op, mask, batch, length)
     parts = [channels] if sizes is None else list(sizes)
     if min(parts, default=0) < 1 or sum(parts) != channels:
         raise UserError(f"{op}: sizes must be at least 1 and sum to D = {channels}; got {parts}")
@@ -109,7 +107,6 @@ def short_conv(
     run = _IMPLEMENTATIONS[choose(op, backend, available, *tensors)]
     dtype = compute_dtype(*tensors)
     wide_dtype = torch.promote_types(x.dtype, torch.float32)
-    lengths = None if valid is None else valid.sum(1)
     wide = [None if t is None else t.to(dtype) for t in tensors]
     outputs, after = run(*wide, lengths, parts, units, silu, eps)
     ys = (y.to(wide_dtype if h else x.dtype) for y, h in zip(outputs, units, strict=True))

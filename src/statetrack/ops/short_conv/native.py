@@ -9,35 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import call, pointer
-from statetrack.ops.operators import differentiable, operator
+from statetrack.kernels.interface import CONSTANTS, STRUCTURES
+from statetrack.kernels.library import call, pointer
+from statetrack.kernels.operators import differentiable, operator
 from statetrack.ops.short_conv.naive import short_conv_naive
 
-MAX_WIDTH = 8
+MAX_WIDTH = CONSTANTS["MAX_WIDTH"]
 
 
-class Part(ctypes.Structure):
-    """Some channels of the output, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("y", "dy")),
-        *((name, ctypes.c_int64) for name in ("size", "head")),
-    ]
+Part = STRUCTURES["Part"]
 
 
-class ShortConv(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        ("x", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("row", "token")),
-        *((name, ctypes.c_void_p) for name in ("weight", "bias", "window", "lengths", "parts")),
-        *((name, ctypes.c_void_p) for name in ("final", "d_final", "dx", "dweight", "dbias")),
-        ("d_window", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("B", "T", "D", "W", "num_parts", "silu")),
-        ("eps", ctypes.c_double),
-        ("threads", ctypes.c_int64),
-    ]
+ShortConv = STRUCTURES["ShortConv"]
 
 
 def _run(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.ops.backends import check_shape, choose, compute_dtype, full_precision
+from statetrack.ops.ragged import mask_lengths
 from statetrack.ops.slstm.naive import slstm_naive
 from statetrack.ops.slstm.native import slstm_native
 
@@ -32,7 +33,7 @@ def slstm(
     *,
     initial_state: tuple[Tensor, Tensor, Tensor, Tensor] | None = None,
     output_final_state: bool = False,
-    valid: Tensor | None = None,
+    mask: Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, SLSTMMemory | None]:
     """c_t = f c_{t-1} + i tanh(z),  n_t = f n_{t-1} + i,  h_t = sigmoid(o) c_t / n_t.
@@ -49,7 +50,7 @@ def slstm(
         initial_state: (h, c, n, m), each [B, H, D]; zeros if absent. c and m count only where n is
             not 0.
         output_final_state: whether to return the state after the last token.
-        valid: [B, T] bool, False for padding at the right ends: it leaves the state as it is, and
+        mask: [B, T] bool, False for padding at the right ends: it leaves the state as it is, and
             its output is 0.
         backend: "auto", "naive" (the defining loop) or "native" (C++ kernels for CPUs).
 
@@ -69,14 +70,11 @@ def slstm(
         raise UserError(f"{op}: initial_state must be (h, c, n, m); got {len(initial_state)} parts")
     for name, part in zip("hcnm", initial_state, strict=True):
         check_shape(op, f"{name} of the state", part, "[B, H, D]", (batch, heads, size))
-    if valid is not None and (valid.shape != x.shape[:2] or valid.dtype != torch.bool):
-        got = f"{list(valid.shape)} of {valid.dtype}"
-        raise UserError(f"{op}: valid must be [B, T] = {[batch, length]} of bool; got {got}")
+    lengths = mask_lengths(op, mask, batch, length)
 
     tensors = x, R, *initial_state
     run = _IMPLEMENTATIONS[choose(op, backend, tuple(_IMPLEMENTATIONS), *tensors)]
     dtype = compute_dtype(*tensors)
-    lengths = None if valid is None else valid.sum(1)
     with full_precision(x):
         state = torch.stack([part.to(dtype) for part in initial_state])
         h, state = run(x.to(dtype), R.to(dtype), state, lengths)

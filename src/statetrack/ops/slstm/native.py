@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import View, call, check_size, pointer, viewable
-from statetrack.ops.operators import differentiable, operator
+from statetrack.kernels.interface import CONSTANTS, STRUCTURES
+from statetrack.kernels.library import call, pointer, view, viewable
+from statetrack.kernels.operators import differentiable, needs_gradients, operator
 from statetrack.ops.slstm.naive import slstm_naive
 
-KEPT = 7  # numbers per feature and token that the backward pass reads: the library's slstm_kept
+KEPT = CONSTANTS["SLSTM_KEPT"]  # numbers per feature and token that the backward pass reads
 
 
-class SLSTM(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        ("x", View),
-        *((name, ctypes.c_void_p) for name in ("R", "initial", "lengths", "out", "final", "kept")),
-        *((name, ctypes.c_void_p) for name in ("d_out", "d_final", "dx", "dR", "d_initial")),
-        *((name, ctypes.c_int64) for name in ("B", "T", "H", "D", "threads")),
-    ]
+SLSTM = STRUCTURES["SLSTM"]
 
 
 def _run(
@@ -40,7 +32,7 @@ def _run(
     rows = viewable(x.flatten(3))
     R, initial = R.contiguous(), initial.contiguous()
     arguments = SLSTM(
-        x=View.of(rows),
+        x=view(rows),
         R=pointer(R),
         initial=pointer(initial),
         lengths=pointer(lengths),
@@ -57,8 +49,6 @@ def _run(
 def _forward(
     x: Tensor, R: Tensor, initial: Tensor, lengths: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if keep:
-        check_size("slstm_kept", KEPT)
     out, final, kept = _fake_forward(x, R, initial, lengths, keep)
     others = {"out": out, "final": final, "kept": kept if keep else None}
     _run("slstm_forward", x, R, initial, lengths, **others)
@@ -132,6 +122,6 @@ def slstm_native(
     x: Tensor, R: Tensor, state: Tensor, lengths: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See slstm_naive; everything in float32 but the int64 lengths."""
-    keep = torch.is_grad_enabled() and any(t.requires_grad for t in (x, R, state))
+    keep = needs_gradients((x, R, state))
     out, final, _ = torch.ops.statetrack.slstm(x, R, state, lengths, keep)
     return out, final

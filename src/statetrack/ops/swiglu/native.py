@@ -9,21 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from statetrack.ops.native import call, pointer
-from statetrack.ops.operators import differentiable, operator
+from statetrack.kernels.interface import STRUCTURES
+from statetrack.kernels.library import call, pointer
+from statetrack.kernels.operators import differentiable, operator
 from statetrack.ops.swiglu.naive import swiglu_naive
 
-
-class SwiGLU(ctypes.Structure):
-    """The arguments of the kernels, field by field as in csrc/kernels.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("x", "y", "dy", "dx")),
-        *((name, ctypes.c_int64) for name in ("rows", "size", "threads")),
-    ]
+SwiGLU = STRUCTURES["SwiGLU"]
 
 
-def _arguments(x: Tensor) -> SwiGLU:
+def _arguments(x: Tensor) -> ctypes.Structure:
     size = x.shape[-1] // 2
     rows = x.numel() // (2 * size)
     return SwiGLU(x=pointer(x), rows=rows, size=size, threads=torch.get_num_threads())

@@ -1,14 +1,7 @@
-"""Every check of a sequence layer, one file a theme."""
+"""The checks of a sequence layer, one file per theme."""
 
 from statetrack.testing.check import Check
-from statetrack.testing.checks import (
-    gradients,
-    modules,
-    padding,
-    sequences,
-    spectrum,
-    transforms,
-)
+from statetrack.testing.checks import gradients, modules, padding, sequences, spectrum, transforms
 
 THEMES = (sequences, padding, gradients, transforms, modules, spectrum)
 

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from statetrack.testing.case import Case
-from statetrack.testing.check import Measured, check
+from statetrack.testing.check import Measured, float32_check
 from statetrack.testing.inputs import draw
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
 
 
-def transitions(layer: Any, x: torch.Tensor) -> Any:
+def transitions(layer: Any, x: Tensor) -> Any:
     """A(x) of a layer that must have it."""
     found = layer.transitions(x)
     if found is None:
@@ -23,27 +24,28 @@ def transitions(layer: Any, x: torch.Tensor) -> Any:
 
 
 def extreme(case: Case) -> Any:
-    """The layer with weights so large that gates come to their ends."""
-    layer, normal = case.layer(), draw(23)
+    """The layer with weights so large that gates saturate."""
+    layer, normal = case.build(), draw(23)
     with torch.no_grad():
         for p in layer.parameters():
             p.add_(normal(*p.shape)).mul_(10)
     return layer
 
 
-@check
+@float32_check
 @torch.no_grad()
 def eigenvalues(case: Case) -> Iterator[Measured]:
     """`eigvals()` are the eigenvalues of `dense()`, and their real parts lie within `bounds`."""
+    case = case.at()
     tolerance = TOLERANCE[case.exact]
-    found = transitions(case.layer(), case.x(2, 6))
+    found = transitions(case.layer, case.x(2, 6))
     values, expected = found.eigvals(), torch.linalg.eigvals(found.dense())
     distances = (values[..., :, None] - expected[..., None, :]).abs()
     for side, nearest in (("eigvals()", distances.amin(-1)), ("dense()", distances.amin(-2))):
         yield Measured(f"an eigenvalue of {side} alone", float(nearest.max()), tolerance)
     traces = found.dense().diagonal(dim1=-2, dim2=-1).sum(-1)
     yield Measured("trace", float((values.sum(-1) - traces).abs().max()), tolerance)
-    for what, layer in (("", case.layer()), (", with large weights", extreme(case))):
+    for what, layer in (("", case.layer), (", with large weights", extreme(case))):
         found = transitions(layer, case.x(4, 64))
         low, high = found.bounds
         real = found.eigvals().real
@@ -51,10 +53,11 @@ def eigenvalues(case: Case) -> Iterator[Measured]:
         yield Measured(f"beyond [{low:g}, {high:g}]{what}", beyond, tolerance)
 
 
-@check
+@float32_check
 @torch.no_grad()
 def negative_eigenvalues(case: Case) -> Iterator[Measured]:
     """If `bounds` begin at -1, large weights bring eigenvalues below -0.9."""
+    case = case.at()
     found = transitions(extreme(case), case.x(4, 64))
     least = float(found.eigvals().real.min())
     short = max(least + 0.9, 0.0) if found.bounds[0] == -1 else 0.0

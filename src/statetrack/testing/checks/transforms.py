@@ -1,6 +1,6 @@
 """Checks of what torch does with a layer: transforms, checkpointing, tracing, other tensors.
 
-Layers run in float32, as fast kernels do. Expected numbers are plain ones in the exact number type.
+Layers run in float32, as fast kernels do, and are compared with plain calls in the exact dtype.
 """
 
 from __future__ import annotations
@@ -14,109 +14,100 @@ from torch._subclasses import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint as run_checkpointed
 
-from statetrack.testing.case import TOLERANCES, Case, error, gradients, tensors, worst
-from statetrack.testing.check import Measured, check, slow_check
+from statetrack.testing.case import Case, gradients, tensors, weigh
+from statetrack.testing.check import Measured, float32_check, slow_check
 from statetrack.testing.checks.gradients import FINITE_DIFFERENCE
-from statetrack.testing.inputs import draw
-
-SINGLE = torch.float32
-TOLERANCE = TOLERANCES[SINGLE]
 
 
-def outputs(layer: Any) -> Callable[..., Tensor]:
-    """The layer as a function of its parameters and x."""
+def functional(layer: Any) -> tuple[Callable[..., Tensor], dict[str, Tensor]]:
+    """The layer's output as a function of its parameters and x, and the parameters."""
 
-    def function(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    def output(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         return torch.func.functional_call(layer, parameters, (x,))[0]
 
-    return function
+    return output, {name: p.detach() for name, p in layer.named_parameters()}
 
 
-def detached(layer: Any) -> dict[str, Tensor]:
-    """The parameters of a layer by name, as plain tensors."""
-    return {name: p.detach() for name, p in layer.named_parameters()}
-
-
-@check
+@float32_check
 def vmap(case: Case) -> Iterator[Measured]:
-    """`torch.func.vmap` over a further dimension of the input equals a loop."""
-    layer, exact = case.layer(SINGLE), case.layer()
-    x = torch.stack([case.x(2, 6, SINGLE, seed) for seed in range(3)])
-    y = torch.func.vmap(outputs(layer), (None, 0))(detached(layer), x)
+    """`torch.func.vmap` over another dimension of the input equals a loop."""
+    output, parameters = functional(case.layer)
+    exact = case.at().layer
+    x = torch.stack([case.x(2, 6, seed) for seed in range(3)])
+    y = torch.func.vmap(output, (None, 0))(parameters, x)
     expected = torch.stack([exact(part.to(case.exact))[0] for part in x])
-    yield Measured("output", error(y, expected), TOLERANCE)
+    yield case.equal("output", y, expected)
 
 
-@check
+@float32_check
 def per_sample_gradients(case: Case) -> Iterator[Measured]:
     """`torch.func.vmap` of `torch.func.grad` equals the gradients of each sequence by itself."""
-    layer, exact = case.layer(SINGLE), case.layer()
-    x, run = case.x(3, 6, SINGLE), outputs(layer)
+    output, parameters = functional(case.layer)
+    exact, x = case.at().layer, case.x(3, 6)
 
     def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        return run(parameters, x[None]).square().sum()
+        return output(parameters, x[None]).square().sum()
 
-    found = torch.func.vmap(torch.func.grad(loss), (None, 0))(detached(layer), x)
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0))(parameters, x)
     for n in range(3):
         y, _ = exact(x[n : n + 1].to(case.exact))
-        names, parameters = zip(*exact.named_parameters(), strict=True)
-        wanted = gradients(y.square().sum(), parameters)
-        distance = worst([found[name][n] for name in names], wanted)
-        yield Measured(f"sequence {n}", distance, 10 * TOLERANCE)
+        names, own = zip(*exact.named_parameters(), strict=True)
+        wanted = gradients(y.square().sum(), own)
+        yield case.equal(f"sequence {n}", [found[name][n] for name in names], wanted, factor=10)
 
 
-@check
+@float32_check
 def forward_mode(case: Case) -> Iterator[Measured]:
     """Forward-mode derivatives of passes and steps equal finite differences."""
-    layer, exact = case.layer(SINGLE), case.layer()
+    exact = case.at()
     h, tolerance = FINITE_DIFFERENCE[case.exact]
-    tolerance = max(tolerance, 10 * TOLERANCE)
-    x, direction = case.x(2, 6, SINGLE), case.x(2, 6, SINGLE, seed=4)
-    state, exact_state = case.state(layer, 2), case.state(exact, 2)
+    factor = max(tolerance / case.tolerance, 10)
+    x, direction = case.x(2, 6), case.x(2, 6, seed=4)
+    state, exact_state = case.state(2), exact.state(2)
     runs: dict[str, Callable[[Any, Tensor, Any], Tensor]] = {
         "pass": lambda layer, x, state: layer(x, state)[0],
         "step": lambda layer, x, state: layer.step(x[:, 0], state)[0],
     }
     for what, run in runs.items():
         with torch.no_grad():
-            ends = [run(exact, x.to(case.exact) + s * h * direction, exact_state) for s in (1, -1)]
+            ends = [
+                run(exact.layer, x.to(case.exact) + s * h * direction, exact_state) for s in (1, -1)
+            ]
         expected = (ends[0] - ends[1]) / (2 * h)
-        tangent = torch.func.jvp(lambda x, run=run: run(layer, x, state), (x,), (direction,))[1]
-        yield Measured(f"torch.func.jvp, {what}", error(tangent, expected), tolerance)
+        tangent = torch.func.jvp(lambda x, run=run: run(case.layer, x, state), (x,), (direction,))
+        yield case.equal(f"torch.func.jvp, {what}", tangent[1], expected, factor)
         with torch.no_grad(), forward_ad.dual_level():
-            y = run(layer, forward_ad.make_dual(x, direction), state)
+            y = run(case.layer, forward_ad.make_dual(x, direction), state)
             dual = forward_ad.unpack_dual(y).tangent
-            tangent = torch.zeros_like(expected) if dual is None else dual.clone()
-        yield Measured(f"dual tensors, {what}", error(tangent, expected), tolerance)
+            dual = torch.zeros_like(expected) if dual is None else dual.clone()
+        yield case.equal(f"dual tensors, {what}", dual, expected, factor)
 
 
-@check
+@float32_check
 def double_backward(case: Case) -> Iterator[Measured]:
     """Second derivatives equal finite differences of gradients, for the input and parameters."""
     h, tolerance = FINITE_DIFFERENCE[case.exact]
-    direction = case.x(2, 6, SINGLE, seed=4)
+    x, direction = case.x(2, 6).requires_grad_(), case.x(2, 6, seed=4)
 
     def slopes(layer: Any, x: Tensor, graph: bool = False) -> tuple[Tensor, ...]:
         loss = layer(x)[0].square().sum()
         return torch.autograd.grad(loss, [x, *layer.parameters()], create_graph=graph)
 
-    layer, x = case.layer(SINGLE), case.x(2, 6, SINGLE).requires_grad_()
-    along = (slopes(layer, x, graph=True)[0] * direction).sum()
-    found = gradients(along, [x, *layer.parameters()])
-    exact, middle = case.layer(), x.detach().to(case.exact)
+    along = (slopes(case.layer, x, graph=True)[0] * direction).sum()
+    found = gradients(along, [x, *case.parameters])
+    exact, middle = case.at().layer, x.detach().to(case.exact)
     ends = [slopes(exact, (middle + s * h * direction).requires_grad_()) for s in (1, -1)]
     expected = [(a - b) / (2 * h) for a, b in zip(*ends, strict=True)]
-    yield Measured("gradients", worst(found, expected), max(tolerance, 10 * TOLERANCE))
+    yield case.equal("gradients", found, expected, max(tolerance / case.tolerance, 10))
 
 
 def checkpointed(case: Case, reentrant: bool) -> Iterator[Measured]:
-    """The gradients of a pass that torch's checkpointing repeats, against a plain one."""
-    layer = case.layer(SINGLE)
-    x = case.x(2, 12, SINGLE).requires_grad_()
-    inputs = [x, *layer.parameters()]
+    """Compare the gradients of a pass with checkpointing, which repeats it, and without."""
+    x = case.x(2, 12).requires_grad_()
+    inputs = [x, *case.parameters]
 
     def run(x: Tensor) -> tuple[Tensor, ...]:
-        y, state = layer(x)
+        y, state = case.layer(x)
         return y, *tensors(state)
 
     plain, repeated = run(x), run_checkpointed(run, x, use_reentrant=reentrant)
@@ -125,18 +116,18 @@ def checkpointed(case: Case, reentrant: bool) -> Iterator[Measured]:
     for results in (plain, repeated):
         for p in inputs:
             p.grad = None
-        case.weigh([results[n] for n in used]).backward()
+        weigh([results[n] for n in used]).backward()
         found.append([torch.zeros_like(p) if p.grad is None else p.grad for p in inputs])
-    yield Measured("gradients", worst(found[1], found[0]), TOLERANCE)
+    yield case.equal("gradients", found[1], found[0])
 
 
-@check
+@float32_check
 def checkpointing(case: Case) -> Iterator[Measured]:
     """Activation checkpointing with `use_reentrant=False` does not change gradients."""
     yield from checkpointed(case, reentrant=False)
 
 
-@check
+@float32_check
 def reentrant_checkpointing(case: Case) -> Iterator[Measured]:
     """Activation checkpointing with `use_reentrant=True` does not change gradients."""
     yield from checkpointed(case, reentrant=True)
@@ -146,39 +137,38 @@ Shapes = list[tuple[torch.Size, torch.dtype]]
 
 
 def shapes(layer: Any, x: Tensor) -> Shapes:
-    """Shapes and types of what a pass, one that continues, and a step give."""
+    """Shapes and dtypes of a pass, one that continues it, and a step."""
     y, state = layer(x)
     more, after = layer(x, state)
     y_t, end = layer.step(x[:, 0], after)
-    return [(part.shape, part.dtype) for part in (y, more, y_t, *tensors((state, after, end)))]
+    return [(part.shape, part.dtype) for part in tensors((y, more, y_t, state, after, end))]
 
 
-def wrong_shapes(found: Shapes, expected: Shapes) -> Measured:
-    """How many tensors have other shapes or types than expected."""
+def same_shapes(found: Shapes, expected: Shapes) -> Measured:
+    """Count the tensors with other shapes or dtypes than expected."""
     wrong = sum(a != b for a, b in zip(found, expected, strict=True))
-    return Measured("tensors of another shape or type", wrong, 0.0)
+    return Measured("tensors of another shape or dtype", wrong, 0.0)
 
 
-@check
+@float32_check
 def meta(case: Case) -> Iterator[Measured]:
-    """On the meta device the layer can be built, and gives outputs and states of right shapes."""
-    x = case.x(2, 6, SINGLE)
-    expected = shapes(case.layer(SINGLE), x)
+    """On the meta device the layer can be built, and outputs and states have the right shapes."""
+    x = case.x(2, 6)
     with torch.device("meta"):
-        layer = case.factory().to("meta", SINGLE)
-    yield wrong_shapes(shapes(layer, x.to("meta")), expected)
+        layer = case.factory().to("meta", case.dtype)
+    yield same_shapes(shapes(layer, x.to("meta")), shapes(case.layer, x))
 
 
 @slow_check
 def fake_tensors(case: Case) -> Iterator[Measured]:
-    """Fake tensors, as tracing uses them, give outputs, states and gradients of right shapes."""
-    layer, x = case.layer(SINGLE), case.x(2, 6, SINGLE)
-    expected = shapes(layer, x)
+    """Fake tensors, as in tracing, give outputs, states and gradients of the right shapes."""
+    x = case.x(2, 6)
+    expected = shapes(case.layer, x)
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         x = mode.from_tensor(x).requires_grad_()
-        yield wrong_shapes(shapes(layer, x), expected)
-        inputs = [x, *layer.parameters()]
-        found = gradients(layer(x)[0].sum(), inputs)
+        yield same_shapes(shapes(case.layer, x), expected)
+        inputs = [x, *case.parameters]
+        found = gradients(case.layer(x)[0].sum(), inputs)
     wrong = sum(g.shape != p.shape for g, p in zip(found, inputs, strict=True))
     yield Measured("gradients of another shape", wrong, 0.0)
 
@@ -186,27 +176,21 @@ def fake_tensors(case: Case) -> Iterator[Measured]:
 @slow_check
 def compile(case: Case) -> Iterator[Measured]:
     """`torch.compile` does not change outputs, states or gradients (backend aot_eager)."""
-    layer, other = case.layer(SINGLE), case.layer(SINGLE)
+    other = case.build()
     torch.compiler.reset()
-    compiled = torch.compile(other, backend="aot_eager")
-    x = case.x(2, 6, SINGLE).requires_grad_()
-    y, end = compiled(x)
-    expected, expected_end = layer(x)
-    yield Measured("output", error(y, expected), TOLERANCE)
-    yield Measured("state", case.state_error(layer, end, expected_end, TOLERANCE), TOLERANCE)
-    found = gradients(case.weigh([y]), [x, *other.parameters()])
-    wanted = gradients(case.weigh([expected]), [x, *layer.parameters()])
-    yield Measured("gradients", worst(found, wanted), TOLERANCE)
+    x = case.x(2, 6).requires_grad_()
+    got = torch.compile(other, backend="aot_eager")(x)
+    expected = case.layer(x)
+    yield from case.equal_passes("output", got, expected)
+    found = gradients(weigh([got[0]]), [x, *other.parameters()])
+    wanted = gradients(weigh([expected[0]]), [x, *case.parameters])
+    yield case.equal("gradients", found, wanted)
     torch.compiler.reset()
 
 
 @slow_check
 def export(case: Case) -> Iterator[Measured]:
     """`torch.export` of a pass gives a program with the same outputs and states."""
-    layer = case.layer(SINGLE)
-    program = torch.export.export(layer, (case.x(2, 6, SINGLE),)).module()
-    x = draw(19)(2, 6, case.hidden_size).to(SINGLE)
-    y, end = program(x)
-    expected, expected_end = layer(x)
-    yield Measured("output", error(y, expected), TOLERANCE)
-    yield Measured("state", case.state_error(layer, end, expected_end, TOLERANCE), TOLERANCE)
+    program = torch.export.export(case.layer, (case.x(2, 6),)).module()
+    x = case.x(2, 6, seed=19)
+    yield from case.equal_passes("output", program(x), case.layer(x))

@@ -1,0 +1,23 @@
+"""The public names of the package; `statetrack.__init__` loads this module on first use."""
+
+from statetrack import automata as automata
+from statetrack import layers as layers
+from statetrack import ops as ops
+from statetrack import tasks as tasks
+from statetrack.allocator import tune_allocator as tune_allocator
+from statetrack.compiler import compile as compile
+from statetrack.compiler import load as load
+from statetrack.diagnosis import diagnose as diagnose
+from statetrack.errors import UserError as UserError
+from statetrack.explanation import explain as explain
+from statetrack.hardening import harden as harden
+from statetrack.layers import *  # noqa: F403
+from statetrack.models import ModelConfig as ModelConfig
+from statetrack.models import SequenceModel as SequenceModel
+from statetrack.ops import *  # noqa: F403
+from statetrack.tasks import make_task as make_task
+from statetrack.training import Run as Run
+from statetrack.training import RunConfig as RunConfig
+from statetrack.training import TrainingConfig as TrainingConfig
+from statetrack.training import evaluate as evaluate
+from statetrack.training import train as train

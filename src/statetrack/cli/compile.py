@@ -1,0 +1,65 @@
+"""`statetrack compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from statetrack.errors import UserError
+from statetrack.files import check_new
+from statetrack.terminal import make_console, write_result
+
+
+def compile(
+    language: str,
+    *,
+    out: Path | None = None,
+    target: Literal["auto", "householder", "dense", "diagonal", "gated_deltaproduct"] = "auto",
+    method: Literal["auto", "holonomy", "strict", "banned"] = "auto",
+    delay: Literal["shift", "state"] = "shift",
+    prove: bool = False,
+    verbose: bool = False,
+    json: str | None = None,
+) -> None:
+    """Compile a regular language into a linear RNN that is exact at any length.
+
+    Args:
+        language: as in `statetrack explain`.
+        out: a new folder, for `statetrack run`; runs/compiled-LANGUAGE-1, -2, ... if absent.
+        target: what it runs on: householder, dense or diagonal tables, the fewest if auto; or
+            gated_deltaproduct, an ordinary model in a run folder, which `statetrack eval` and
+            `statetrack diagnose` read, too.
+        method: how the automaton is decomposed into a cascade.
+        delay: how a layer learns the old state of the one before.
+        prove: prove that the network does what the automaton does, for words of any length.
+        verbose: show the cascade, its stages and every layer as well.
+    """
+    from statetrack.compiler import compile as compile_language
+
+    if out is not None:
+        check_new(out)
+    console = make_console(json)
+    with console.status("compiling"):
+        net = compile_language(language, target, method, delay)
+    assert net.source is not None
+    found = net.source.language
+    proof = None
+    if prove:
+        with console.status("proving"):
+            proof = net.prove()
+        if not proof.holds:
+            raise UserError(f"not written, for the proof fails: {proof}")
+    folder = net.save(out)
+    report = net.report(proof, verbose=verbose)
+    console.print(f"{found.text} ({found.kind})\n{report}", soft_wrap=True)
+    console.print(f"Next: statetrack run {folder} WORD ...", soft_wrap=True)
+    facts = {
+        "language": found.text,
+        "kind": found.kind,
+        "folder": str(folder),
+        "target": target,
+        "states": net.dfa.states,
+        "report": report.splitlines(),
+        "proof": None if proof is None else {"holds": proof.holds, "text": str(proof)},
+    }
+    write_result(json, facts)

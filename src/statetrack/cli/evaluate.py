@@ -1,0 +1,87 @@
+"""`statetrack eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from statetrack.errors import UserError
+from statetrack.terminal import make_console, print_table, write_result
+
+
+def evaluate(
+    run: Path,
+    *,
+    lengths: tuple[str, ...] = (),
+    samples: int = 1024,
+    split: Literal["validation", "test"] = "test",
+    data_seed: int | None = None,
+    curve: int | None = None,
+    figure: Path | None = None,
+    json: str | None = None,
+) -> None:
+    """Evaluate a run by length.
+
+    Args:
+        run: a run folder.
+        lengths: lengths, and ranges such as 40-256 from which they are drawn; by default the
+            training range and multiples of its end.
+        samples: sequences per length or range, and of a curve.
+        split: which fresh sequences; training draws from neither.
+        data_seed: seed of the sequences; the run's own if absent.
+        curve: trace accuracy against length up to this one, and report the horizon: the longest
+            length at which it stays at 0.99 or above.
+        figure: a PNG, SVG or PDF of the results against length, training lengths marked.
+    """
+    from statetrack.compiler.folders import is_compiled
+    from statetrack.report.figures import write_figure
+    from statetrack.report.tables import evaluation_tables, lengths_text
+    from statetrack.training import Run, finite_training_set
+    from statetrack.training import curve as trace_curve
+    from statetrack.training import evaluate as evaluate_model
+
+    opened = Run.open(run)
+    task, trained = opened.config.task, opened.config.training
+    top = trained.max_length
+    default = [(trained.min_length, top), *((n * top, n * top) for n in (1, 2, 4, 8))]
+    wanted = list(dict.fromkeys([_length(text) for text in lengths] or default))
+    for low, high in wanted:
+        task.check_lengths(low, high)
+    model = opened.model()
+    console = make_console(json)
+    rows = []
+    traced = None
+    with console.status("evaluating") as status:
+        options: dict[str, Any] = {
+            "samples": samples,
+            "split": split,
+            "data_seed": trained.data_seed if data_seed is None else data_seed,
+            "exclude": finite_training_set(opened.config),
+        }
+        if curve is not None:
+            status.update(f"evaluating {task.name} up to {curve}")
+            traced = trace_curve(model, task, curve, **options)
+        for low, high in wanted:
+            status.update(f"evaluating {task.name} at {low}-{high}")
+            rows.append(evaluate_model(model, task, (low, high), **options))
+    compiled = is_compiled(run)
+    origin = "compiled" if compiled else f"trained on {lengths_text(trained.min_length, top)}"
+    title = f"{opened.config.model.title} on {task.name}, {origin}"
+    for heading, columns, body in evaluation_tables(title, rows):
+        print_table(console, heading, columns, body)
+    result: dict[str, Any] = {"run": str(run), "results": [r.to_json() for r in rows]}
+    if traced is not None:
+        result["curve"] = traced.to_json()
+        reached = f"to length {traced.horizon}" if traced.horizon else "at no length"
+        console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).")
+    if figure is not None:
+        write_figure(figure, title, rows, traced, None if compiled else top)
+    write_result(json, result)
+
+
+def _length(text: str) -> tuple[int, int]:
+    low, dash, high = text.partition("-")
+    try:
+        return int(low), int(high if dash else low)
+    except ValueError:
+        raise UserError(f"a length is a number or a range such as 40-256; got {text!r}") from None

@@ -1,0 +1,163 @@
+"""Layers and tasks of other packages: `--plugin MODULE`, entry points, and what a run records."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import statetrack
+from statetrack import plugins
+from statetrack.layers import MIXERS
+from statetrack.tasks import FAMILIES
+from statetrack.training import Run
+from tests.conftest import Command
+from tests.training.refusal import Refused
+
+PLUGIN = '''
+"""A layer and a task of another package."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from statetrack.config import option
+from statetrack.layers import DiagonalRNN, DiagonalRNNConfig
+from statetrack.layers.base import register as register_layer
+from statetrack.tasks.base import register as register_task
+from statetrack.tasks.machines import walk_on_cycle
+from statetrack.tasks.uniform_string import UniformString
+
+
+@dataclass(frozen=True)
+class SwingConfig(DiagonalRNNConfig):
+    name: ClassVar[str] = "swing"
+    label: ClassVar[str] = "Swing"
+    about: ClassVar[str] = "a diagonal RNN of another package"
+
+    heat: float = option(1.0, "an option of this layer only")
+
+
+@register_layer
+class Swing(DiagonalRNN):
+    config_class = SwingConfig
+
+
+@register_task
+@dataclass(frozen=True)
+class Thirds(UniformString):
+    family: ClassVar[str] = "thirds"
+    examples: ClassVar[tuple[str, ...]] = ("thirds",)
+    about: ClassVar[str] = "the number of ones modulo 3"
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1", "2")
+    name: str = option("thirds", "which task of its family")
+
+    def dense_targets(self, tokens):
+        return 1 + np.cumsum(tokens == 2, axis=1) % 3
+
+    def automaton(self):
+        return walk_on_cycle(self.symbols, (0, 1, 0), 3, accept=1)
+'''
+TRAIN = [
+    "train", "--task=thirds", "--mixer=swing", "--heat=2", "--allow-neg-eigval", "--hidden-size=6",
+    "--num-layers=1", "--steps=2", "--batch-size=4", "--max-length=9", "--out=run",
+]  # fmt: skip
+
+
+def forget() -> None:
+    """As in a new process."""
+    for name in [name for name in sys.modules if name.startswith("swinging")]:
+        del sys.modules[name]
+        plugins._LOADED.discard(name)
+    MIXERS.pop("swing", None)
+    FAMILIES[:] = [family for family in FAMILIES if family.family != "thirds"]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module in the current folder; what it registers is removed afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "swinging.py").write_text(PLUGIN)
+    yield "--plugin=swinging"
+    forget()
+
+
+def test_every_command_takes_a_plugin(plugin: str, command: Command) -> None:
+    result = command(*TRAIN, plugin)
+    assert result.code == 0, result.err
+    config = json.loads(Path("run/config.json").read_text())
+    assert config["plugins"] == ["swinging"]
+    assert config["model"]["mixer"]["heat"] == 2.0
+    for args, text in [
+        (["eval", "run", "--lengths=5", "--samples=4"], "Swing [-1,1] on thirds"),
+        (["diagnose", "run", "--max-length=0"], "Swing"),
+        (["check", "run", "--only=rows"], "Swing"),
+        (["check", "swing", "--only=rows"], "Swing"),
+        (["models"], "a diagonal RNN of another package"),
+        (["models", "swing"], "an option of this layer only"),
+        (["tasks"], "the number of ones modulo 3"),
+        (["tasks", "thirds", "--supervision=dense"], "the number of ones modulo 3"),
+        (["explain", "thirds"], "thirds"),
+        (["compile", "thirds"], "runs/thirds-1"),
+        (["train", "--resume=run"], "Done: run"),
+        (["train", "--mixer=swing", "--help"], "--heat"),
+    ]:
+        forget()
+        code, out, err = command(*args, plugin)
+        assert code == 0, err
+        assert text in out, args
+    forget()
+    assert command("harden", "run", plugin).code in (1, 2)  # it has learned nothing
+
+
+def test_a_run_names_the_plugin_that_it_needs(
+    plugin: str, command: Command, refused: Refused
+) -> None:
+    assert command(*TRAIN, plugin).code == 0
+    forget()
+    for args in (["eval", "run"], ["diagnose", "run"], ["harden", "run"], ["check", "run"]):
+        refused(*args, says=["run/config.json needs the plugin swinging: give --plugin swinging"])
+        assert "swinging" not in sys.modules  # a run's files start no code
+    with pytest.raises(statetrack.UserError, match="needs the plugin swinging"):
+        statetrack.load("run")
+    __import__("swinging")
+    assert isinstance(Run.open(Path("run")).config.model.mixers[0], MIXERS["swing"])
+    refused("train", "--mixer=swign", plugin, says=["unknown mixer 'swign'", "swing"])
+
+
+@pytest.mark.parametrize("spoilt", ['"swinging"', "[1]", "{}"])
+def test_a_list_of_plugins_that_is_none(
+    spoilt: str, plugin: str, command: Command, refused: Refused
+) -> None:
+    assert command(*TRAIN, plugin).code == 0
+    config = json.loads(Path("run/config.json").read_text())
+    Path("run/config.json").write_text(json.dumps({**config, "plugins": json.loads(spoilt)}))
+    refused("eval", "run", plugin, says=["plugins must be a list of names of modules"])
+
+
+def test_a_plugin_that_fails_to_import(plugin: str, refused: Refused) -> None:
+    Path("swinging_too.py").write_text("raise RuntimeError('first\\nsecond')")
+    says = ["cannot import the plugin 'swinging_too': RuntimeError: first"]
+    refused("models", "--plugin", "swinging_too", says=says)
+
+
+def test_an_installed_plugin(plugin: str, command: Command, refused: Refused) -> None:
+    """An entry point is loaded when a layer or a task is looked for."""
+    info = Path("swinging-1.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: swinging\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[statetrack.plugins]\nswinging = swinging\n")
+    sys.path.append(str(Path.cwd()))
+    assert statetrack.make_task("thirds").name == "thirds"
+    assert "swing" in MIXERS
+    assert command(*TRAIN).code == 0
+    forget()
+    assert command("eval", "run", "--lengths=5", "--samples=4").code == 0
+    forget()
+    Path("swinging.py").write_text("import no_such_module")
+    refused("models", says=["cannot import the plugin 'swinging'", "no_such_module"])
