@@ -72,7 +72,7 @@ def test_answers_that_depend_on_a_fading_channel():
 
 
 def test_a_slowly_fading_channel_has_too_many_states(monkeypatch):
-    monkeypatch.setattr(automaton, "MAX_STATES", 64)
+    monkeypatch.setattr(automaton, "MAX_MODEL_STATES", 64)
     model = parity(0.95, 0.01)
     with pytest.raises(UserError, match="more than 64 states"):
         read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)
