@@ -421,7 +421,7 @@ def test_long_reports_are_abridged() -> None:
     net = compile("a{26}", "diagonal")
     report = net.report(verbose=True)
     assert "and 21 more layers" in report
-    assert "and 21 more stages" in report
+    assert "and 22 more stages" in report
     assert "and 21 more levels" in str(net.cascade)
     assert "2, 2, 2, 2, 2, 2, 2, 2, ... 27 layers" in str(explain("a{26}"))
     assert len(net.report().splitlines()) == 2

@@ -48,10 +48,10 @@ class Stage:
         kept = int((self.axis_map == np.arange(n)).all(axis=1).sum())
         forget = int(self.forgets().sum())
         return (
-            f"{counted(len(self.codewords), 'state')} as vectors [{n}, "
+            f"Stage: {counted(len(self.codewords), 'state')} as vectors [{n}, "
             f"{self.codewords.shape[2]}], starts in state {self.start}, "
             f"{counted(rules, 'update rule')}: {kept} with A = I, {forget} with A = 0, "
-            f"{rules - kept - forget} that move axes; {int((self.writes >= 0).sum())} write"
+            f"{rules - kept - forget} that move axes; {int((self.writes >= 0).sum())} write."
         )
 
 

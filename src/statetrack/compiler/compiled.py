@@ -22,7 +22,7 @@ from statetrack.files import free_folder, plain_name, whole_folder, write_json
 
 TOKENS_AT_ONCE = 1 << 20  # of the words that `read_words` reads
 NORM_SLACK = 1e-12  # by which a computed norm may exceed 1
-FORMATS = (torch.float32, torch.bfloat16)
+FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SCHEMA = 1
 LANGUAGE_FILE = "language.json"
 
@@ -55,7 +55,7 @@ class Compiled(ABC):
     title: str  # what it is, in words
     source: Source | None = None  # None if `compile` did not make it from a language
     alternative: str = ""  # a target that would need fewer layers, in words
-    forms: tuple[str, ...] = ()  # the intermediate forms of the compiler, printed
+    forms: tuple[object, ...] = ()  # the cascade, if there is one, and the stages
 
     @abstractmethod
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -166,7 +166,8 @@ class Compiled(ABC):
         ]
         lines += [self.alternative] if self.alternative else []
         if verbose:
-            lines += [*self.forms, *abridge(self._layers(), "layer")]
+            lines += [*abridge([*map(str, self.forms)], "stage")]
+            lines += abridge(self._layers(), "layer")
         return "\n".join(lines)
 
     def _unproved(self) -> str:
@@ -186,7 +187,8 @@ class Compiled(ABC):
             raise UserError(f"{self.title} was not compiled from a language: it cannot be saved")
         language = self.source.language
         if folder is None:
-            folder = free_folder(Path("runs"), f"compiled-{plain_name(language.text)}")
+            name = plain_name(language.text).strip("_") or "language"
+            folder = free_folder(Path("runs"), f"compiled-{name}")
         folder = Path(folder)
         with whole_folder(folder) as made:
             self._write(made, language)
@@ -216,11 +218,6 @@ def as_tokens(tokens: Tensor, symbols: int) -> Tensor:
     if low < 0 or high >= symbols:
         raise UserError(f"tokens must be symbols from 0 to {symbols - 1}; got {low} to {high}")
     return tokens
-
-
-def type_name(dtype: torch.dtype) -> str:
-    """Return "float32" for torch.float32."""
-    return str(dtype).removeprefix("torch.")
 
 
 def encode(word: str, names: Sequence[str], kind: str) -> list[int]:

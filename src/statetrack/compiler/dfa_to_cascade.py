@@ -39,7 +39,11 @@ def decompose(language: str | DFA | Group, method: str = "auto") -> Cascade:
             DFA has states.
     """
     one_of("method", method, METHODS)
-    dfa = find_dfa(language)
+    return dfa_to_cascade(find_dfa(language), method)
+
+
+def dfa_to_cascade(dfa: DFA, method: str) -> Cascade:
+    """Decompose a DFA; see `decompose`."""
     if method == "auto":
         return _cheapest(dfa)
     try:

@@ -20,7 +20,6 @@ from statetrack.compiler.compiled import (
     Checked,
     Compiled,
     as_tokens,
-    type_name,
 )
 from statetrack.compiler.limits import MAX_PROOF_STATES
 from statetrack.compiler.proof import (
@@ -126,7 +125,7 @@ class CompiledModel(Compiled):
         If the answers are the DFA's and no further states turn up, they are so for all words. Then
         each state reads a longer word at once, in chunks, and must end in one of them.
         """
-        results = [self._check_format(dtype, max_states, chunks) for dtype in FORMATS]
+        results = [self._check_format(name, max_states, chunks) for name in FORMATS]
         facts = [fact for fact, _, _ in results]
         reached = max(number for _, number, _ in results)
         mistake = next((wrong for _, _, wrong in results if wrong is not None), None)
@@ -139,22 +138,22 @@ class CompiledModel(Compiled):
             "longest_chunk": chunk,
             "exact": chunk >= MAX_CHUNK,
             "formats": [
-                type_name(dtype)
-                for dtype, fact in zip(FORMATS, facts, strict=True)
+                name
+                for name, fact in zip(FORMATS, facts, strict=True)
                 if fact.longest_chunk >= MAX_CHUNK
             ],
         }
         steps = counted(reached * len(self.dfa.alphabet), "step")
         states = counted(reached, "state")
         evidence = f"all {steps} from {states} of the model, and a word from each"
-        return Checked(certificate, [*map(type_name, FORMATS)], evidence, mistake)
+        return Checked(certificate, [*FORMATS], evidence, mistake)
 
     @torch.no_grad()
     def _check_format(
-        self, dtype: torch.dtype, max_states: int, chunks: bool
+        self, name: str, max_states: int, chunks: bool
     ) -> tuple[_Facts, int, Mistake | None]:
         """The facts for the certificate, the number of states, and what is wrong, if anything."""
-        model = copy.deepcopy(self.model).to(dtype)
+        model = copy.deepcopy(self.model).to(FORMATS[name])
 
         def step(symbols: Tensor, state: State) -> tuple[Tensor, State]:
             logits, state = model.step(symbols[:, 0] + 1, state)
@@ -173,7 +172,7 @@ class CompiledModel(Compiled):
             number = len(found.dfa_states)
             wrong = read_in_chunks(read, found, self.dfa) if chunks else None
         if wrong is not None:
-            wrong = wrong._replace(reason=f"{wrong.reason} in {type_name(dtype)}")
+            wrong = wrong._replace(reason=f"{wrong.reason} in {name}")
         return facts, number, wrong
 
     def _write(self, folder: Path, language: Language) -> None:

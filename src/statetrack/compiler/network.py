@@ -22,7 +22,6 @@ from statetrack.compiler.compiled import (
     Checked,
     Compiled,
     as_tokens,
-    type_name,
 )
 from statetrack.compiler.proof import (
     CHUNK_TOKENS,
@@ -207,12 +206,13 @@ class CompiledRNN(nn.Module, Compiled):
             "largest_reading": self.largest_reading,
             "fresh_writes": fresh,
             "exact": integers and fresh and norm <= 1 + NORM_SLACK,
-            "formats": [*map(type_name, self._formats())],
+            "formats": self._formats(),
         }
 
-    def _formats(self) -> list[torch.dtype]:
+    def _formats(self) -> list[str]:
         """The number types that hold all readings."""
-        return [dtype for dtype in FORMATS if self.largest_reading <= _largest_integer(dtype)]
+        most = self.largest_reading
+        return [name for name, dtype in FORMATS.items() if most <= _largest_integer(dtype)]
 
     def _check(self, max_states: int) -> Checked:
         """Check every step of every layer, then that the layers together compute the DFA.
@@ -229,8 +229,8 @@ class CompiledRNN(nn.Module, Compiled):
         net = _twin(self).cpu()
         certificate = net.certificate()
         right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
-        for dtype in net._formats():
-            for i, layer in enumerate(_twin(net).to(dtype).stack):
+        for name in certificate["formats"]:
+            for i, layer in enumerate(_twin(net).to(FORMATS[name]).stack):
                 if not torch.equal(layer.H0, layer.codewords[layer.start]):
                     mistake = Mistake((), f"layer {i + 1} does not start in its start state")
                     return Checked(certificate, certificate["formats"], "the start", mistake)
@@ -241,7 +241,7 @@ class CompiledRNN(nn.Module, Compiled):
             evidence, wrong = net._check_states(right, max_states)
         if certificate["exact"] and wrong is None:
             # the coarsest number type: if it holds all numbers, all do
-            wrong = _twin(net).to(net._formats()[-1])._check_chunks()
+            wrong = _twin(net).to(FORMATS[certificate["formats"][-1]])._check_chunks()
         return Checked(certificate, certificate["formats"], evidence, wrong)
 
     def _check_levels(self, right: list[Bools]) -> str:
