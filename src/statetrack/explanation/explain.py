@@ -14,6 +14,7 @@ from statetrack.compiler.text_to_dfa import Language, find_dfa, find_language
 from statetrack.compiler.wording import FEW, SHOWN, counted, short, size_of
 from statetrack.errors import UserError
 from statetrack.explanation.exclusions import Exclusion, find_exclusions
+from statetrack.explanation.figure import plot
 
 T = TypeVar("T")
 
@@ -122,9 +123,7 @@ class Explanation:
 
     def plot(self, path: Path) -> None:
         """Draw the automaton and its cascade."""
-        from statetrack.explanation.figure import plot
-
-        plot(self, path)
+        plot(self.language.text, self.dfa, self.cascade, path)
 
 
 def explain(given: str | DFA | Group) -> Explanation:

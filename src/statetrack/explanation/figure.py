@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.compiler.cascade import Level
+from statetrack.compiler.cascade import Cascade, Level
 from statetrack.compiler.wording import counted, short
 from statetrack.errors import UserError
 from statetrack.files import check_figure, save_figure
-
-if TYPE_CHECKING:
-    from statetrack.explanation.explain import Explanation
 
 MAX_DRAWN_STATES = 24  # more would be a tangle, as would more arrows
 MAX_DRAWN_ARROWS = 60
@@ -31,7 +28,7 @@ LETTERS = 10  # of a title to an inch
 Arrows = dict[tuple[int, int], list[str]]  # from a state to one, and the symbols that take it there
 
 
-def plot(explanation: Explanation, path: Path) -> None:
+def plot(language: str, dfa: DFA, cascade: Cascade | None, path: Path) -> None:
     """Draw the states on a circle, then the levels of the cascade from left to right.
 
     An automaton with too many states or arrows is left out, with a note.
@@ -39,8 +36,7 @@ def plot(explanation: Explanation, path: Path) -> None:
     from matplotlib.figure import Figure  # slow to load, and most explanations draw nothing
 
     check_figure(path)
-    dfa = explanation.dfa
-    levels = explanation.cascade.levels if explanation.cascade else ()
+    levels = cascade.levels if cascade else ()
     arrows = _find_arrows(dfa)
     size = f"{counted(dfa.states, 'state')}, {counted(len(arrows), 'arrow')}"
     is_drawn = dfa.states <= MAX_DRAWN_STATES and len(arrows) <= MAX_DRAWN_ARROWS
@@ -52,11 +48,11 @@ def plot(explanation: Explanation, path: Path) -> None:
     side = 4.0 + 0.11 * dfa.states if is_drawn else 0.0
     heights = [height for height, there in ((side, is_drawn), (CASCADE, levels)) if there]
     left_out = "" if is_drawn else f"automaton left out: {size}"
-    cascade = LEVEL * min(len(levels), MAX_DRAWN_LEVELS + 1)
-    width = max(side, cascade, len(left_out) / LETTERS, LEAST)
+    boxes = LEVEL * min(len(levels), MAX_DRAWN_LEVELS + 1)
+    width = max(side, boxes, len(left_out) / LETTERS, LEAST)
     figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
     panels = list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False).flat)
-    title = textwrap.fill(explanation.language.text, int(LETTERS * width))
+    title = textwrap.fill(language, int(LETTERS * width))
     if is_drawn:
         _draw_automaton(panels[0], dfa, arrows)
     else:
