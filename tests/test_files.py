@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from statetrack.errors import UserError
 from statetrack.files import (
@@ -272,7 +272,8 @@ def test_a_writer_that_has_not_named_itself_yet(before: str, tmp_path: Path) -> 
         pass
     lock = tmp_path / LOCK
     named = {"pid": killed.pid, "host": socket.gethostname(), "since": "then"}
-    with FileLock(lock):
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         lock.write_text(json.dumps(named) if before else "")
         late = json.dumps({"pid": 7, "host": "elsewhere", "since": "now"})
         timer = threading.Timer(0.2, lambda: lock.write_text(late))

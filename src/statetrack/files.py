@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +28,23 @@ PREFIX = ".statetrack-"  # of files that are being written
 LOCK = f"{PREFIX}lock"  # the file that a folder's writer has locked
 FIGURES = (".png", ".svg", ".pdf")
 
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(handle: int) -> None:
+        os.lseek(handle, 2**30, os.SEEK_SET)  # a byte past the text, which stays readable
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except PermissionError as error:
+            raise BlockingIOError from error
+        os.lseek(handle, 0, os.SEEK_SET)
+
+else:
+    import fcntl
+
+    def _lock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 def leftovers(folder: Path) -> list[Path]:
     """What a killed process left half-written in a folder."""
@@ -43,29 +61,44 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock; the message names it.
     """
-    from filelock import FileLock, Timeout  # slow to load, and most commands write to no folder
-
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / LOCK
-    lock = FileLock(file, timeout=0, fallback_to_soft=False)
     try:
-        try:
-            lock.acquire()
-        except Timeout:
-            raise UserError(f"{_holder(file)} is writing to {folder}; wait for its end") from None
+        handle = _open_locked(file)
         try:
             since = datetime.now().isoformat(" ", "seconds")
             holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-            file.write_text(json.dumps(holder))
+            os.ftruncate(handle, 0)
+            os.write(handle, json.dumps(holder).encode())
             yield
-        finally:  # unlinked while locked: whoever has opened it but not locked it tries anew
-            file.unlink(missing_ok=True)
-            lock.release()
+        finally:
+            with suppress(PermissionError):  # Windows keeps files that are open
+                file.unlink(
+                    missing_ok=True
+                )  # while locked: who has opened but not locked it retries
+            os.close(handle)
     finally:
         for path in made:
             with suppress(OSError):  # it holds something
                 path.rmdir()
+
+
+def _open_locked(file: Path) -> int:
+    """Open and lock a file without waiting; closing the handle drops the lock."""
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            _lock(handle)
+            if os.fstat(handle).st_nlink:  # else its last holder has unlinked it: open a new one
+                return handle
+        except OSError as error:
+            os.close(handle)
+            if not isinstance(error, BlockingIOError):
+                raise
+            told = f"{_holder(file)} is writing to {file.parent}; wait for its end"
+            raise UserError(told) from None
+        os.close(handle)
 
 
 def _holder(lock: Path) -> str:
