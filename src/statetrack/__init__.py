@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from statetrack.ops import gated_linear_attention as gated_linear_attention
     from statetrack.ops import selective_scan as selective_scan
     from statetrack.tasks import make_task as make_task
+    from statetrack.theory import compile as compile
+    from statetrack.theory import diagnose as diagnose
+    from statetrack.theory import explain as explain
+    from statetrack.theory import harden as harden
     from statetrack.theory import load as load
     from statetrack.training import Run as Run
     from statetrack.training import RunConfig as RunConfig
@@ -66,7 +70,7 @@ _HOMES = {
     "models": ["ModelConfig", "SequenceModel"],
     "ops": ["delta_product", "delta_rule", "gated_linear_attention", "selective_scan"],
     "tasks": ["make_task"],
-    "theory": ["load"],
+    "theory": ["compile", "diagnose", "explain", "harden", "load"],
     "training": ["Run", "RunConfig", "TrainingConfig", "evaluate", "train"],
 }  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
