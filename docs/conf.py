@@ -49,6 +49,8 @@ def google_docstring(
 
     Napoleon alone would take formulas for markup (|Q|, a*), and "[B, T]: ..." for a type.
     """
+    if lines and lines[0].startswith("Alias for field number"):  # of a NamedTuple
+        lines.clear()
     for number, line in enumerate(lines):
         parts = re.split(r"(`+[^`]+`+)", line)
         parts[::2] = [re.sub(r"([*|\\]|_\b)", r"\\\1", text) for text in parts[::2]]
