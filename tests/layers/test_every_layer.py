@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import statetrack
 from statetrack import layers
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
@@ -121,4 +122,4 @@ def test_what_the_file_of_a_layer_defines_is_exported() -> None:
         assert getattr(layers, config.layer.__name__) is config.layer
         state = type(config.variants()[0].build(HIDDEN).init_state(1))
         assert getattr(layers, state.__name__) is state
-    assert layers.DeltaInputs is DeltaInputs
+    assert layers.DeltaInputs is statetrack.DeltaInputs is DeltaInputs
