@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-peers sanitize fuzz peers format clean
+.PHONY: demo test test-peers sanitize cross fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
@@ -30,6 +30,11 @@ sanitize: .venv/installed-dev
 	$(BIN)/python tests/sanitized.py && \
 	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoder.py'
 
+# The kernels as clang compiles them, and for ARM under qemu, against the library here. Where a tool is
+# missing it says which Debian packages to install, and fails if REQUIRED=1.
+cross: .venv/installed-dev
+	tests/cross/run.sh $(BIN)/python
+
 # Bad inputs of every kind: command lines, damaged files, calls. `make fuzz CASES=500 SEED=7` for
 # fewer or others.
 CASES ?= 10000
@@ -47,7 +52,7 @@ format: .venv/installed-dev
 # let PIP_EXTRA_INDEX_URL name an index of its CPU builds.
 peers: .venv-peers-hf/installed .venv-peers-fla/installed
 
-.venv-peers-%/installed: requirements/peers-%.txt pyproject.toml setup.py $(wildcard csrc/*)
+.venv-peers-%/installed: requirements/peers-%.txt pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
 	$(PYTHON) -m venv .venv-peers-$*
 	.venv-peers-$*/bin/python -m pip install --constraint $< --editable .
 	.venv-peers-$*/bin/python -m pip install --no-deps --requirement $<
@@ -59,7 +64,7 @@ peers: .venv-peers-hf/installed .venv-peers-fla/installed
 	touch $@
 
 # Installed anew only when what is to be installed changes.
-.venv/installed: .venv/python pyproject.toml setup.py $(wildcard csrc/*)
+.venv/installed: .venv/python pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
 	$(BIN)/python -m pip install --editable .
 	touch $@
 

@@ -249,7 +249,8 @@ typedef struct {
 
 // A kernel's address and its arguments, for running several in a row.
 typedef struct {
-  const void *kernel, *arguments;
+  void* kernel;
+  const void* arguments;
 } Call;
 
 // Every kernel and the structure that it takes.
