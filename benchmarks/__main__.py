@@ -21,6 +21,7 @@ BENCHMARKS = {
     "theory": ("benchmarks.theory", "exactness, horizons and speed of compiled networks"),
     "harden": ("benchmarks.harden", "how often hardening makes a trained model exact"),
     "horizons": ("benchmarks.horizons", "predicted beside measured horizons"),
+    "walks": ("benchmarks.walks", "the files that a command crosses, function by function"),
     "demo-choose": ("benchmarks.demo_presets:choose", "candidates for the demo's models"),
     "demo-confirm": ("benchmarks.demo_presets:confirm", "the demo with many seeds"),
     "kills": ("benchmarks.reliability.kills", "runs that are killed and resumed"),

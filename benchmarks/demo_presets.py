@@ -28,7 +28,7 @@ VALIDATION = {"parity": (257, 512), "S5_only_swaps": (192, 192)}
 
 
 def candidates(seed: int) -> dict[str, RunConfig]:
-    """Name -> configuration; those that are in the demo come first."""
+    """Return the candidates by name; of each mixer the demo's own comes first."""
     mamba = presets.demo_parity("mamba", allow_neg_eigval=True, seed=seed)
     delta = presets.demo_parity("delta_net", allow_neg_eigval=True, seed=seed)
     swaps = presets.demo_swaps(allow_neg_eigval=True, seed=seed)

@@ -2,11 +2,11 @@
 
     python -m benchmarks horizons --seeds 8000 --log runs/horizons/log.jsonl
 
-Trains parity, S5 swaps and Z3 with DeltaNet, Mamba and Gated DeltaNet, with eigenvalues in [-1,1]
-and in [0,1], on lengths up to 40 (parity) or 32, without convolutions. Models have one layer, or
-two where one cannot solve the task. Those that one layer can solve in [-1,1] are trained with two
-seeds, and so is DeltaProduct on Z3. Prints a table of the predicted and the measured horizons. One
-row of JSON per model goes to --log, the trained runs beside it; what is there is not done again.
+Trains DeltaNet, Mamba and Gated DeltaNet on parity, S5 swaps and Z3, with eigenvalues in [-1,1] and
+in [0,1], on lengths up to 40 (parity) or 32, without convolutions. Models have one layer, or two
+where one cannot solve the task. Tasks that one layer can solve in [-1,1] get two seeds, and so does
+DeltaProduct on Z3. Prints a table of predicted and measured horizons. Each model adds a line of
+JSON to --log, and its run is saved beside it; models that are in the log are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The languages that the theory is measured and tested on, and words that do not end in a sink."""
+"""Languages that compiled networks are measured and tested on, and long words for them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LANGUAGES: dict[str, DFA | Group] = {text: find_language(text).value for text in
 
 
 def random_minimal(states: int, seed: int) -> DFA:
-    """Minimal, with exactly so many states, and two symbols."""
+    """Return a minimal random DFA with so many states and two symbols."""
     return find_dfa(f"random_dfa{states}_seed{seed}")
 
 
 def lively_word(dfa: DFA, length: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """[1, length] random symbols, none of which leads to where nothing changes; and the states."""
+    """Return random symbols [1, length] that avoid sinks, and the states after each."""
     sinks = (dfa.delta == np.arange(dfa.states)[:, None]).all(axis=1)
     choices = [np.flatnonzero(~sinks[row]).tolist() for row in dfa.delta]
     draws = np.random.default_rng(seed).integers(2**31, size=length).tolist()

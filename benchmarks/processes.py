@@ -1,4 +1,4 @@
-"""Measurements in processes of their own, in the environments of the packages to compare with."""
+"""Run measurements in separate processes, in the environments of other packages."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ ALLOCATORS = ("plain", "tuned") if platform.libc_ver()[0] == "glibc" else ("plai
 
 
 def missing_peers() -> list[str]:
-    """The environments that are not there."""
+    """Return the environments that `make peers` has not installed."""
     # the marker that `make peers` leaves when an environment is complete
     return [name for name, path in ENVIRONMENTS.items() if not (path / "installed").exists()]
 
 
 def say_missing(missing: Sequence[str], console: PlainConsole) -> None:
-    """Say what is left out without these environments."""
+    """Print which packages are left out without these environments."""
     if missing:
         names = " and ".join(PEERS[name] for name in missing)
-        said = f"Without {names}: run `make peers` to install them in environments of their own."
-        console.print(said)
+        text = f"Without {names}: run `make peers` to install them in environments of their own."
+        console.print(text)
 
 
 def measured(
@@ -43,7 +43,7 @@ def measured(
     label: Callable[[dict[str, Any]], str],
     console: PlainConsole,
 ) -> list[dict[str, Any]]:
-    """The results of all jobs, one process each, one after the other."""
+    """Return the results of all jobs, which run one after the other, one process each."""
     results = []
     with console.status("measuring") as status:
         for number, job in enumerate(jobs, 1):
@@ -59,7 +59,7 @@ def measured(
 
 
 def child(module: str, job: dict[str, Any], what: str) -> Iterator[dict[str, Any]]:
-    """Run a job by a worker `module` in the job's environment; yields what the worker writes."""
+    """Run a job by a worker `module` in the job's environment; yield what the worker writes."""
     # this very statetrack, with its native library, also where an older copy is installed
     paths = [str(ROOT), str(Path(statetrack.__file__).parents[1])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -86,14 +86,14 @@ def child(module: str, job: dict[str, Any], what: str) -> Iterator[dict[str, Any
 
 
 def python(environment: str | None) -> Path:
-    """The interpreter of a peer environment, or this one."""
+    """Return the interpreter of an environment; this one for None."""
     if environment is None:
         return Path(sys.executable)
     return ENVIRONMENTS[environment] / "bin" / "python"
 
 
 def machine() -> dict[str, Any]:
-    """The processor, as far as it is known."""
+    """Describe the processor, as far as it is known."""
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -1,4 +1,4 @@
-"""What every benchmark does: compare what is to be timed, and time it."""
+"""Compare results before they are timed, and time calls."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Progress = Callable[[str], None]
 
 
 class WrongResultError(Exception):
-    """A candidate does not compute what the row says: its time would mean nothing."""
+    """A candidate computes something else: its time would mean nothing."""
 
 
 def compare(who: str, found: Tensors, expected: Tensors) -> None:
-    """Check every tensor of a result."""
+    """Raise a WrongResultError unless every tensor of a result is as expected."""
     if found.keys() != expected.keys():
         raise WrongResultError(f"{who} gives {sorted(found)}, not {sorted(expected)}")
     for name, right in expected.items():
@@ -36,19 +36,19 @@ def compare(who: str, found: Tensors, expected: Tensors) -> None:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """How long a call takes, its results freed within."""
+    """Time a call, including the freeing of its results."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
 def reading() -> float:
-    """Bytes per second that the threads in use read from memory, more than caches hold."""
+    """Measure the bytes per second read from memory, on more data than caches hold."""
     x = torch.ones(MEMORY // 4)
     return MEMORY / min(seconds(x.sum) for _ in range(5))
 
 
 def sgemm() -> Callable[[], Tensor]:
-    """A product of two square float32 matrices into a third."""
+    """Return a call that multiplies two square float32 matrices into a third."""
     a, b, out = (torch.ones(SGEMM, SGEMM) for _ in range(3))
     return lambda: torch.mm(a, b, out=out)

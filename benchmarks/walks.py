@@ -1,7 +1,7 @@
 """List the files that two commands cross, function by function, as docs/architecture.md shows them.
 
-    python -m benchmarks.walks compile
-    python -m benchmarks.walks train
+    python -m benchmarks walks compile
+    python -m benchmarks walks train
 
 Functions of `statetrack` are listed in the order of their first calls: for `compile` those
 of the whole command, for `train` those of one training step, from the batch through the kernels and
@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 import statetrack
 from statetrack.cli import main as command
+from statetrack.config import unknown
+from statetrack.errors import UserError
 
 COMMANDS = {  # the function that the walk starts from, and the command
     "compile": ("main", ["compile", "(ab)*", "--prove"]),
@@ -73,7 +75,7 @@ def walk(start: str, args: list[str]) -> Walk:
             sys.setprofile(None)
             os.chdir(home)
     if code:
-        raise SystemExit(code)
+        raise UserError(f"statetrack {' '.join(args)} failed")
     return Walk(list(found))
 
 
@@ -87,18 +89,16 @@ def _importing(frame: FrameType | None) -> bool:
     return False
 
 
-def main(names: list[str]) -> int:
-    """Print the walk of each command."""
-    if not set(names) <= set(COMMANDS):
-        sys.stderr.write(f"walks: error: choose from {', '.join(COMMANDS)}\n")
-        return 2
-    for name in names or COMMANDS:
+def main(commands: tuple[str, ...] = tuple(COMMANDS)) -> None:
+    """Print the files and functions that a command crosses.
+
+    Args:
+        commands: compile, train or both.
+    """
+    for name in commands:
+        if name not in COMMANDS:
+            raise unknown("command", name, COMMANDS)
         found = walk(*COMMANDS[name])
         print(f"{name}: {len(set(found.files))} files, {found.returns} returns")
         for file, functions in groupby(found.functions, key=lambda row: row[0]):
             print(f"  {file}: {', '.join(function for _, function in functions)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""What the processes that measure have in common: the job in the argument, lines of JSON as answer.
+"""Serve one measurement: the job is the argument, the answers are lines of JSON.
 
-The lines on standard output say how it goes: {"say": ...}, and at the end {"result": ...} or
+The lines on standard output are {"say": ...} for progress and, at the end, {"result": ...} or
 {"error": ...}.
 """
 
@@ -25,7 +25,7 @@ Job = dict[str, Any]
 
 
 def serve(measure: Callable[[Job, Progress], dict[str, Any]]) -> None:
-    """Run the job in the argument; `allocator` and `threads` in it are set up before."""
+    """Run the job in the argument, with the allocator and the threads that it names."""
     job = json.loads(sys.argv[1])
     if job["allocator"] == "tuned" and not tune_allocator():
         raise RuntimeError("the allocator cannot be tuned: the C library is not glibc")

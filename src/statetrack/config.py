@@ -33,9 +33,9 @@ MAX_WHOLE = 2**53  # what every reader of JSON can represent
 LONG_LIST = 12  # names that fit into a message
 
 
-def option(default: Any, help: str) -> Any:
-    """Make a dataclass field with a default and one line of help."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def option(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
+    """Make a dataclass field with a default, one line of help and the least and greatest value."""
+    return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high})
 
 
 class Named:
@@ -57,12 +57,12 @@ class Named:
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """Return the error for an unknown name; of a long list it tells the nearest names only."""
     names = sorted(known)
-    said, count = "known", len(names)
+    label, count = "known", len(names)
     if count > LONG_LIST:
         lower = {known_name.lower(): known_name for known_name in names}
         nearest = difflib.get_close_matches(str(name).lower(), lower, n=4, cutoff=0)
-        said, names = f"nearest of {count} known", [lower[n] for n in nearest]
-    return UserError(f"unknown {kind} {name!r}; {said}: {', '.join(names)}")
+        label, names = f"nearest of {count} known", [lower[n] for n in nearest]
+    return UserError(f"unknown {kind} {name!r}; {label}: {', '.join(names)}")
 
 
 def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
@@ -93,9 +93,15 @@ def hints(cls: type) -> dict[str, Any]:
 
 
 def check_types(config: Any) -> None:
-    """Raise a UserError unless every field of a configuration has its type."""
+    """Raise a UserError unless every field of a configuration has its type and is in bounds."""
     for name, kind in hints(type(config)).items():
         _decode(kind, getattr(config, name), name)
+    for field in dataclasses.fields(config):
+        low, high = field.metadata.get("low"), field.metadata.get("high")
+        if low is not None and high is not None:
+            within(field.name, getattr(config, field.name), low, high)
+        elif low is not None:
+            at_least(field.name, getattr(config, field.name), low)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def load_plugins(modules: Sequence[str] = ()) -> bool:
             plugins[name]()
         except Exception as error:  # whatever the module raises
             _LOADED.discard(name)
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            raise UserError(f"cannot import the plugin {name!r}: {told}") from None
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UserError(f"cannot import the plugin {name!r}: {reason}") from None
     return bool(fresh)
 
 

@@ -113,8 +113,8 @@ def test_the_default_folder(
     for language in ("(ab)*", "(ab)*", "parity", "**"):
         command("compile", language)
     names = sorted(p.name for p in (tmp_path / "runs").iterdir())
-    assert names == ["ab-1", "ab-2", "parity-1"]
-    assert command("run", "runs/ab-1", "abab").code == 0
+    assert names == ["compiled-ab-1", "compiled-ab-2", "compiled-parity-1"]
+    assert command("run", "runs/compiled-ab-1", "abab").code == 0
 
 
 class Terminal(io.StringIO):

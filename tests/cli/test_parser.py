@@ -15,7 +15,7 @@ def command(
     run: Path,
     words: tuple[str, ...] = (),
     *,
-    hidden_size: int = 8,
+    hidden_size: int = 0,
     lr: float | None = None,
     betas: tuple[float, float] = (0.9, 0.999),
     lengths: tuple[int, ...] = (),
@@ -91,6 +91,7 @@ def test_the_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     )
     assert "100 % of them, on two lines\n" in out
     assert "(default: 0.9 0.999)" in out
+    assert "(default: 0)" in out
     assert "--prove, --no-prove" in out
 
 

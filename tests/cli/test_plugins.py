@@ -103,7 +103,7 @@ def test_every_command_takes_a_plugin(plugin: str, command: Command) -> None:
         (["tasks"], "the number of ones modulo 3"),
         (["tasks", "thirds", "--supervision=dense"], "the number of ones modulo 3"),
         (["explain", "thirds"], "thirds"),
-        (["compile", "thirds"], "runs/thirds-1"),
+        (["compile", "thirds"], "runs/compiled-thirds-1"),
         (["train", "--resume=run"], "Done: run"),
         (["train", "--mixer=swing", "--help"], "--heat"),
     ]:

@@ -1,4 +1,4 @@
-"""The code of docs/diagnostics.md, run as it stands."""
+"""The code of docs/diagnostics.md runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The automaton of a model whose states recur, exactly or almost; the horizon of heads."""
+"""The automaton of a model whose states recur, exactly or almost; the decay of heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statetrack.hardening.automaton import (
     merge_equivalent,
     read_automaton,
 )
-from statetrack.hardening.harden import measure_horizon
+from statetrack.hardening.harden import measure_decay
 from statetrack.hardening.householder import Head, write_heads
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.layers import DeltaNetConfig, DiagonalRNNConfig
@@ -72,7 +72,7 @@ def test_answers_that_depend_on_a_fading_channel():
 
 
 def test_a_slowly_fading_channel_has_too_many_states(monkeypatch):
-    monkeypatch.setattr(automaton, "MAX_STATES", 64)
+    monkeypatch.setattr(automaton, "MAX_MODEL_STATES", 64)
     model = parity(0.95, 0.01)
     with pytest.raises(UserError, match="more than 64 states"):
         read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)
@@ -88,7 +88,7 @@ def test_states_that_nothing_tells_apart():
     assert merge_equivalent(late).tolist() == [0, 1, 2, 3, 3]
 
 
-def test_the_horizon_of_the_worst_head_and_the_best():
+def test_the_decay_of_the_worst_head_and_the_best():
     mixer = DeltaNetConfig(allow_neg_eigval=True, num_heads=3, conv_size=0)
     config = ModelConfig(vocab_size=3, hidden_size=12, num_layers=1, mixer=mixer)
     torch.manual_seed(0)
@@ -101,7 +101,7 @@ def test_the_horizon_of_the_worst_head_and_the_best():
         for beta in betas
     ]
     layer = write_heads(inputs.mixer(model), inputs.x, made)
-    found = measure_horizon(inputs.replace_mixer(model, layer), inputs)
+    found = measure_decay(inputs.replace_mixer(model, layer), inputs)
     assert found.least == pytest.approx(24 * math.log(2) / -math.log(0.99), rel=1e-6)
     assert found.most == pytest.approx(24 * math.log(2) / -math.log(0.999), rel=1e-6)
     assert str(found) == "1,655 tokens to 16,627 tokens"

@@ -60,7 +60,7 @@ def test_a_noisy_model_becomes_exact():
     assert accuracy(model, 2000) < 0.9
     assert accuracy(result.model, 20_000) == 1.0
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    assert result.horizon[0].most < 1e4 < 1e9 < result.horizon[1].least
+    assert result.decay_length[0].most < 1e4 < 1e9 < result.decay_length[1].least
     assert [component.error is not None for component in result.components] == [True]
     read = result.automaton(PARITY.vocab)
     assert read.states == 2

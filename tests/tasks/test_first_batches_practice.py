@@ -10,7 +10,7 @@ import pytest
 from statetrack.config import from_dict, to_dict
 from statetrack.errors import UserError
 from statetrack.tasks import IGNORE, Task, make_task
-from statetrack.tasks.forms import fill, fillable
+from statetrack.tasks.statements import fill, fillable
 from tests.tasks.streams import digest, stream
 
 VARIANTS: dict[str, Task] = {

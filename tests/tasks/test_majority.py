@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 from statetrack.errors import UserError
 from statetrack.tasks import FAMILIES, IGNORE, Batch, PrefixTask, Task, make_task
 from statetrack.tasks.arithmetic import ModularArithmeticBrackets
-from statetrack.tasks.base import MAJORITY_ERROR, Ints
-from statetrack.tasks.baseline import answers, constant_right, last_answers, most_frequent
+from statetrack.tasks.base import Ints
+from statetrack.tasks.baseline import (
+    STANDARD_ERROR,
+    answers,
+    constant_right,
+    last_answers,
+    most_frequent,
+)
 
 NAMES = [name for family in FAMILIES for name in family.examples]
 
@@ -69,7 +75,7 @@ def test_every_task_has_one(name: str) -> None:
 )
 def test_known_values(name: str, length: int, expected: float) -> None:
     task = make_task(name)
-    assert task.majority(length) == pytest.approx(expected, abs=3 * MAJORITY_ERROR)
+    assert task.majority(length) == pytest.approx(expected, abs=3 * STANDARD_ERROR)
 
 
 def values_of_brackets(size: int, modulus: int = 5) -> list[np.ndarray]:
@@ -122,11 +128,11 @@ def test_a_changed_file_is_measured_again(tmp_path: Path) -> None:
         dfa = {"alphabet": ["a", "b"], "start": "q0", "accepting": ["q0"], "transitions": steps}
         file.write_text(json.dumps(dfa))
         got = make_task(f"dfa:{file}").majority(9)
-        assert got == pytest.approx(1 / m, abs=3 * MAJORITY_ERROR)
+        assert got == pytest.approx(1 / m, abs=3 * STANDARD_ERROR)
     for table in ([[0, 1], [1, 0]], [[0, 1, 2], [1, 2, 0], [2, 0, 1]]):
         file.write_text(json.dumps({"table": table}))
         got = make_task(f"group:{file}").majority(1)
-        assert got == pytest.approx(1 / len(table), abs=3 * MAJORITY_ERROR)
+        assert got == pytest.approx(1 / len(table), abs=3 * STANDARD_ERROR)
 
 
 @dataclass(frozen=True)
@@ -173,7 +179,7 @@ class BiasedAnswer(Biased):
 def test_another_constant_at_each_position(
     task: Task, lengths: tuple[int, ...], expected: float
 ) -> None:
-    assert task.majority(*lengths) == pytest.approx(expected, abs=3 * MAJORITY_ERROR)
+    assert task.majority(*lengths) == pytest.approx(expected, abs=3 * STANDARD_ERROR)
 
 
 @pytest.mark.parametrize("name", ["mqar", "chomsky/bucket_sort", "S3", "tomita3"])
@@ -202,7 +208,7 @@ def test_majorities_of_answers(supervision: str) -> None:
     got = task.answer_majorities(30)
     assert got.shape == (31,)  # BOS, which is always the same, and 30 elements
     assert got[0] == 1
-    assert got[1] == pytest.approx(1 / 11, abs=3 * MAJORITY_ERROR)  # ten swaps and the identity
+    assert got[1] == pytest.approx(1 / 11, abs=3 * STANDARD_ERROR)  # ten swaps and the identity
     assert got[20:].mean() == pytest.approx(1 / 120, abs=0.004)
 
 
@@ -220,10 +226,10 @@ def test_that_of_parity_is_known() -> None:
     task = make_task("parity")
     assert isinstance(task, PrefixTask)
     assert task.majority(2, 9) == 1 / 2
-    assert Task.majority(task, 2, 9) == pytest.approx(1 / 2, abs=3 * MAJORITY_ERROR)
+    assert Task.majority(task, 2, 9) == pytest.approx(1 / 2, abs=3 * STANDARD_ERROR)
     assert task.answer_majorities(9).tolist() == [1 / 2] * 8
     measured = PrefixTask.answer_majorities(task, 9)
-    assert measured == pytest.approx([1 / 2] * 8, abs=4 * MAJORITY_ERROR)
+    assert measured == pytest.approx([1 / 2] * 8, abs=4 * STANDARD_ERROR)
 
 
 # -- what it is made of ---------------------------------------------------------------------------
@@ -253,7 +259,7 @@ def test_right_by_the_other_half(values: list[list[int]]) -> None:
 def test_large_tables_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     table = np.random.default_rng(0).integers(-1, 4, (9, 50))
     whole = constant_right(table)
-    monkeypatch.setattr("statetrack.tasks.baseline.CELLS_AT_ONCE", 40)
+    monkeypatch.setattr("statetrack.tasks.baseline.MAX_CELLS", 40)
     np.testing.assert_array_equal(constant_right(table), whole)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import re
 import subprocess
@@ -14,19 +13,12 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
-from statetrack.testing import CHECKS, ConformanceError, check_layer, layer, op
+from statetrack.testing import CHECKS, ConformanceError, check_layer
 from tests.testing.layers import PAGE, Leaky, example
 
 
 def leaky() -> torch.nn.Module:
     return Leaky(8)
-
-
-@pytest.mark.parametrize("module", [layer, op], ids=["check_layer", "check_op"])
-def test_the_examples_of_the_docstrings(module):
-    result = doctest.testmod(module)
-    assert result.attempted > 3
-    assert not result.failed
 
 
 def test_the_example_of_the_page():

@@ -15,7 +15,7 @@ from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 from statetrack.tasks import FAMILIES, Task, make_task
 from statetrack.training import curve, evaluate
-from statetrack.training.intervals import wilson
+from statetrack.training.evaluate import wilson
 from tests.training.fakes import Constant, Fake, at_once, perfect, right_up_to
 from tests.training.small import small_config
 

@@ -16,7 +16,7 @@ from statetrack.tasks import IGNORE, Task, make_task
 from statetrack.tasks.base import Ints
 from statetrack.training import Evaluation, evaluate
 from statetrack.training.curves import horizon
-from statetrack.training.intervals import bootstrap, wilson
+from statetrack.training.evaluate import bootstrap, wilson
 from tests.training.fakes import Constant, perfect
 
 REVERSE = make_task("chomsky/reverse_string")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statetrack.training.intervals import wilson
+from statetrack.training.evaluate import wilson
 
 
 @pytest.mark.parametrize(

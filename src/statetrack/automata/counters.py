@@ -1,4 +1,4 @@
-"""Words whose powers go around a cycle of states: what a language counts modulo some m."""
+"""Words that a language counts modulo some m: their powers run through a cycle of m states."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from statetrack.automata.dfa import DFA
+from statetrack.automata.dfa import DFA, Ints
 from statetrack.automata.monoid import TransitionMonoid
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A word whose powers go around a cycle of states: the language counts them modulo m."""
+    """A word that the language counts modulo m."""
 
     word: tuple[str, ...]
     m: int
@@ -24,20 +24,17 @@ class Counter:
 
 
 def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, ...]:
-    """Find for every m modulo which powers of a word are counted such a word, if possible a symbol.
+    """Find every m > 1 modulo which the language counts some word, each with one such word.
+
+    The word is a single symbol if possible.
 
     Args:
-        dfa: minimal.
-        monoid: that of the DFA, from some of its symbols or all; None: only single symbols count.
+        dfa: A minimal DFA.
+        monoid: Its transition monoid, by all or some of its symbols; None: try symbols only.
     """
     found: dict[int, tuple[str, ...]] = {}
     for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
-        before, lasting = 0, np.arange(dfa.states)
-        while before != len(lasting):
-            before, lasting = len(lasting), np.unique(step[lasting])
-        # now it permutes what is left
-        m = _order(np.searchsorted(lasting, step[lasting]).tolist())
-        found.setdefault(m, (symbol,))
+        found.setdefault(cycle_length(step), (symbol,))
     if monoid is not None:
         seen = set()
         for subgroup in monoid.maximal_subgroups:
@@ -50,8 +47,17 @@ def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, .
     return tuple(Counter(found[m], m) for m in sorted(found) if m > 1)
 
 
+def cycle_length(action: Ints) -> int:
+    """The period with which the powers of a map [states] of states repeat in the end."""
+    before, lasting = 0, np.arange(len(action))
+    while before != len(lasting):
+        before, lasting = len(lasting), np.unique(action[lasting])
+    # now it permutes what is left
+    return _order(np.searchsorted(lasting, action[lasting]).tolist())
+
+
 def _order(permutation: list[int]) -> int:
-    """The least power that is the identity: the least common multiple of its cycles' lengths."""
+    """Return the order of a permutation: the least common multiple of its cycles' lengths."""
     order, seen = 1, [False] * len(permutation)
     for point in range(len(permutation)):
         length = 0

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 S = TypeVar("S", bound=Hashable)
 
-MAX_UNMINIMISED_STATES = 10_000  # of an automaton before it is minimised: a second's work
+MAX_UNMINIMISED_STATES = 10_000  # of an automaton before it is minimised: about a second
 
 
 class TooManyStatesError(Exception):
@@ -21,10 +21,10 @@ class Reached(Generic[S]):
 
     states: list[S]  # the start is number 0
     next: list[list[int]]  # the numbers of each state's successors, in the order given
-    parents: list[tuple[int, int]]  # the state and the successor as which each was first found
+    parents: list[tuple[int, int]]  # predecessor, and index among its successors
 
     def word(self, number: int) -> list[int]:
-        """Return the places of successors on a shortest way from the start to a state."""
+        """Return a shortest word from the start to a state: the index of the successor per step."""
         word = []
         while number:
             number, place = self.parents[number]
@@ -33,15 +33,20 @@ class Reached(Generic[S]):
 
 
 def reach(start: S, successors: Callable[[S], Iterable[S]], limit: int | None = None) -> Reached[S]:
-    """Follow `successors` from `start` until no new states turn up.
+    """Search breadth first for all states that can be reached.
+
+    Args:
+        start: State number 0.
+        successors: The states after one step from a state, one for each symbol.
+        limit: The most states that may be found.
 
     Raises:
-        TooManyStatesError: more than `limit` states were found.
+        TooManyStatesError: More than `limit` states can be reached.
     """
     numbers = {start: 0}
     states, parents = [start], [(0, 0)]
     table = []
-    for number, state in enumerate(states):  # which grows meanwhile
+    for number, state in enumerate(states):  # grows during the loop
         row = []
         for place, target in enumerate(successors(state)):
             if target not in numbers:

@@ -34,8 +34,7 @@ def evaluate(
         figure: a PNG, SVG or PDF of the results against length, training lengths marked.
     """
     from statetrack.compiler.folders import is_compiled
-    from statetrack.report.figures import write_figure
-    from statetrack.report.tables import evaluation_tables, lengths_text
+    from statetrack.report.evaluation import evaluation_tables, lengths_text, write_figure
     from statetrack.training import Run, finite_training_set
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model

@@ -66,7 +66,7 @@ def harden(
     folder = out or named.with_name(f"{named.name}-hardened")
     check_new(folder)
     console = make_console(json)
-    told: dict[str, Any] = {"run": str(run), "out": None}
+    facts: dict[str, Any] = {"run": str(run), "out": None}
     with console.status("hardening"):
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
@@ -76,20 +76,20 @@ def harden(
         if not skill:
             reason = f"the model has not learned {config.task.name}: {skill}"
             console.print(f"Train it first: {reason}.\nNothing is written.")
-            write_result(json, {**told, "changed": False, "reason": reason})
+            write_result(json, {**facts, "changed": False, "reason": reason})
             return 1
         result = harden_model(trained, validation, orders=orders)
         if result.changed:
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)
-            told["out"] = str(folder)
+            facts["out"] = str(folder)
     if result.changed:
         console.print(str(automata))
     for sentence in result.sentences(verbose):
         console.print(sentence)
     if not result.changed:
         console.print("Nothing is written.")
-        write_result(json, {**told, **result.to_dict(), "accuracy": [], "automaton": None})
+        write_result(json, {**facts, **result.to_dict(), "accuracy": [], "automaton": None})
         return 1
     console.print(f"The new run: {folder}", soft_wrap=True)
     with console.status("evaluating"):
@@ -98,6 +98,6 @@ def harden(
     body = [[f"{r.length:,}", f"{r.before:.4f}", f"{r.after:.4f}"] for r in rows]
     print_table(console, f"Of all scored positions of {samples} sequences", columns, body)
     accuracy = [asdict(row) for row in rows]
-    told |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
-    write_result(json, told)
+    facts |= {**result.to_dict(), "accuracy": accuracy, "automaton": automata.to_dict()}
+    write_result(json, facts)
     return 0

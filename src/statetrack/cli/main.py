@@ -71,22 +71,22 @@ def exit_code(program: str, run: Callable[[], int]) -> int:
     try:
         return run()
     except UserError as error:
-        said = str(error)
+        message = str(error)
     except BrokenPipeError:
         quiet_stdout()
         return 0
     except MemoryError as error:
-        said = f"not enough memory: {str(error) or 'choose a smaller batch, length or model'}"
+        message = f"not enough memory: {str(error) or 'choose a smaller batch, length or model'}"
     except RuntimeError as error:  # torch's own for the same
         if "can't allocate memory" not in str(error):
             raise
-        said = f"not enough memory: {str(error).partition('DefaultCPUAllocator: ')[2]}"
+        message = f"not enough memory: {str(error).partition('DefaultCPUAllocator: ')[2]}"
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""
-        said = f"cannot read or write{named}: {error.strerror or error}"
+        message = f"cannot read or write{named}: {error.strerror or error}"
     except KeyboardInterrupt:
         return 130
-    sys.stderr.write(f"{program}: error: {said}\n")
+    sys.stderr.write(f"{program}: error: {message}\n")
     return 2
 
 

@@ -94,6 +94,7 @@ class Parser(argparse.ArgumentParser):
         # every flag has two dashes: a word with one, such as -inf, is a value
         self._negative_number_matcher = re.compile(r"-[^-]")
         self.options: dict[str, Option] = {}
+        self.flags = {"--help"}
         self.add(function_options(function))
 
     def add(self, options: Iterable[Option]) -> None:
@@ -101,6 +102,8 @@ class Parser(argparse.ArgumentParser):
         for option in options:
             self.options[option.name] = option
             self._add(option)
+            if not option.positional:
+                self.flags.add(option.shown)
 
     def _add(self, option: Option) -> None:
         kind, _ = _plain(option.type)
@@ -128,6 +131,7 @@ class Parser(argparse.ArgumentParser):
         """Add --plugin, which may be repeated."""
         text = "import a module that registers layers or tasks; may be repeated"
         self.add_argument("--plugin", action="append", metavar="MODULE", help=text, default=[])
+        self.flags.add("--plugin")
 
     def first(self, words: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options that are known so far; none if one lacks its value."""
@@ -144,7 +148,7 @@ class Parser(argparse.ArgumentParser):
         for word in rest:
             flag = word.partition("=")[0]
             if flag.startswith("--"):
-                raise unknown("option", flag, self._flags() - {"-h"})
+                raise unknown("option", flag, self.flags)
         if rest:
             raise UserError(f"unexpected argument {rest[0]!r}; see {self.prog} --help")
         for option in self.options.values():
@@ -158,10 +162,6 @@ class Parser(argparse.ArgumentParser):
             for name, value in vars(found).items()
         }
 
-    def _flags(self) -> set[str]:
-        negated = {f"--no-{name.replace('_', '-')}" for name in self.options}
-        return set(self._option_string_actions) - negated
-
     def _spelled(self, words: Sequence[str]) -> list[str]:
         """Return the words with dashes in known flags that have underscores."""
         out = []
@@ -170,7 +170,7 @@ class Parser(argparse.ArgumentParser):
             if equals and value == "--" and flag.startswith("--"):  # argparse drops it
                 raise UserError(f"{flag} cannot be '--'")
             dashed = flag.replace("_", "-")
-            known = dashed in self._option_string_actions
+            known = dashed.replace("--no-", "--", 1) in self.flags or dashed in self.flags
             out.append(f"{dashed}{equals}{value}" if known else word)
         return out
 
@@ -184,11 +184,11 @@ def _flag(name: str) -> str:
 
 def _shown(option: Option) -> str:
     """Return the help text with the default."""
-    text = option.help
-    if option.default not in (dataclasses.MISSING, None, (), False):
-        value = option.default
-        shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-        text += f" (default: {shown})"
+    text, value = option.help, option.default
+    if isinstance(value, tuple):
+        value = " ".join(map(str, value)) or None
+    if value not in (dataclasses.MISSING, None) and value is not False:
+        text += f" (default: {value})"
     return text.replace("%", "%%")
 
 
@@ -203,8 +203,10 @@ def _plain(kind: Any) -> tuple[Any, bool]:
 def _value(option: Option, given: Any) -> Any:
     """Convert what argparse found: a text, a list of texts, or the value of a switch."""
     kind, optional = _plain(option.type)
-    if isinstance(given, bool) or (optional and given in ("None", ["None"])):
-        return None if given in ("None", ["None"]) else given
+    if isinstance(given, bool):
+        return given
+    if optional and given in ("None", ["None"]):
+        return None
     if isinstance(given, list):
         return tuple(_scalar(get_args(kind)[0], text, option.shown) for text in given)
     return _scalar(kind, given, option.shown)

@@ -120,8 +120,8 @@ def export_file(
     console.print(f"{n} sequences of {task.name} in {out}")
     if written != task:
         console.print("csv has a target for every token: supervision is dense")
-    told = {"file": str(out), "format": format_of(out), "sequences": n}
-    write_result(json, {**told, "task": to_dict(written)})
+    facts = {"file": str(out), "format": format_of(out), "sequences": n}
+    write_result(json, {**facts, "task": to_dict(written)})
 
 
 def import_file(file: Path, *, task: str, json: str | None = None, **options: Any) -> None:

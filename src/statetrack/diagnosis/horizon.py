@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -156,10 +155,6 @@ class Horizon:
         count = len(self.prediction.heads)
         some = f", {len(rows)} of {count:,} heads" if len(rows) < count else ""
         return f"Memory of the DFA's state, by head{some}", names.split(","), rows
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
 
 
 def _worst_token(head: Head) -> str:

@@ -138,7 +138,7 @@ class Diagnosis:
         """Return plain values, for JSON; null for what has no end or does not apply."""
         return {
             "title": self.title,
-            "horizon": self.horizon.to_dict(),
+            "horizon": asdict(self.horizon),
             "word": list(self.word),
             "tolerance": self.tolerance,
             "layers": [self._layer_dict(i, layer) for i, layer in enumerate(self.layers)],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.automata import DFA
+from statetrack.automata.counters import cycle_length
 from statetrack.compiler.compiled import encode
 from statetrack.compiler.folders import holds_tables, is_compiled, is_hardened, load
 from statetrack.compiler.model import CompiledModel
@@ -123,20 +123,11 @@ def counting_word(dfa: DFA) -> list[str] | None:
 
 
 def cycle(dfa: DFA, word: Sequence[int]) -> int:
-    """The least common multiple of the cycles that a word makes on the states."""
+    """The m modulo which the states count powers of a word; 1 if they do not."""
     action = np.arange(dfa.states)
     for symbol in word:
         action = dfa.delta[action, symbol]
-    power = action
-    for _ in range(dfa.states.bit_length()):  # until only states on cycles are left
-        power = power[power]
-    lengths = set()
-    for state in np.unique(power):
-        at, length = action[state], 1
-        while at != state:
-            at, length = action[at], length + 1
-        lengths.add(length)
-    return math.lcm(*lengths)
+    return cycle_length(action)
 
 
 def parse_word(word: str | Sequence[int], vocab: Sequence[str], max_tokens: int) -> list[int]:

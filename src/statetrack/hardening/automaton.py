@@ -3,7 +3,7 @@
 Heads, or channels, do not act on each other. So the states of each component are explored by
 itself, from the start under every token, until no new one is found. In a later layer a token's
 effect depends on the state of the layers below, which is explored along. Two states count as one if
-they are within MERGE_TOLERANCE of each other, relative to the largest: in float64 that is rounding.
+they are within STATE_TOLERANCE of each other, relative to the largest: in float64 that is rounding.
 Where a token lets a channel fade by a factor a < 1, states never recur exactly; there they count as
 one within FADING_TOLERANCE. Such errors do not add up: a token that fades shrinks earlier ones, and
 the others do not enlarge them, since no transition expands. They stay below
@@ -13,9 +13,9 @@ FADING_TOLERANCE / (1 - a).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,22 +23,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from statetrack.automata import DFA
+from statetrack.automata.search import TooManyStatesError, reach
 from statetrack.errors import UserError
 from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.layers import Diagonal
 from statetrack.models import SequenceModel, State
 from statetrack.models.sequence_model import Block
 
-MAX_STATES = 4096  # of the model, before minimising: seconds of work
+MAX_MODEL_STATES = 4096  # of the model, before minimising: seconds of work
 STATES_AT_ONCE = 16  # explored in one batch
-MERGE_TOLERANCE = 1e-9
+STATE_TOLERANCE = 1e-9
 FADING_TOLERANCE = 1e-3
 PROJECTIONS = 8  # random ones in which the nearest known state is searched
 MODULUS_TOLERANCE = 1e-9  # of an eigenvalue of modulus 0 or 1
 MIN_MARGIN = 2.0  # to first order 1 would do
 
 Ints = NDArray[np.int64]
-S = TypeVar("S", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,10 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class ComponentStates:
-    """All states of the P components of a layer, of s numbers each."""
+class Explored:
+    """All states of the P components of a layer."""
 
-    states: list[Tensor]  # P of [states of the component, s]
-    below: list[Ints]  # P of [states of the component]: the state of the machine below
-    next: list[Ints]  # P of [states of the component, symbols]
+    components: list[_Component]
     max_error: Tensor  # [P]: how far a component may be from its state, at every length
     merge_error: float  # as in Reading, where nothing fades
     separation: float
@@ -97,8 +95,8 @@ def read_automaton(
     smallest. The states of `memoryless` layers have no effect and are left out.
 
     Raises:
-        UserError: the model has a convolution or more than MAX_STATES states, or an answer could
-            depend on how exactly a fading channel is followed.
+        UserError: the model has a convolution or more than MAX_MODEL_STATES states, or an answer
+            could depend on how exactly a fading channel is followed.
     """
     blocks = [block_of(model, layer) for layer in range(model.config.num_layers)]
     if any(block.mixer.conv_width > 1 for block in blocks):
@@ -123,8 +121,14 @@ def read_automaton(
         if fading.any() and block is not blocks[-1]:
             why = "so the layers after it get ever new inputs"
             raise UserError(f"layer {layer} of the model still fades, {why}")
-        found = _explore(block, machine, state[0].reshape(fading.shape[-1], -1), fading)
-        states, rows = _combine(found, machine)
+        try:
+            found = _explore(block, machine, state[0].reshape(fading.shape[-1], -1), fading)
+            states, rows = _combine(found, machine)
+        except TooManyStatesError:
+            raise UserError(
+                f"the model has more than {MAX_MODEL_STATES} states, so no automaton can be read "
+                "off it; only models whose heads and channels are all exact, or fade fast, have few"
+            ) from None
         merge_error = max(merge_error, found.merge_error)
         separation = min(separation, found.separation)
         if fading.any():
@@ -168,7 +172,7 @@ def _step(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     return out, after[0].reshape(states.shape)
 
 
-def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> ComponentStates:
+def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Explored:
     """Find the states of every component of a float64 layer from its state `start` [P, s] on."""
     components = [_Component(row) for row in start]
     largest, merge_error, symbols = start.norm(dim=1).max(), 0.0, below.next.shape[1]
@@ -184,15 +188,13 @@ def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Com
         for p, (component, some) in enumerate(zip(components, taken, strict=True)):
             if some:
                 fades = (fading[m, :, p] > 0).repeat(len(some))
-                tolerance = largest * torch.where(fades, FADING_TOLERANCE, MERGE_TOLERANCE)
+                tolerance = largest * torch.where(fades, FADING_TOLERANCE, STATE_TOLERANCE)
                 distances = component.add(some, reached[p], below.next[m], tolerance)
                 merge_error = max(merge_error, float(distances.masked_fill(fades, 0.0).max()))
     slowest = fading.amax((0, 1))
     size = float(largest) or 1.0
-    return ComponentStates(
-        states=[c.states for c in components],
-        below=[c.below.numpy() for c in components],
-        next=[np.stack([c.next[i] for i in range(len(c.states))]) for c in components],
+    return Explored(
+        components,
         max_error=torch.where(slowest > 0, FADING_TOLERANCE * largest / (1 - slowest), 0.0),
         merge_error=merge_error / size,
         separation=min(c.separation() for c in components) / size,
@@ -200,11 +202,11 @@ def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Com
 
 
 class _Component:
-    """The states of one component found so far."""
+    """The states of one component found so far, of s numbers each."""
 
     def __init__(self, start: Tensor) -> None:
         self.states = start[None]  # [n, s]
-        self.below = torch.zeros(1, dtype=torch.int64)  # [n]
+        self.below = torch.zeros(1, dtype=torch.int64)  # [n]: the state of the machine below
         self.next: dict[int, Ints] = {}  # by state: [symbols]
         self.waiting: dict[int, list[int]] = {0: [0]}  # by state below: those not explored yet
 
@@ -228,8 +230,8 @@ class _Component:
             self.next[state] = row
         for i, m in enumerate(self.below[known:].tolist(), known):
             self.waiting.setdefault(m, []).append(i)
-        if len(self.states) > MAX_STATES:
-            raise _too_many_states()
+        if len(self.states) > MAX_MODEL_STATES:
+            raise TooManyStatesError
         return distances
 
     def _merge(self, new: Tensor, beside: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +240,7 @@ class _Component:
         projection = torch.randn(
             new.shape[1], PROJECTIONS, generator=torch.Generator().manual_seed(0)
         ).double()
-        exactly = "donot_use_mm_for_euclid_dist"  # the other way rounds above MERGE_TOLERANCE
+        exactly = "donot_use_mm_for_euclid_dist"  # the other way rounds above STATE_TOLERANCE
         apart = torch.cdist(new @ projection, self.states @ projection, compute_mode=exactly)
         apart.masked_fill_(beside[:, None] != self.below, torch.inf)
         targets = apart.argmin(1)
@@ -253,6 +255,10 @@ class _Component:
                 self.below = torch.cat([self.below, beside[i, None]])
         return targets, distances
 
+    def table(self) -> Ints:
+        """[n, symbols]: the next states."""
+        return np.stack([self.next[i] for i in range(len(self.states))])
+
     def separation(self) -> float:
         """Return the smallest distance of two states beside the same state below."""
         if len(self.states) == 1:
@@ -261,54 +267,27 @@ class _Component:
         return float(torch.pdist(self.states).masked_fill(~beside, torch.inf).min())
 
 
-def enumerate_states(
-    start: S, successors: Callable[[S], Iterable[S]], limit: float = math.inf
-) -> tuple[list[S], list[list[int]]]:
-    """Return the states reachable from `start` and, by state, the numbers of its successors."""
-    numbers = {start: 0}
-    order, rows = [start], []
-    for state in order:  # grows while it is read
-        row = []
-        for target in successors(state):
-            if target not in numbers:
-                numbers[target] = len(order)
-                order.append(target)
-            row.append(numbers[target])
-        rows.append(row)
-        if len(order) > limit:
-            raise _too_many_states()
-    return order, rows
-
-
-def _too_many_states() -> UserError:
-    return UserError(
-        f"the model has more than {MAX_STATES} states, so no automaton can be read off it; only "
-        "models whose heads and channels are all exact, or fade fast, have few"
-    )
-
-
-def _combine(components: ComponentStates, below: Machine) -> tuple[Ints, Ints]:
+def _combine(found: Explored, below: Machine) -> tuple[Ints, Ints]:
     """Return the joint states of all components, [states, 1 + P], and the next, [states, symbols].
 
     The first number of a state is that of the machine below.
     """
+    tables = [c.table() for c in found.components]
     first = [
-        np.arange(len(following)) if fades else merge_equivalent(np.column_stack((m, following)))
-        for m, following, fades in zip(
-            components.below, components.next, components.max_error > 0, strict=True
-        )
+        np.arange(len(table)) if fades else merge_equivalent(np.column_stack((c.below, table)))
+        for c, table, fades in zip(found.components, tables, found.max_error > 0, strict=True)
     ]
     moving = [p for p, number in enumerate(first) if number.any()]
 
     def successors(state: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         m, *own = state
-        columns = [first[p][components.next[p][i]] for p, i in zip(moving, own, strict=True)]
+        columns = [first[p][tables[p][i]] for p, i in zip(moving, own, strict=True)]
         return map(tuple, np.column_stack((below.next[m], *columns)).tolist())
 
-    order, rows = enumerate_states((0,) * (1 + len(moving)), successors, MAX_STATES)
-    states = np.zeros((len(order), 1 + len(components.states)), dtype=np.int64)
-    states[:, [0, *(1 + p for p in moving)]] = order
-    return states, np.array(rows)
+    joint = reach((0,) * (1 + len(moving)), successors, MAX_MODEL_STATES)
+    states = np.zeros((len(joint.states), 1 + len(tables)), dtype=np.int64)
+    states[:, [0, *(1 + p for p in moving)]] = joint.states
+    return states, np.array(joint.next)
 
 
 def merge_equivalent(following: Ints) -> Ints:
@@ -320,28 +299,25 @@ def merge_equivalent(following: Ints) -> Ints:
     return first[again.ravel()]
 
 
-def _situations(
-    below: Machine, components: ComponentStates, states: Ints
-) -> Iterator[tuple[Tensor, Tensor]]:
+def _situations(below: Machine, found: Explored, states: Ints) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's inputs [B, D] and states [B, P, s], for some states times all symbols."""
     symbols = below.next.shape[1]
     for some in np.split(states, range(STATES_AT_ONCE, len(states), STATES_AT_ONCE)):
-        own = torch.stack([s[i] for s, i in zip(components.states, some.T[1:], strict=True)], 1)
+        pairs = zip(found.components, some.T[1:], strict=True)
+        own = torch.stack([c.states[i] for c, i in pairs], 1)
         yield below.stream[some[:, 0]].flatten(0, 1), own.repeat_interleave(symbols, 0)
 
 
-def _margin(
-    model: SequenceModel, below: Machine, components: ComponentStates, states: Ints
-) -> float:
+def _margin(model: SequenceModel, below: Machine, found: Explored, states: Ints) -> float:
     """Return how many times larger fading errors in the last layer might be, to first order."""
     margin = np.inf
-    for x, here in _situations(below, components, states):
+    for x, here in _situations(below, found, states):
         with torch.enable_grad():
             out, _ = _step(block_of(model, -1), x, here.requires_grad_())
             best, _ = model.head(model.norm(out)).topk(2)
             lead = best[:, 0] - best[:, 1]  # [B]
             (slope,) = torch.autograd.grad(lead.sum(), here)
-        change = (slope.norm(dim=-1) * components.max_error).sum(-1)
+        change = (slope.norm(dim=-1) * found.max_error).sum(-1)
         margin = min(margin, float((lead / change).min()))
     if margin < MIN_MARGIN:
         raise UserError(
@@ -358,9 +334,9 @@ def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str
         return zip(rows[pair[0]], answers[pair[0]], strict=True)
 
     start: tuple[int, str | None] = (0, None)
-    order, table = enumerate_states(start, successors)
-    later = [answer for _, answer in order[1:]]
-    delta, nobody = np.array(table), np.zeros(len(table), dtype=np.bool_)
+    pairs = reach(start, successors)
+    later = [answer for _, answer in pairs.states[1:]]
+    delta, nobody = np.array(pairs.next), np.zeros(len(pairs.next), dtype=np.bool_)
     made = [
         DFA(tuple(alphabet), delta, 0, nobody, (answer, *later)) for answer in dict.fromkeys(later)
     ]
@@ -402,5 +378,5 @@ def _reached_pairs(read: DFA, task: DFA) -> set[tuple[int, int]]:
         a, b = pair
         return zip(read.delta[a, columns].tolist(), task.delta[b].tolist(), strict=True)
 
-    order, rows = enumerate_states((read.start, task.start), successors)
-    return {order[i] for row in rows for i in row}
+    pairs = reach((read.start, task.start), successors)
+    return {pairs.states[i] for row in pairs.next for i in row}

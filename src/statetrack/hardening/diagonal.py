@@ -20,7 +20,7 @@ from statetrack.layers import Diagonal, Mixer
 from statetrack.layers.inverse import DependentError
 from statetrack.models import SequenceModel
 
-TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # of a gate from 1 or -1
+GATE_TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # of a gate from 1 or -1
 ZERO_BELOW = (1.0, 0.5, 0.0)  # other gates of at most this modulus become 0
 FADES = "a gate fades more slowly than training shows"
 DRIFTS = "two tokens flip it, but not about the same point"
@@ -76,7 +76,7 @@ def candidates(
     """Yield every rounding of the layer that is tried; `orders` is for reflections only."""
     mixer = inputs.mixer(model)
     gates = read_gates(mixer, inputs.x)
-    for tolerance, zero_below, silence in product(TOLERANCES, ZERO_BELOW, (True, False)):
+    for tolerance, zero_below, silence in product(GATE_TOLERANCES, ZERO_BELOW, (True, False)):
         rounded = round_gates(
             gates, inputs.recurring, tolerance, zero_below, mixer.shared_step_size
         )

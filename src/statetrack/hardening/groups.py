@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 MAX_COSINE_ERROR = 0.12  # of an inner product that is rounded
-MAX_ELEMENTS = 1000  # roots of a root system (E8 has 240), or elements of a group
+MAX_GROUP_SIZE = 1000  # roots of a root system (E8 has 240), or elements of a group
 SAME_ROOT = 1 - 1e-6  # unit vectors with a larger inner product are one root
 SAME_ELEMENT = 0.4  # matrices with a smaller Frobenius distance are one element
 MAX_ITERATIONS = 50  # of the mean over a group, whose error is squared each time
@@ -68,8 +68,8 @@ def _check_finite(roots: Tensor) -> None:
         if (found @ root > SAME_ROOT).any():
             continue
         found = torch.cat([found, root[None]])
-        if len(found) > MAX_ELEMENTS:
-            raise CannotRoundError(f"its reflections generate more than {MAX_ELEMENTS} roots")
+        if len(found) > MAX_GROUP_SIZE:
+            raise CannotRoundError(f"its reflections generate more than {MAX_GROUP_SIZE} roots")
         todo.extend(root - 2 * (roots @ root)[:, None] * roots)
 
 
@@ -114,8 +114,8 @@ def _multiplication_table(matrices: Tensor) -> tuple[Tensor, list[tuple[int, int
                 parents.append((generator, len(columns)))
             column.append(int(nearest))
         columns.append(column)
-        if len(elements) > MAX_ELEMENTS:
-            raise CannotRoundError(f"its products have more than {MAX_ELEMENTS} elements")
+        if len(elements) > MAX_GROUP_SIZE:
+            raise CannotRoundError(f"its products have more than {MAX_GROUP_SIZE} elements")
     table = torch.tensor(columns).T
     if any(len(row.unique()) < len(row) for row in table):
         raise CannotRoundError("its products are near to no finite group")

@@ -21,13 +21,13 @@ from statetrack.diagnosis.spectrum import decay_length, oscillating
 from statetrack.errors import UserError, check_type
 from statetrack.hardening import diagonal, householder
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.report import Hardened, Horizon
+from statetrack.hardening.report import DecayLengths, Hardened
 from statetrack.hardening.search import SLOW, Judge, NoCandidateError, Progress, Search
 from statetrack.layers import Diagonal, HouseholderProduct, Mixer
 from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import Batch
 
-MAX_SEQUENCES = 64  # whose eigenvalues are read for the horizon
+MAX_SEQUENCES = 64  # whose eigenvalues are read for decay lengths
 
 
 def check_orders(orders: Sequence[int]) -> None:
@@ -67,7 +67,7 @@ def harden(
     roundings = find_roundings(model)
     wide = copy.deepcopy(model).double()  # weights are rounded to the model's dtype at the end
     inputs = LayerInputs.of_tokens(wide, validation)
-    before = measure_horizon(model, inputs)
+    before = measure_decay(model, inputs)
     judge = Judge(model, validation)
     mistakes = judge.wrong, judge.scored
     try:
@@ -80,7 +80,7 @@ def harden(
             inputs,
             loss=(judge.loss, loss),
             mistakes=mistakes,
-            horizon=(before, before),
+            decay_length=(before, before),
             components=error.components,
             reason=str(error),
         )
@@ -91,7 +91,7 @@ def harden(
         inputs,
         loss=(judge.loss, found.loss),
         mistakes=mistakes,
-        horizon=(before, measure_horizon(made, inputs)),
+        decay_length=(before, measure_decay(made, inputs)),
         components=found.components,
         settings=found.settings,
         memoryless=tuple(i for i, memoryless in enumerate(found.memoryless) if memoryless),
@@ -121,7 +121,7 @@ def _find_rounding(mixer: Mixer) -> ModuleType:
     raise UserError(f"{mixer.config.title} cannot be hardened: {obstacle}")
 
 
-def measure_horizon(model: SequenceModel, inputs: LayerInputs) -> Horizon | None:
+def measure_decay(model: SequenceModel, inputs: LayerInputs) -> DecayLengths | None:
     """Measure for how many tokens eigenvalues that turn or flip the state last in fp32.
 
     A head or channel lasts as long as with the token that wears it out most: one that lets it
@@ -139,4 +139,6 @@ def measure_horizon(model: SequenceModel, inputs: LayerInputs) -> Horizon | None
         moduli = 1 - np.abs(1 - moduli)
         least = np.where(moduli > SLOW, moduli, np.inf).min(0)  # by head or channel
         worst += least[least < np.inf].tolist()
-    return Horizon(*(decay_length(end(worst), "fp32") for end in (min, max))) if worst else None
+    if not worst:
+        return None
+    return DecayLengths(*(decay_length(end(worst), "fp32") for end in (min, max)))

@@ -29,8 +29,8 @@ from statetrack.layers import Mixer
 from statetrack.layers.inverse import DependentError, HeadTargets
 from statetrack.models import SequenceModel
 
-TOLERANCES = (0.005, 0.02, 0.1)  # of a beta from 2 and of a gate from 1
-NOISE = 0.25  # singular values of the keys that reflect, relative to the largest: less is noise
+BETA_TOLERANCES = (0.005, 0.02, 0.1)  # of a beta from 2 and of a gate from 1
+KEY_RANK_TOLERANCE = 0.25  # relative singular value of the reflecting keys: less is noise
 EPS_FACTORS = (1e4, 1e3, 1e2, 1e1)  # tried for the head norm's epsilon, the best first
 
 OtherBetas = Literal["zero", "one", "keep", "all_zero"]
@@ -71,7 +71,7 @@ def candidates(
     """Yield every rounding of the layer that is tried."""
     trained = _Trained.of(model, inputs)
     known = set()
-    for tolerance, other_betas, forget in product(TOLERANCES, OTHER_BETAS, (True, False)):
+    for tolerance, other_betas, forget in product(BETA_TOLERANCES, OTHER_BETAS, (True, False)):
         rule = Rule(tolerance, other_betas, orders)
         heads, components = [], []
         for i, head in enumerate(trained.heads):
@@ -217,7 +217,7 @@ def round_products(
     if not reflects.any():
         raise CannotRoundError("no token reflects")
     _, sizes, w = torch.linalg.svd(head.k[reflects], full_matrices=False)
-    basis = w[sizes > NOISE * sizes[0]]  # [d, K]
+    basis = w[sizes > KEY_RANK_TOLERANCE * sizes[0]]  # [d, K]
     keys = head.k @ basis.T  # [n f, d]
     keys = keys / keys.norm(dim=1, keepdim=True).clamp(min=1e-6)
     tokens = [

@@ -15,8 +15,8 @@ from statetrack.models import SequenceModel
 from statetrack.models.sequence_model import Block
 from statetrack.tasks import IGNORE, Batch
 
-MAX_SEQUENCES = 256  # on which a layer's inputs and outputs are recorded
-MERGE_TOLERANCE = 1e-6  # relative: inputs of a later layer that are so close count as one
+RECORDED_SEQUENCES = 256  # on which a layer's inputs and outputs are recorded
+INPUT_TOLERANCE = 1e-6  # relative: inputs of a later layer that are so close count as one
 RIDGE = 1e-4  # weight of the output projection's change in its refit
 
 
@@ -80,7 +80,7 @@ class LayerInputs:
     ) -> LayerInputs:
         recurring = torch.isin(torch.arange(len(x)), index[:, 1:])
         counts = [(index == i).cumsum(1)[scored].double().mean() for i in range(len(x))]
-        some = (part[:MAX_SEQUENCES] for part in (tokens, index, scored))
+        some = (part[:RECORDED_SEQUENCES] for part in (tokens, index, scored))
         return cls(layer, token_ids, recurring, torch.stack(counts), x, *some)
 
     def mixer(self, model: SequenceModel) -> Mixer:
@@ -140,7 +140,7 @@ class LayerInputs:
 
 def _cluster(inputs: Tensor, limit: int) -> Tensor:
     """[N]: the cluster of each input [N, D], numbered from 0, at most `limit` of them."""
-    tolerance = MERGE_TOLERANCE * inputs.norm(dim=1).max()
+    tolerance = INPUT_TOLERANCE * inputs.norm(dim=1).max()
     nearest = torch.full((len(inputs),), torch.inf).double()
     which = torch.zeros(len(inputs), dtype=torch.int64)
     for i in range(limit):

@@ -15,7 +15,7 @@ from statetrack.hardening.search import Component
 from statetrack.models import SequenceModel
 
 
-class Horizon(NamedTuple):
+class DecayLengths(NamedTuple):
     """For how many tokens eigenvalues that turn or flip the state last in fp32."""
 
     least: float  # of the head or channel where they wear out first
@@ -39,7 +39,7 @@ class Hardened:
     inputs: LayerInputs
     loss: tuple[float, float]  # before and after; of the best candidate if it was kept
     mistakes: tuple[int, int]  # of the trained model, of how many answers at the training lengths
-    horizon: tuple[Horizon | None, Horizon | None]  # before and after; None: nothing turns or flips
+    decay_length: tuple[DecayLengths | None, DecayLengths | None]  # before, after
     components: tuple[Component, ...]
     reason: str | None = None  # why the trained model was kept
     settings: tuple[dict[str, Any], ...] = ()  # by layer
@@ -68,7 +68,7 @@ class Hardened:
             yield f"Hardened, but not exact yet: {self.slow} gates or keys {fade}."
         else:
             yield "Hardened: the model is as good at its training lengths as before."
-        early, late = (h or "no such memory" for h in self.horizon)
+        early, late = (h or "no such memory" for h in self.decay_length)
         lasts = f"{early} before, {late} after" if self.changed else str(early)
         yield f"Memory that flips or turns lasts, in fp32, by head or channel: {lasts}."
         before, after = self.loss
@@ -104,14 +104,14 @@ class Hardened:
         return "\n".join(self.sentences())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON. A horizon is null where nothing turns or flips."""
-        horizons = [h and h.to_dict() for h in self.horizon]
+        """Return plain values, for JSON. A decay length is null where nothing turns or flips."""
+        lengths = [h and h.to_dict() for h in self.decay_length]
         return {
             "changed": self.changed,
             "reason": self.reason,
             "loss": dict(zip(("before", "after"), self.loss, strict=True)),
             "mistakes": dict(zip(("wrong", "scored"), self.mistakes, strict=True)),
-            "horizon": dict(zip(("before", "after"), horizons, strict=True)),
+            "decay_length": dict(zip(("before", "after"), lengths, strict=True)),
             "settings": list(self.settings),
             "slow": self.slow,
             "components": [asdict(component) for component in self.components],

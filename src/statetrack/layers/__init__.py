@@ -1,7 +1,8 @@
-"""The architectures, one file each; every module in this package is loaded and registers itself."""
+"""The layers, one file each. A new file registers and exports its layer without an edit here."""
 
 import importlib
 import pkgutil
+import sys
 
 from statetrack.layers.attention import Attention, AttentionConfig, AttentionState
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
@@ -23,9 +24,6 @@ from statetrack.layers.transitions import (
     HouseholderProduct,
     Transition,
 )
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "GLA",
@@ -70,3 +68,10 @@ __all__ = [
     "SLSTMState",
     "Transition",
 ]
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")
+for _config in MIXERS.values():  # what a layer's file defines is exported without a line above
+    for _name, _value in vars(sys.modules[_config.__module__]).items():
+        if getattr(_value, "__module__", None) == _config.__module__ and isinstance(_value, type):
+            globals().setdefault(_name, _value)

@@ -265,11 +265,11 @@ class Mixer(nn.Module, ABC):
         conv = getattr(self, "conv", None)
         return conv.width if conv else 1
 
-    # Optional: how `statetrack.hardening` sets what the layer does with given inputs x [n, D]. Each
-    # method returns a new layer. A layer that can be hardened has a `hardening_obstacle` of None
-    # and defines `memoryless`; `with_gates` if its transitions are Diagonal, or `op_inputs`,
-    # `head_outputs` and `with_op_inputs` if they are a HouseholderProduct; `without_conv` if it has
-    # a convolution. Those of weights in float64 are exact.
+    # Optional: what `statetrack.hardening` needs. A layer that can be hardened has no
+    # `hardening_obstacle` and defines `memoryless`; `with_gates` if its transitions are Diagonal,
+    # or `op_inputs`, `head_outputs` and `with_op_inputs` if they are a HouseholderProduct; and
+    # `without_conv` if it has a ShortConv `conv`. Methods that change what the layer does with
+    # inputs x [n, D] return a new layer; `layers.inverse` helps to write them.
 
     shared_step_size: ClassVar[bool] = False
     """Whether the gates [..., channels, N] of a Diagonal share one step size in each channel."""

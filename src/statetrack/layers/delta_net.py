@@ -299,13 +299,13 @@ class DeltaNet(Mixer):
         made = copy.deepcopy(self)
         side = half_space(x)
         side *= KEY_LENGTH / (x @ side).abs().min().clamp(min=1e-6)
-        q_rows, k_rows, _ = made.qkv_proj.weight.split(self.sizes)
-        for rows in (q_rows, k_rows):
-            rows.zero_()
-            rows[:: self.key_size] = side
+        weights = made.projections()
+        for weight in (weights.q, weights.k):  # [..., K, D]
+            weight.zero_()
+            weight[..., 0, :] = side
             if self.qk_silu and self.key_size > 1:
-                rows[1 :: self.key_size] = -side
-        made.beta.proj.weight.zero_()  # sigmoid(0) of 2
+                weight[..., 1, :] = -side
+        weights.beta.zero_()  # 2 sigmoid(0) = 1
         made.open_gates(torch.ones(self.num_v_heads, dtype=torch.bool))
         return made
 
@@ -337,25 +337,25 @@ class DeltaNet(Mixer):
         scale = min(1.0, MIN_SILU / float(v.min())) if v.min() < 0 else 1.0
         stretch = self.config.beta_stretch or STRETCH
         made = self.with_config(beta_stretch=stretch, output_norm_eps=eps * scale**2)
-        q_rows, k_rows, v_rows = made.qkv_proj.weight.split(self.sizes)
-        q_rows = q_rows.split(self.key_size)  # by head
+        weights = made.projections()
         keys = list(wanted.k.unbind(1))
         if not self.qk_silu:  # whose effect depends on the axes
-            for i, rows in enumerate(q_rows):
+            for i, weight in enumerate(weights.q):
                 keys[i], rotation = _along_axes(keys[i], wanted.beta[:, i])
-                rows.copy_(rotation.T @ rows)
+                weight.copy_(rotation.T @ weight)
         k, length = before_normalisation(torch.stack(keys, 1), self.qk_silu)
-        written = (wanted.beta > 0).view(n, -1).T  # [f H, n]
-        for all_rows, outputs in ((k_rows, k), (v_rows, inverse_silu(scale * length * v))):
-            parts = outputs.view(n, len(written), -1).unbind(1)
-            for here, part, rows in zip(written, parts, all_rows.chunk(len(written)), strict=True):
-                rows[~part[here].any(0)] = 0.0  # exactly
-                rows.copy_(refit(rows, x[here], part[here]))
+        beta = wanted.beta.view(n, -1)  # [n, f H]
+        for by_head, outputs in ((weights.k, k), (weights.v, inverse_silu(scale * length * v))):
+            targets = outputs.view(*beta.shape, -1).unbind(1)
+            for i, weight in enumerate(by_head.flatten(0, 1)):
+                written = beta[:, i] > 0
+                target = targets[i][written]
+                weight[~target.any(0)] = 0.0  # exactly
+                weight.copy_(refit(weight, x[written], target))
         for i in torch.nonzero(no_memory).flatten().tolist():  # reads what was just written
-            q_rows[i].copy_(refit(q_rows[i], x, k[::factors, i]))
-        beta, top = wanted.beta.view(n, -1), made.beta.top
-        weight = made.beta.proj.weight
-        logits = inverse_stretched_sigmoid(beta / top, stretch)
+            weights.q[i].copy_(refit(weights.q[i], x, k[::factors, i]))
+        logits = inverse_stretched_sigmoid(beta / made.beta.top, stretch)
+        weight = weights.beta.flatten(0, 1)
         weight.copy_(refit(weight, x, logits, exact=False))
         if (made.beta(x[None])[0] - beta).abs().max() > REFIT_TOLERANCE:
             raise DependentError

@@ -162,12 +162,25 @@ class HouseholderProduct(Transition):
         return replace(self, decay=decay, k=self.k[index], beta=self.beta[index])
 
 
-@dataclass(frozen=True)
 class Dense(Transition):
-    """A(x_t) itself, matrices [B, T, ..., n, n]."""
+    """A(x_t) itself.
 
-    matrices: Tensor
-    bounds: tuple[float, float] = (-float("inf"), float("inf"))
+    Args:
+        matrices: [B, T, ..., n, n].
+        bounds: the interval that holds the real part of every eigenvalue.
+        guarantee: what the layer promises of the eigenvalues of every product of such matrices,
+            whatever its weights and inputs are. It is taken on trust.
+    """
+
+    def __init__(
+        self,
+        matrices: Tensor,
+        bounds: tuple[float, float] = (-float("inf"), float("inf")),
+        guarantee: Guarantee = Guarantee.NONE,
+    ) -> None:
+        self.matrices = matrices
+        self.bounds = bounds
+        self._guarantee = Guarantee(guarantee)
 
     @property
     def shape(self) -> torch.Size:
@@ -180,10 +193,10 @@ class Dense(Transition):
         return torch.linalg.eigvals(_wide(self.matrices))
 
     def guarantee(self, length: int = 1) -> Guarantee:
-        return Guarantee.NONE
+        return self._guarantee
 
     def __getitem__(self, index: Any) -> Self:
-        return replace(self, matrices=self.matrices[index])
+        return type(self)(self.matrices[index], self.bounds, self._guarantee)
 
 
 def _wide(x: Tensor) -> Tensor:

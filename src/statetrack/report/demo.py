@@ -16,7 +16,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from statetrack.files import write_atomic, write_json
 from statetrack.recipes.demo import PARITY_TEST, SWAP_LENGTHS
-from statetrack.report.figures import smooth
+from statetrack.report.evaluation import smooth
 from statetrack.terminal import PlainConsole, print_table
 
 # colours that the colour-blind tell apart; widths that show both lines where they coincide

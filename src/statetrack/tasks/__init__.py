@@ -1,4 +1,4 @@
-"""Tasks that measure state tracking; every module in this package registers its own."""
+"""Tasks that measure state tracking. Every module in this package registers its own."""
 
 import importlib
 import pkgutil
@@ -13,6 +13,7 @@ from statetrack.tasks.base import (
     PrefixTask,
     Task,
     generator,
+    register,
 )
 from statetrack.tasks.data import Data, FiniteDataset, HeldOut, Stream
 
@@ -21,7 +22,15 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 def make_task(name: str, **options: Any) -> Task:
-    """The task called `name`, e.g. make_task("S5_only_swaps", supervision="last")."""
+    """Make a task.
+
+    Args:
+        name: A name that `statetrack tasks` lists, `regex:PATTERN`, `dfa:FILE` or `group:FILE`.
+        options: The fields of the task's class.
+
+    >>> make_task("S5_only_swaps", supervision="last").family
+    'word problem'
+    """
     check_type("the name of a task", name, str, "a text")
     return from_dict(Task.class_for(name), {"name": name, **options}, "task")
 
@@ -38,4 +47,5 @@ __all__ = [
     "Task",
     "generator",
     "make_task",
+    "register",
 ]

@@ -1,14 +1,13 @@
-"""Modular arithmetic, without and with brackets, as in the paper."""
+"""Modular arithmetic without and with brackets, as in the paper."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Batch, Ints, PrefixTask, Task, register
 from statetrack.tasks.expressions import (
     Symbols,
@@ -24,25 +23,22 @@ from statetrack.tasks.machines import sum_of_products
 @register
 @dataclass(frozen=True)
 class ModularArithmetic(PrefixTask):
-    """Digits joined by + - *, then =, where the value modulo m is asked, as the token of a digit.
+    """Digits joined by + - *, then =. The target at = is the value modulo m, as a digit.
 
-    Length counts the answer, as in the paper, and an even length gives the next smaller odd one:
-    of length 5 or 6 is `d + d =`. With dense supervision the value so far is asked at every digit.
+    As in the paper, length counts the answer, and an even length means the next smaller odd one:
+    `d + d =` has length 5 or 6. With dense supervision every digit has the value so far as target.
     """
 
-    family: ClassVar[str] = "modular arithmetic"
-    examples: ClassVar[tuple[str, ...]] = ("modular_arithmetic",)
-    about: ClassVar[str] = "the value of a sum of products modulo m"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    family = "modular arithmetic"
+    examples = ("modular_arithmetic",)
+    about = "the value of a sum of products modulo m"
+    metric = "answer"
+    min_length = 3
 
-    prefixes_are_samples: ClassVar[bool] = False  # a prefix has no "="
+    prefixes_are_samples = False  # a prefix has no =
+    equals = 4  # its id
 
-    name: str = option("modular_arithmetic", "which task of its family")
-    modulus: int = option(5, "m: the digits are 0 to m - 1")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("modulus", self.modulus, 2, MAX_KIND)
+    modulus: int = option(5, "m: the digits are 0 to m - 1", low=2, high=MAX_KIND)
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -54,21 +50,8 @@ class ModularArithmetic(PrefixTask):
         return Symbols(self.modulus, zero=5, plus=1, minus=2, times=3)
 
     @property
-    def equals(self) -> int:
-        """The id of =."""
-        return 4
-
-    @property
-    def pad(self) -> int:
-        return 0
-
-    @property
     def chance(self) -> float:
         return 1 / self.modulus
-
-    @property
-    def min_length(self) -> int:
-        return 3
 
     def input_size(self, length: int) -> int:
         return (length + 1) // 2 * 2 - 2
@@ -84,31 +67,26 @@ class ModularArithmetic(PrefixTask):
         return np.where(asked, self.symbols.zero + values, IGNORE)
 
     def automaton(self) -> DFA | None:
-        """2m^2 states and a sink; its outputs are the values after a digit. None for m > 70."""
+        """2m^2 states and a sink; the outputs after a digit are the values. None for m > 70."""
         return sum_of_products(self.modulus)
 
 
 @register
 @dataclass(frozen=True)
 class ModularArithmeticBrackets(Task):
-    """A bracketed expression, then =, where its value modulo m is asked, as the token of a digit.
+    """A bracketed expression, then =. The target at = is the value modulo m, as a digit.
 
-    Length counts the answer and one PAD after it, as in the paper, and is raised to at least 5:
-    of length L are max(L, 5) - 3 tokens of expression and the =.
+    As in the paper, length counts the answer and one PAD after it, and is at least 5: length L has
+    max(L, 5) - 3 tokens of expression and the =.
     """
 
-    family: ClassVar[str] = "modular arithmetic with brackets"
-    examples: ClassVar[tuple[str, ...]] = ("modular_arithmetic_brackets",)
-    about: ClassVar[str] = "the value of a bracketed expression modulo m"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    family = "modular arithmetic with brackets"
+    examples = ("modular_arithmetic_brackets",)
+    about = "the value of a bracketed expression modulo m"
+    metric = "answer"
 
-    name: str = option("modular_arithmetic_brackets", "which task of its family")
-    modulus: int = option(5, "m: the digits are 0 to m - 1")
+    modulus: int = option(5, "m: the digits are 0 to m - 1", low=2, high=MAX_KIND)
     mult: bool = option(True, "whether * occurs besides + and -")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("modulus", self.modulus, 2, MAX_KIND)
 
     @property
     def vocab(self) -> tuple[str, ...]:

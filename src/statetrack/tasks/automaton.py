@@ -1,4 +1,4 @@
-"""Regular languages: where is the automaton, is the word accepted, what may come next?"""
+"""Regular languages: the state of the DFA, membership, or the symbols that may come next."""
 
 from __future__ import annotations
 
@@ -6,50 +6,46 @@ import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from statetrack.automata import DFA, from_regex, read_dfa
-from statetrack.config import one_of, option, unknown
+from statetrack.config import option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
 from statetrack.tasks.languages import NAMED, check_size, named_language
-from statetrack.tasks.words import NoWordsError, Words
-
-PREDICT = ("state", "membership", "next_symbols")
+from statetrack.tasks.word_sampler import NoWordsError, WordSampler
 
 
 @register
 @dataclass(frozen=True)
 class Automaton(PrefixTask):
-    """A DFA reads a word, one symbol a token; the target belongs to the state it is in then.
+    """A DFA reads a word, one symbol per token; the target depends on its state.
 
-    Named `regex:PATTERN`, `dfa:FILE` (JSON) or as one of the known languages. `predict` says what
-    is asked: the state of the minimal DFA, whether the word so far is in the language, or which
-    symbols may come next without leaving every word of the language (as one class per set).
+    The name is `regex:PATTERN`, `dfa:FILE` (JSON) or one of the named languages. `predict` chooses
+    the target: the state of the minimal DFA, whether the word so far is in the language, or the set
+    of symbols that may come next in a word of the language (one class per set).
 
-    Words are not uniform, for that would leave many languages with one answer only: the answer at
-    the end is drawn first, uniformly among those that the length allows, and then the word,
-    uniformly among those with that answer (and, for `next_symbols`, that are prefixes of words of
-    the language). So a prefix of a long word is not like a short word of its own, and with dense
-    supervision only the last answer is balanced: those before it are whatever such words have.
+    Uniform words would give many languages a single answer. So the last answer is drawn first,
+    uniformly among those that the length allows, then the word, uniformly among those with that
+    answer (for `next_symbols`, among prefixes of words of the language). Prefixes of long words are
+    therefore not distributed like short words, and with dense supervision only the last answer is
+    balanced.
     """
 
-    prefixes_are_samples: ClassVar[bool] = False
+    prefixes_are_samples = False
 
-    family: ClassVar[str] = "automaton"
-    examples: ClassVar[tuple[str, ...]] = ("regex:(ab)*", *NAMED)
-    about: ClassVar[str] = "the state of a finite automaton"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    family = "automaton"
+    examples = ("regex:(ab)*", *NAMED)
+    about = "the state of a finite automaton"
+    metric = "answer"
 
-    name: str = option("regex:(ab)*", "which task of its family")
     predict: Literal["state", "membership", "next_symbols"] = option("state", "what is asked")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("predict", self.predict, PREDICT)
         clashes = set(self.dfa.alphabet) & {"PAD", *self.classes}
         if clashes:
             raise UserError(
@@ -86,7 +82,7 @@ class Automaton(PrefixTask):
 
     @cached_property
     def _alive(self) -> NDArray[np.bool_]:
-        """[states]: whether an accepting state can still be reached."""
+        """[states]: whether an accepting state can be reached."""
         alive = self.dfa.accepting.copy()
         for _ in range(self.dfa.states):
             alive |= alive[self.dfa.delta].any(1)
@@ -99,7 +95,7 @@ class Automaton(PrefixTask):
 
     @cached_property
     def _class_of(self) -> tuple[Ints, tuple[str, ...]]:
-        """The class of each state, and the names of the classes."""
+        """The class of each state [states], and the names of the classes."""
         dfa = self.dfa
         if self.predict == "state":
             return np.arange(dfa.states), tuple(f"q{i}" for i in range(dfa.states))
@@ -123,27 +119,20 @@ class Automaton(PrefixTask):
         return ("PAD", *self.dfa.alphabet, *self.classes)
 
     @property
-    def pad(self) -> int:
-        return 0
-
-    @property
     def chance(self) -> float:
         return 1 / len(self.classes)
 
     def automaton(self) -> DFA:
-        """The minimal DFA; its outputs are the names of the classes."""
+        """Return the minimal DFA; its outputs are the names of the classes."""
         of_class, names = self._class_of
         outputs = [
             names[c] if asked else None for c, asked in zip(of_class, self._asked, strict=True)
         ]
         return replace(self.dfa, outputs=tuple(outputs))
 
-    def input_size(self, length: int) -> int:
-        return length
-
     @cached_property
     def _reader(self) -> tuple[DFA, Ints]:
-        """The DFA of token ids, on which PAD does nothing, and the target of each state."""
+        """The DFA over token ids, in which PAD keeps the state, and the target of each state."""
         dfa = self.dfa
         delta = np.column_stack([np.arange(dfa.states), dfa.delta])
         targets = 1 + len(dfa.alphabet) + self._class_of[0]
@@ -153,12 +142,12 @@ class Automaton(PrefixTask):
         reader, targets = self._reader
         if tokens.max(initial=0) >= len(reader.alphabet):
             raise UserError(f"{self.name}: the input has tokens that are no symbols")
-        states = reader.run(tokens).T  # a row per time step, as they lie in memory
+        states = reader.run(tokens).T  # [T, B], as in memory
         return targets.take(states).T
 
     @cached_property
-    def _words(self) -> Words:
-        return Words(self.dfa.delta, self.dfa.start, self._class_of[0], self._asked)
+    def _words(self) -> WordSampler:
+        return WordSampler(self.dfa.delta, self.dfa.start, self._class_of[0], self._asked)
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
         try:

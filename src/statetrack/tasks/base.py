@@ -1,17 +1,15 @@
-"""What a task is: a vocabulary, a sampler, and what counts as right.
+"""The base classes of tasks.
 
-A task is a frozen dataclass, so that it is its own configuration. Subclasses write `sample_tokens`
-and `targets` (of a `PrefixTask`, `dense_targets`); batches, supervision and solving follow from
-them. Everything is numpy and vectorised over the batch; randomness comes only from the generator
-that is passed in.
+A task is a frozen dataclass, so that it is its own configuration. A subclass writes `vocab`,
+`chance`, `sample_tokens` and `targets` (a `PrefixTask`: `dense_targets`); batches, supervision and
+solving follow from these. Everything is numpy, vectorised over the batch; all randomness comes from
+the generator that is passed in.
 """
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -22,20 +20,16 @@ from statetrack.config import Named, at_least, check_types, one_of, option, unkn
 from statetrack.errors import UserError, check_type
 from statetrack.memory import check_memory
 from statetrack.plugins import load_plugins
-from statetrack.tasks.baseline import Answers, answers, constant_right, last_answers, most_frequent
+from statetrack.tasks.baseline import measured_majorities, measured_majority
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Metric = Literal["answer", "sequence", "token"]
 IGNORE = -1  # the target of a position that does not count
 
 SPLITS = {"train": 0, "validation": 1, "test": 2}
-TOKEN_BYTES = 64  # that one token takes: its id, target, prediction and what is counted of them
-MAX_KIND = 10_000  # tokens of one kind: digits, keys, ...; solvers have a cell for each, per row
-MAJORITY = 0x6D616A6F72  # keeps the majority's random stream apart from those of the data
-MAJORITY_ERROR = 0.0015  # its standard error, for a 95 % interval of 0.003 to either side, ...
-MAJORITY_TOKENS = 1 << 25  # ... unless that takes more tokens than these
-LEARNED_ROWS = 8192  # drawn to learn which answers are the most frequent
-CURVE_TOKENS = 1 << 23  # drawn for the majorities of all lengths at once
+TOKEN_BYTES = 64  # memory per token: its id, target, prediction and counts
+MAX_KIND = 10_000  # tokens of one kind (digits, keys, ...): solvers have a cell for each, per row
 
 
 class Batch(NamedTuple):
@@ -48,18 +42,21 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Task(Named):
-    """Base of all tasks; a subclass is one family, found by name with `matches`."""
+    """Base of all tasks. A subclass is a family of tasks, found by name with `matches`."""
 
     kind: ClassVar[str] = "task"
     family: ClassVar[str]
-    examples: ClassVar[tuple[str, ...]]
-    about: ClassVar[str]
-    # what a sequence is scored on: its answer, all its scored positions together, or each of them
-    metric: ClassVar[Literal["answer", "sequence", "token"]]
+    examples: ClassVar[tuple[str, ...]]  # names of tasks of this family; the first is the default
+    about: ClassVar[str]  # what is asked, in a few words
+    # what the score counts: sequences with the right last answer, sequences in which every scored
+    # position is right, or scored positions
+    metric: ClassVar[Metric]
 
     name: str = option("", "which task of its family")
 
     def __post_init__(self) -> None:
+        if self.name == "":
+            object.__setattr__(self, "name", self.examples[0])
         check_types(self)
 
     @classmethod
@@ -67,7 +64,7 @@ class Task(Named):
         for family in FAMILIES:
             if family.matches(name):
                 return family
-        if load_plugins():  # and there may be more families now
+        if load_plugins():  # which may have registered more families
             return cls.class_for(name)
         raise unknown("task", name, [e for f in FAMILIES for e in f.examples])
 
@@ -82,9 +79,9 @@ class Task(Named):
         """The tokens, by id, of inputs and targets alike."""
 
     @property
-    @abstractmethod
     def pad(self) -> int:
         """The id that fills a row at its right end."""
+        return 0
 
     @property
     @abstractmethod
@@ -93,48 +90,58 @@ class Task(Named):
 
     @property
     def min_length(self) -> int:
-        """The shortest length that makes sense."""
+        """The shortest length of a sequence."""
         return 1
 
-    @abstractmethod
     def input_size(self, length: int) -> int:
-        """How many tokens the model reads for a sequence of `length`."""
+        """Return how many tokens the model reads for a sequence of `length`."""
+        return length
 
     @abstractmethod
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
-        """[B, size] inputs; those past a row's length need not be padded."""
+        """Draw inputs [B, size]; positions past a row's length need not be padded."""
 
     @abstractmethod
     def targets(self, tokens: Ints) -> Ints:
-        """What `solve` returns, for valid tokens [B, T]; padding need not be IGNORE."""
+        """Compute what `solve` returns, for valid tokens [B, T]; padding need not be IGNORE."""
 
     def majority(self, low: int, high: int | None = None) -> float:
-        """The score of always saying the most frequent answer, on lengths low..high (or low).
+        """Return the score of the majority baseline on lengths low..high (or low).
 
-        At each position it is another one, and the score is by the task's metric: of a task scored
-        on whole sequences, the share in which every position is right. Measured once for a task
-        and lengths, on a sample that is always the same and large enough for a standard error of
-        0.0015, though of at most 2^25 tokens; a task that knows it better may say so.
+        The baseline gives the most frequent answer at each position. Its score, by the task's
+        metric, is measured once for a task and lengths, on a fixed sample large enough for a
+        standard error of 0.0015 (at most 2^25 tokens). A task that knows it exactly overrides this.
         """
         high = low if high is None else high
         self.check_lengths(low, high)
-        return _measured_majority(self, low, high, self.content)
+        return measured_majority(self, low, high, self.content)
 
     @property
     def content(self) -> int | None:
-        """For a task that is read from a file, a hash of what was read; cached results go by it."""
+        """A hash of the file that the task was read from, if any; a key of cached results."""
         return None
 
     def automaton(self) -> DFA | None:
-        """The minimal automaton, its outputs the answers; None if not regular or too large."""
+        """Return the minimal DFA whose outputs are the answers; None if not regular or too large.
+
+        It reads the symbols of an input only, not PAD, BOS, = or OUT: the answer that is asked at
+        one of these is the output of the state before it.
+        """
         return None
 
     def scored(self, targets: Ints) -> NDArray[np.bool_]:
-        """Which positions count for accuracy; the loss counts every one that is not IGNORE."""
+        """Tell which positions count for accuracy; the loss counts all that are not IGNORE."""
         return targets != IGNORE
 
     def solve(self, tokens: Ints) -> Ints:
-        """The targets of any input [B, T]: IGNORE on padding and wherever nothing is asked."""
+        """Compute the targets of any input.
+
+        Args:
+            tokens: [B, T] ids.
+
+        Returns:
+            [B, T] ids, IGNORE on padding and wherever nothing is asked.
+        """
         tokens = whole_numbers(tokens, "tokens")
         if tokens.ndim != 2:
             raise UserError(f"solve takes tokens [B, T]; got shape {list(tokens.shape)}")
@@ -143,7 +150,13 @@ class Task(Named):
         return np.where(tokens != self.pad, self.targets(tokens), IGNORE)
 
     def sample(self, rng: np.random.Generator, lengths: Ints) -> Batch:
-        """Sequences of the given lengths."""
+        """Draw sequences of the given lengths [B].
+
+        >>> from statetrack.tasks import generator, make_task
+        >>> batch = make_task("parity").sample(generator(0, "train", 0), [5, 3])
+        >>> batch.tokens.shape, batch.lengths.tolist()
+        ((2, 4), [5, 3])
+        """
         check_type("rng", rng, np.random.Generator, "a generator of numpy")
         lengths = whole_numbers(lengths, "lengths")
         if lengths.ndim != 1 or not lengths.size:
@@ -169,20 +182,16 @@ class Task(Named):
 
 @dataclass(frozen=True)
 class PrefixTask(Task):
-    """A task in which every prefix of a sequence is a sequence with an answer of its own."""
+    """A task in which every prefix of a sequence has an answer of its own."""
 
     # whether the prefixes of long sequences are distributed like short sequences
     prefixes_are_samples: ClassVar[bool] = True
 
     supervision: Literal["last", "dense"] = option("last", "targets at the answer or everywhere")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("supervision", self.supervision, ("last", "dense"))
-
     @abstractmethod
     def dense_targets(self, tokens: Ints) -> Ints:
-        """[B, T] -> the right answer at every position, as if each were the last."""
+        """Compute the answer at every position of tokens [B, T], as if it were the last."""
 
     def targets(self, tokens: Ints) -> Ints:
         everywhere = self.dense_targets(tokens)
@@ -193,12 +202,12 @@ class PrefixTask(Task):
         return np.where(position == last, everywhere, IGNORE)
 
     def answer_majorities(self, max_length: int) -> Floats:
-        """The share of the most frequent answer at every position of sequences of a length."""
-        return _measured_majorities(self, max_length, self.content)
+        """Return the share of the most frequent answer at every position up to a length."""
+        return measured_majorities(self, max_length, self.content)
 
 
 def whole_numbers(values: object, what: str) -> Ints:
-    """An array of whole numbers; raise a UserError for what is none."""
+    """Convert to an array of integers; raise a UserError if the values are not integers."""
     try:
         array = np.asarray(values)
     except (ValueError, RuntimeError, TypeError):  # ragged; with gradients; sparse
@@ -208,71 +217,18 @@ def whole_numbers(values: object, what: str) -> Ints:
     return array.astype(np.int64)
 
 
-@lru_cache(maxsize=4096)
-def _measured_majority(task: Task, low: int, high: int, _content: int | None) -> float:
-    """Learned from some sequences, scored on as many others as the standard error takes."""
-    most = MAJORITY_TOKENS // task.input_size(high)
-    sample = _Sample(task, low, high, only_last=task.metric == "answer")
-    found = sample.draw(min(LEARNED_ROWS, most // 2))
-    frequent = most_frequent(found)
-    right, asked = _right_and_asked(task, found, frequent)
-    variance = np.var(right - right.sum() / asked.sum() * asked) / asked.mean() ** 2
-    rows = min(math.ceil(variance / MAJORITY_ERROR**2), most - len(found))
-    right, asked = _right_and_asked(task, sample.draw(rows), frequent)
-    return float(right.sum() / asked.sum())
-
-
-def _right_and_asked(task: Task, found: Answers, frequent: Answers) -> tuple[Ints, Ints]:
-    """[n]: how many answers of each sequence are the most frequent ones, and of how many."""
-    right, asked = found == frequent, found >= 0
-    if task.metric == "sequence":
-        return (right | ~asked).all(1).astype(np.int64), np.ones(len(found), dtype=np.int64)
-    return np.count_nonzero(right & asked, axis=1), np.count_nonzero(asked, axis=1)
-
-
-@lru_cache(maxsize=64)
-def _measured_majorities(task: PrefixTask, length: int, _content: int | None) -> Floats:
-    sample = _Sample(replace(task, supervision="dense"), length, length)
-    enough = math.ceil(0.25 / MAJORITY_ERROR**2)  # a share varies most at 1/2
-    rows = min(CURVE_TOKENS // task.input_size(length), enough)
-    shares = constant_right(sample.draw(rows)).mean(0)
-    shares.flags.writeable = False  # it is cached
-    return shares
-
-
-class _Sample:
-    """The answers of the majority's sample, which is always the same, in bounded memory."""
-
-    def __init__(self, task: Task, low: int, high: int, only_last: bool = False) -> None:
-        self.task, self.low, self.high = task, low, high
-        self.read = last_answers if only_last else answers
-        self.width = 1 if only_last else task.input_size(high)
-        self.rng = np.random.default_rng([MAJORITY, low, high])
-
-    def draw(self, rows: int) -> Answers:
-        """[rows, width], of at least 64 sequences."""
-        rows, at_once = max(rows, 64), max(1, (1 << 20) // self.task.input_size(self.high))
-        lengths = np.sort(self.rng.integers(self.low, self.high + 1, rows))  # little padding
-        found = np.full((rows, self.width), -1, dtype=np.int32)
-        for start in range(0, rows, at_once):
-            batch = self.task.sample(self.rng, lengths[start : start + at_once])
-            part = self.read(batch.targets, self.task.scored(batch.targets))
-            found[start : start + len(part), : part.shape[1]] = part
-        return found
-
-
 FAMILIES: list[type[Task]] = []
 F = TypeVar("F", bound=type[Task])
 
 
 def register(family: F) -> F:
-    """Class decorator: make a family of tasks known."""
+    """Add a family of tasks to those that `make_task` knows (a class decorator)."""
     FAMILIES.append(family)
     return family
 
 
 def generator(data_seed: int, split: str, step: int) -> np.random.Generator:
-    """The random stream of one batch. Splits and steps are independent of each other."""
+    """Return the random stream of one batch; splits and steps are independent."""
     one_of("split", split, SPLITS)
     check_type("data_seed", data_seed, int, "a whole number")
     if not 0 <= data_seed < 2**32:

@@ -1,20 +1,19 @@
-"""Entities moved between boxes: in which box is this one now?"""
+"""Entities moved between boxes: the box of an entity."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
 
 import numpy as np
 
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
-from statetrack.tasks.forms import fill, fillable
+from statetrack.tasks.statements import fill, fillable
 
 SYMBOLS = ("PAD", ".", "?", "swap")
 PAD, DOT, ASK, SWAP = range(4)
-ENTITY, BOX, OTHER_BOX = -1, -2, -3  # what the sampler fills in
+ENTITY, BOX, OTHER_BOX = -1, -2, -3  # slots that the sampler fills
 
 
 @register
@@ -22,31 +21,26 @@ ENTITY, BOX, OTHER_BOX = -1, -2, -3  # what the sampler fills in
 class Boxes(Task):
     """Statements and questions about entities that all start in box0.
 
-    `entity1 box2` puts an entity into a box; `swap box0 box2` exchanges what is in two boxes;
-    `? entity1` asks for an entity's box, and the answer is due on the entity. Puts alone are
-    recall of the last one; with `swaps` an entity must be followed through all that came since.
+    `entity1 box2` puts an entity into a box; `swap box0 box2` exchanges the contents of two boxes;
+    `? entity1` asks for an entity's box, with the target on the entity. Without `swaps` the answer
+    is the entity's last put; with swaps it depends on all statements since.
 
-    Length counts tokens. The last two are a question; what stands before them is drawn uniformly
-    from puts, questions and swaps, among those that can still be completed. A dot, which does
-    nothing, comes before the last question if statements cannot fill the length: length 3, or any
-    odd length without swaps. Puts are uniform over boxes, and so are answers in the long run; early
-    ones favour box0.
+    Length counts tokens. The last two are a question; before it, each statement is uniform among
+    the puts, questions and swaps that leave a rest which can be filled. If statements cannot fill
+    the length (3, or any odd length without swaps), a dot without effect precedes the last
+    question. Puts are uniform over boxes, and so are answers in the long run; early ones are often
+    box0.
     """
 
-    family: ClassVar[str] = "boxes"
-    examples: ClassVar[tuple[str, ...]] = ("boxes",)
-    about: ClassVar[str] = "the box of an entity after puts and swaps of boxes"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    family = "boxes"
+    examples = ("boxes",)
+    about = "the box of an entity after puts and swaps of boxes"
+    metric = "token"
+    min_length = 2
 
-    name: str = option("boxes", "which task of its family")
-    entities: int = option(4, "entities in the boxes")
-    boxes: int = option(3, "boxes")
+    entities: int = option(4, "entities in the boxes", low=1, high=MAX_KIND)
+    boxes: int = option(3, "boxes", low=2, high=MAX_KIND)
     swaps: bool = option(True, "whether the contents of two boxes may trade places")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("entities", self.entities, 1, MAX_KIND)
-        within("boxes", self.boxes, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
@@ -60,13 +54,6 @@ class Boxes(Task):
     @property
     def chance(self) -> float:
         return 1 / self.boxes
-
-    @property
-    def min_length(self) -> int:
-        return 2
-
-    def input_size(self, length: int) -> int:
-        return length
 
     @property
     def _first_entity(self) -> int:
@@ -96,19 +83,19 @@ class Boxes(Task):
         return np.where(tokens == BOX, self._first_box + box, tokens)
 
     def targets(self, tokens: Ints) -> Ints:
-        """Contents are labelled by the box in which they began; a swap moves two labels.
+        """Follow labels: contents are labelled by the box in which they began, a swap moves labels.
 
-        All state is in two flat tables with a cell per token of the vocabulary, so that ids plus
-        the row's offset are addresses; cell 0 is for what does not happen at a position.
+        The state is two flat tables with a cell per token of the vocabulary, so that an id plus
+        the row's offset is an address; cell 0 takes the writes of rows where nothing happens.
         """
         cells = len(self.vocab)
         row = cells * np.arange(len(tokens))
-        label = np.arange(cells * len(tokens))  # of a box's contents, and of an entity's
+        label = np.arange(cells * len(tokens))  # of each box's contents and of each entity
         label.reshape(-1, cells)[:, self._first_entity : self._first_box] = (
             row[:, None] + self._first_box
         )
-        place = label.copy()  # the box in which the contents with a label are now
-        columns = np.ascontiguousarray(tokens.T)  # a row per time step: contiguous reads
+        place = label.copy()  # the box that holds the contents with a label
+        columns = np.ascontiguousarray(tokens.T)  # [T, B]: contiguous reads
         targets = np.empty_like(columns)
         before = earlier = np.zeros_like(row)
         for t, word in enumerate(columns):

@@ -1,43 +1,41 @@
-"""The tape of the Chomsky hierarchy suite of DeepMind, which its 15 tasks share.
+"""What the tasks of DeepMind's Chomsky hierarchy suite share (arXiv:2207.02098).
 
-The model reads the input and then one OUT for every output; there, and only there, classes are
-asked, which need not be meant as tokens. `chomsky_regular`, `chomsky_dcf` and `chomsky_cs` hold the
-tasks, regular, deterministic context-free and context-sensitive.
+The model reads the input, then one OUT token for every output; only these have targets, which are
+the suite's class numbers and not token ids. The tasks are in `chomsky_regular`, `chomsky_dcf`
+(deterministic context-free) and `chomsky_cs` (context-sensitive).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from statetrack.errors import UserError
-from statetrack.tasks.base import IGNORE, Ints, Task
+from statetrack.tasks.base import IGNORE, Ints, Metric, Task
 
-TERMINATOR = 2  # the class after which the outputs of a `terminated` task are only filled up
+TERMINATOR = 2  # the class that ends the outputs of a `terminated` task; the rest is filler
 
 
 @dataclass(frozen=True)
 class ChomskyTask(Task):
-    """Base of the suite's tasks. Length is that of the input, and the suite names the classes."""
+    """Base of the suite's tasks. Length counts the input.
 
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
-    symbols: ClassVar[tuple[str, ...]]  # what the input is written in, by id
-    classes: ClassVar[int]  # how many outputs there are to choose from
-    terminated: ClassVar[bool] = False  # whether outputs count only up to the first TERMINATOR
+    The default input is uniform over the symbols, and one of two classes is asked.
+    """
+
+    metric: ClassVar[Metric] = "answer"
+    symbols: ClassVar[tuple[str, ...]] = ("0", "1")  # the tokens of the input, by id
+    classes: ClassVar[int] = 2  # how many different outputs there are
+    terminated = False  # whether outputs count only up to the first TERMINATOR
 
     def __init_subclass__(cls, task: str, level: str, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.family = f"chomsky {level}: {task.replace('_', ' ')}"
         cls.examples = (f"chomsky/{task}",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.name:
-            object.__setattr__(self, "name", self.examples[0])
 
     @property
     def vocab(self) -> tuple[str, ...]:
@@ -45,7 +43,7 @@ class ChomskyTask(Task):
 
     @property
     def out(self) -> int:
-        """The id of the token on which an output is asked."""
+        """The id of OUT."""
         return len(self.symbols)
 
     @property
@@ -57,26 +55,27 @@ class ChomskyTask(Task):
         return 1 / self.classes
 
     def input_sizes(self, lengths: Ints) -> Ints:
-        """How many tokens of input stand for each length."""
+        """Return the number of input tokens for each length."""
         return lengths
 
     def output_sizes(self, lengths: Ints) -> Ints:
-        """How many outputs are asked for each length."""
+        """Return the number of outputs for each length."""
         return np.ones_like(lengths)
 
     def input_size(self, length: int) -> int:
         lengths = np.array([length])
         return int((self.input_sizes(lengths) + self.output_sizes(lengths))[0])
 
-    @abstractmethod
     def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
-        """[B, width] inputs; what lies past a row's size does not matter."""
+        """Draw inputs [B, width]; what lies past a row's size does not matter."""
+        return uniform(rng, len(self.symbols), sizes, width)
 
     @abstractmethod
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
-        """[B, T] inputs of the given sizes -> [B, width or 1] classes, as many as asked, and more.
+        """Compute the classes [B, width] of inputs [B, T], or [B, 1] if each row has one output.
 
-        Past its size a row holds OUT and PAD.
+        Past its size a row of inputs holds OUT and PAD; past its number of outputs a row of classes
+        may hold anything.
         """
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
@@ -113,10 +112,10 @@ class ChomskyTask(Task):
 
 
 def uniform(rng: np.random.Generator, symbols: int, sizes: Ints, width: int) -> Ints:
-    """[B, width] independent symbols."""
+    """Draw independent uniform symbols [B, width]."""
     return rng.integers(0, symbols, (len(sizes), width))
 
 
 def gather(inputs: Ints, positions: Ints) -> Ints:
-    """The inputs at the given positions [B, width], moved into range where they are not."""
+    """Return the inputs at positions [B, width], which are clipped to the range of the inputs."""
     return np.take_along_axis(inputs, positions.clip(0, inputs.shape[1] - 1), axis=1)

@@ -5,34 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
 from statetrack.tasks.base import Ints, register
 from statetrack.tasks.chomsky import TERMINATOR, ChomskyTask, gather, uniform
 
-BITS = ("0", "1")
-
 
 @register
 @dataclass(frozen=True)
 class OddsFirst(ChomskyTask, task="odds_first", level="cs"):
-    """The bits at places 1, 3, 5, ..., then those at 0, 2, 4, ..., counted from 0.
+    """The bits at positions 1, 3, 5, ..., then those at 0, 2, 4, ..., counted from 0.
 
-    That is what the suite does; its own description counts from 1.
+    This is what the suite's code does; its description counts from 1.
     """
 
-    about: ClassVar[str] = "the bits at odd places, then those at even ones"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
-    symbols: ClassVar[tuple[str, ...]] = BITS
-    classes: ClassVar[int] = 2
+    about = "the bits at odd positions, then those at even ones"
+    metric = "token"
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return lengths
-
-    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
-        return uniform(rng, 2, sizes, width)
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         odd, place = sizes[:, None] // 2, np.arange(width)
@@ -42,18 +34,13 @@ class OddsFirst(ChomskyTask, task="odds_first", level="cs"):
 @register
 @dataclass(frozen=True)
 class DuplicateString(ChomskyTask, task="duplicate_string", level="cs"):
-    """The bits twice over."""
+    """The bits, twice."""
 
-    about: ClassVar[str] = "the string twice over"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
-    symbols: ClassVar[tuple[str, ...]] = BITS
-    classes: ClassVar[int] = 2
+    about = "the string twice over"
+    metric = "token"
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return 2 * lengths
-
-    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
-        return uniform(rng, 2, sizes, width)
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         return gather(inputs, np.arange(width) % np.maximum(sizes, 1)[:, None])
@@ -62,17 +49,16 @@ class DuplicateString(ChomskyTask, task="duplicate_string", level="cs"):
 @register
 @dataclass(frozen=True)
 class MissingDuplicateString(ChomskyTask, task="missing_duplicate_string", level="cs"):
-    """Half the bits twice over, but for one GAP: which bit is missing? An odd length ends in END.
+    """A string of bits twice, with a GAP for one of them: which bit is missing?
 
-    An input of one token is the bit 1, and so is its answer.
+    An odd length ends in END. An input of one token is the bit 1, and so is the answer.
     """
 
-    about: ClassVar[str] = "the bit missing in one of two copies"
-    symbols: ClassVar[tuple[str, ...]] = ("0", "1", "GAP", "END")
-    classes: ClassVar[int] = 2
+    about = "the bit missing in one of two copies"
+    symbols = ("0", "1", "GAP", "END")
 
-    gap: ClassVar[int] = 2
-    end: ClassVar[int] = 3
+    gap = 2
+    end = 3
 
     def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
         half = np.maximum(sizes // 2, 1)[:, None]
@@ -94,16 +80,13 @@ class MissingDuplicateString(ChomskyTask, task="missing_duplicate_string", level
 class BucketSort(ChomskyTask, task="bucket_sort", level="cs"):
     """The digits 0 to 4 in ascending order."""
 
-    about: ClassVar[str] = "the string sorted"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
-    symbols: ClassVar[tuple[str, ...]] = tuple("01234")
-    classes: ClassVar[int] = 5
+    about = "the string sorted"
+    metric = "token"
+    symbols = tuple("01234")
+    classes = 5
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return lengths
-
-    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
-        return uniform(rng, 5, sizes, width)
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         return np.sort(inputs.astype(np.int8), axis=1, kind="stable")[:, :width].astype(np.int64)
@@ -112,12 +95,10 @@ class BucketSort(ChomskyTask, task="bucket_sort", level="cs"):
 @register
 @dataclass(frozen=True)
 class ComputeSqrt(ChomskyTask, task="compute_sqrt", level="cs"):
-    """The square root, rounded down, of a number from 1 on; both are written highest bit first."""
+    """The square root, rounded down, of a positive number; both are written highest bit first."""
 
-    about: ClassVar[str] = "the square root of a binary number"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
-    symbols: ClassVar[tuple[str, ...]] = BITS
-    classes: ClassVar[int] = 2
+    about = "the square root of a binary number"
+    metric = "token"
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return (lengths + 1) // 2
@@ -125,7 +106,7 @@ class ComputeSqrt(ChomskyTask, task="compute_sqrt", level="cs"):
     def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
         inside = np.arange(width) < sizes[:, None]
         tokens = uniform(rng, 2, sizes, width)
-        while len(bad := np.flatnonzero(~(inside & (tokens == 1)).any(1))):  # no zeros
+        while len(bad := np.flatnonzero(~(inside & (tokens == 1)).any(1))):  # a number is positive
             tokens[bad] = uniform(rng, 2, bad, width)
         return tokens
 
@@ -138,18 +119,18 @@ class ComputeSqrt(ChomskyTask, task="compute_sqrt", level="cs"):
 
 @dataclass(frozen=True)
 class _BinaryArithmetic(ChomskyTask, task="", level=""):
-    """Two numbers from 1 on, lowest bit first, with a separator between them, uniformly placed.
+    """Two positive numbers, lowest bit first, with a separator at a uniform place between them.
 
-    Asked is the result, lowest bit first and without leading zeros, terminated. An input of fewer
-    than 3 tokens is one number, from 0 on and not all ones.
+    The outputs are the result, lowest bit first and without leading zeros, then the terminator. An
+    input of fewer than 3 tokens is one number, which may be 0 and is not all ones.
     """
 
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
-    symbols: ClassVar[tuple[str, ...]] = ("0", "1", "SEP")
-    classes: ClassVar[int] = 3
-    terminated: ClassVar[bool] = True
+    metric = "token"
+    symbols = ("0", "1", "SEP")
+    classes = 3
+    terminated = True
 
-    separator: ClassVar[int] = 2
+    separator = 2
 
     def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
         place, pair = np.arange(width), sizes > 2
@@ -168,14 +149,14 @@ class _BinaryArithmetic(ChomskyTask, task="", level=""):
         return tokens
 
     def operands(self, inputs: Ints, sizes: Ints) -> list[tuple[int, int]]:
-        """The two numbers of each row; where there is no separator, the second is 0."""
+        """Return the two numbers of each row; the second is 0 where there is no separator."""
         is_separator = inputs == self.separator
         split = np.where(is_separator.any(1), is_separator.argmax(1), sizes).tolist()
         whole = to_integers(inputs * (inputs < self.separator))
         return [(n & ((1 << s) - 1), n >> (s + 1)) for n, s in zip(whole, split, strict=True)]
 
     def terminate(self, results: list[int], width: int) -> Ints:
-        """[B, width]: the bits of each result, the terminator, zeros."""
+        """Write the bits of each result, the terminator and zeros, [B, width]."""
         bits = to_bits(results, width)
         ends = [max(1, result.bit_length()) for result in results]
         bits[np.arange(len(results)), ends] = TERMINATOR
@@ -185,9 +166,9 @@ class _BinaryArithmetic(ChomskyTask, task="", level=""):
 @register
 @dataclass(frozen=True)
 class BinaryAddition(_BinaryArithmetic, task="binary_addition", level="cs"):
-    """The sum of two binary numbers; one number alone is its own."""
+    """The sum of two binary numbers; of a single number, the number."""
 
-    about: ClassVar[str] = "the sum of two binary numbers"
+    about = "the sum of two binary numbers"
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return lengths + 1
@@ -199,9 +180,9 @@ class BinaryAddition(_BinaryArithmetic, task="binary_addition", level="cs"):
 @register
 @dataclass(frozen=True)
 class BinaryMultiplication(_BinaryArithmetic, task="binary_multiplication", level="cs"):
-    """The product of two binary numbers; for one number alone, zeros, and the terminator last."""
+    """The product of two binary numbers; of a single number, zeros and a last terminator."""
 
-    about: ClassVar[str] = "the product of two binary numbers"
+    about = "the product of two binary numbers"
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return lengths
@@ -216,14 +197,14 @@ class BinaryMultiplication(_BinaryArithmetic, task="binary_multiplication", leve
 
 
 def to_integers(bits: Ints) -> list[int]:
-    """[B, T] bits, the lowest first -> B numbers of any size."""
+    """Convert bits [B, T], lowest first, to integers of any size."""
     packed = np.packbits(bits.astype(np.uint8), axis=1, bitorder="little")
     size, data = packed.shape[1], packed.tobytes()
     return [int.from_bytes(data[i * size : (i + 1) * size], "little") for i in range(len(bits))]
 
 
 def to_bits(numbers: Iterable[int], width: int) -> Ints:
-    """B numbers below 2^width -> [B, width] bits, the lowest first."""
+    """Convert integers below 2^width to bits [B, width], lowest first."""
     size = -(-width // 8)
     data = b"".join(number.to_bytes(size, "little") for number in numbers)
     packed = np.frombuffer(data, dtype=np.uint8).reshape(-1, size)

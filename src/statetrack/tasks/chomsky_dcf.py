@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,16 +24,11 @@ from statetrack.tasks.expressions import (
 class ReverseString(ChomskyTask, task="reverse_string", level="dcf"):
     """The bits from last to first."""
 
-    about: ClassVar[str] = "the string backwards"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
-    symbols: ClassVar[tuple[str, ...]] = ("0", "1")
-    classes: ClassVar[int] = 2
+    about = "the string backwards"
+    metric = "token"
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return lengths
-
-    def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
-        return uniform(rng, 2, sizes, width)
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         return gather(inputs, sizes[:, None] - 1 - np.arange(width))
@@ -42,16 +37,16 @@ class ReverseString(ChomskyTask, task="reverse_string", level="dcf"):
 @register
 @dataclass(frozen=True)
 class StackManipulation(ChomskyTask, task="stack_manipulation", level="dcf"):
-    """A stack, its top last, then actions; asked is the stack they leave, top first, terminated.
+    """A stack, its top last, then actions. The outputs are the final stack, top first, terminated.
 
-    The stack's size is uniform on 1..L-1, or 1. A POP of an empty stack does nothing.
+    The size of the first stack is uniform on 1..L-1, or 1. A POP of an empty stack does nothing.
     """
 
-    about: ClassVar[str] = "what pushes and pops leave on a stack"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
-    symbols: ClassVar[tuple[str, ...]] = ("0", "1", "POP", "PUSH0", "PUSH1")
-    classes: ClassVar[int] = 3
-    terminated: ClassVar[bool] = True
+    about = "what pushes and pops leave on a stack"
+    metric = "token"
+    symbols = ("0", "1", "POP", "PUSH0", "PUSH1")
+    classes = 3
+    terminated = True
 
     def output_sizes(self, lengths: Ints) -> Ints:
         return lengths + 1
@@ -63,11 +58,11 @@ class StackManipulation(ChomskyTask, task="stack_manipulation", level="dcf"):
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         pops = inputs == 2
-        pushes = (inputs < self.out) & ~pops  # those that made the first stack included
+        pushes = (inputs < self.out) & ~pops  # the symbols of the first stack count as pushes
         height = np.cumsum(np.where(pushes, 1, 0) - pops, axis=1)
-        height -= np.minimum(np.minimum.accumulate(height, axis=1), 0)  # ignored pops
-        lowest = np.minimum.accumulate(height[:, ::-1], axis=1)[:, ::-1]  # from here on
-        rows, times = np.nonzero(pushes & (height == lowest))  # what is never popped
+        height -= np.minimum(np.minimum.accumulate(height, axis=1), 0)  # pops of an empty stack
+        lowest = np.minimum.accumulate(height[:, ::-1], axis=1)[:, ::-1]  # from here to the end
+        rows, times = np.nonzero(pushes & (height == lowest))  # never popped
         final = height[:, -1]
         stack = np.zeros((len(inputs), width), dtype=np.int64)
         stack[rows, final[rows] - height[rows, times]] = inputs[rows, times] % 3 % 2
@@ -77,12 +72,12 @@ class StackManipulation(ChomskyTask, task="stack_manipulation", level="dcf"):
 
 @dataclass(frozen=True)
 class _Brackets(ChomskyTask, task="", level=""):
-    """A bracketed expression, to be valued modulo 5."""
+    """A bracketed expression, whose value modulo 5 is the answer."""
 
-    symbols: ClassVar[tuple[str, ...]] = (*"01234", "+", "-", "*", "(", ")", "x")
-    classes: ClassVar[int] = 5
+    symbols = (*"01234", "+", "-", "*", "(", ")", "x")
+    classes = 5
 
-    ids: ClassVar[Symbols] = Symbols(5, zero=0, plus=5, minus=6, times=7, open=8, close=9)
+    ids = Symbols(5, zero=0, plus=5, minus=6, times=7, open=8, close=9)
     mult: ClassVar[bool]
 
     def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
@@ -106,8 +101,8 @@ class _Brackets(ChomskyTask, task="", level=""):
 class ModularArithmeticBrackets(_Brackets, task="modular_arithmetic_brackets", level="dcf"):
     """The value of a bracketed expression of + - * modulo 5. No x is drawn."""
 
-    about: ClassVar[str] = "the value of a bracketed expression modulo 5"
-    mult: ClassVar[bool] = True
+    about = "the value of a bracketed expression modulo 5"
+    mult = True
 
 
 @register
@@ -117,26 +112,26 @@ class ModularArithmeticBracketsNomult(
 ):
     """The value of a bracketed expression of + and - modulo 5. Neither * nor x is drawn."""
 
-    about: ClassVar[str] = "the value of a bracketed sum modulo 5"
-    mult: ClassVar[bool] = False
+    about = "the value of a bracketed sum modulo 5"
+    mult = False
 
 
 @register
 @dataclass(frozen=True)
 class SolveEquation(_Brackets, task="solve_equation", level="dcf"):
-    """A bracketed expression of + and - with x for one digit, =, and its value: x is asked.
+    """A bracketed expression of + and - with x for one digit, =, and its value. The answer is x.
 
-    Which digit: the first one, cyclically, from a uniform place on. An input of fewer than 3 tokens
-    is all 0, and so is its answer.
+    The digit that x replaces is the next one, cyclically, from a uniform position. An input of
+    fewer than 3 tokens is all 0, and so is the answer.
     """
 
-    about: ClassVar[str] = "the x that solves an equation modulo 5"
-    symbols: ClassVar[tuple[str, ...]] = (*"01234", "+", "-", "(", ")", "x", "=")
+    about = "the x that solves an equation modulo 5"
+    symbols = (*"01234", "+", "-", "(", ")", "x", "=")
 
-    ids: ClassVar[Symbols] = Symbols(5, zero=0, plus=5, minus=6, times=ABSENT, open=7, close=8)
-    unknown: ClassVar[int] = 9
-    equals: ClassVar[int] = 10
-    mult: ClassVar[bool] = False
+    ids = Symbols(5, zero=0, plus=5, minus=6, times=ABSENT, open=7, close=8)
+    unknown = 9
+    equals = 10
+    mult = False
 
     def _draw(self, rng: np.random.Generator, sizes: Ints, width: int) -> tuple[Ints, Ints]:
         rows, position = np.arange(len(sizes)), np.arange(width)
@@ -164,5 +159,5 @@ class SolveEquation(_Brackets, task="solve_equation", level="dcf"):
             bracket_values(np.where(body == self.unknown, x, body), self.ids) for x in (0, 1)
         )
         value = gather(inputs, sizes[:, None] - 1)[:, 0]
-        slope = at_1 - at_0  # 1 or -1 modulo 5, and so its own inverse
+        slope = at_1 - at_0  # 1 or -1 modulo 5, so its own inverse
         return np.where(has_x, (value - at_0) * slope % 5, 0)[:, None]

@@ -1,4 +1,4 @@
-"""Where batches come from: endless streams, and finite sets that are gone through in epochs."""
+"""Sources of batches: endless streams, and finite sets that are repeated in epochs."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from statetrack.config import at_least, one_of
 from statetrack.errors import UserError
 from statetrack.tasks.base import Batch, Ints, Task, generator
 
-ORDER = 0x6F72646572  # keeps the order's random stream apart from those of the data
-KEY = 0x6B6579  # likewise, of the weights of keys
-HALVES = {"validation": 0, "test": 1}  # which half of the untrained sequences a split has
+ORDER = 0x6F72646572  # separates the random stream of the order from those of the data
+KEY = 0x6B6579  # the same for the weights of `sequence_keys`
+HALVES = {"validation": 0, "test": 1}  # the first bit of the keys of a split's sequences
 
 Keys = NDArray[np.uint64]
 
 
 class Data(Protocol):
-    """A source of batches: the batch of a step is always the same."""
+    """A source of batches. The batch of a step is always the same."""
 
     def batch(self, step: int) -> Batch:
-        """The batch of training step `step`, counted from 0."""
+        """Return the batch of training step `step`, counted from 0."""
 
 
 class Stream:
-    """Endless fresh sequences, lengths uniform on min_length..max_length."""
+    """Endless new sequences, with lengths uniform on min_length..max_length."""
 
     def __init__(
         self, task: Task, split: str, data_seed: int, size: int, min_length: int, max_length: int
     ) -> None:
         at_least("the batch size", size, 1)
         task.check_lengths(min_length, max_length)
-        generator(data_seed, split, 0)  # refuses what it cannot key
+        generator(data_seed, split, 0)  # checks the seed and the split
         self.task, self.split, self.data_seed, self.size = task, split, data_seed, size
         self.min_length, self.max_length = min_length, max_length
 
@@ -43,10 +43,9 @@ class Stream:
 
 
 class FiniteDataset:
-    """`size` different sequences of one length, the same for every `order_seed`.
+    """`size` distinct sequences of one length, in a new order in every epoch.
 
-    The order changes from epoch to epoch and with `order_seed`; a last, smaller batch of an epoch
-    is left out.
+    `order_seed` changes the order, not the sequences. A last, smaller batch of an epoch is dropped.
     """
 
     def __init__(
@@ -82,10 +81,10 @@ class FiniteDataset:
 
 
 class HeldOut:
-    """What an evaluation may ask after training on a finite set: nothing that is trained on.
+    """Draws sequences for an evaluation after training on a finite set, without those trained on.
 
-    What is left of that length falls to validation or to test by its key, so that no sequence is
-    in two splits. Other lengths are not trained on and drawn as ever.
+    The other sequences of that length belong to validation or to test by the first bit of their
+    key, so that no sequence is in two splits. Other lengths are drawn without restriction.
     """
 
     def __init__(self, train: FiniteDataset, split: str) -> None:
@@ -97,21 +96,21 @@ class HeldOut:
     def sample(
         self, task: Task, rng: np.random.Generator, lengths: Ints, *, prefixes: bool = False
     ) -> Batch:
-        """As task.sample; with `prefixes`, of longer sequences of one length: by their prefix."""
+        """Draw as `task.sample`; with `prefixes`, longer sequences are held out by their prefix."""
         batch = task.sample(rng, lengths)
         asked = batch.lengths >= self.length if prefixes else batch.lengths == self.length
-        barred = np.flatnonzero(asked)
-        barred = barred[~self._allowed(task, batch.tokens[barred])]
-        draws = max(len(barred), min(1024, 1 + (1 << 20) // batch.tokens.shape[1]))
-        fruitless = 0
-        while len(barred):
-            # all that is drawn anew has one length, so any will do for any
-            again = task.sample(rng, np.full(draws, batch.lengths[barred[0]])).tokens
-            again = again[self._allowed(task, again)][: len(barred)]
-            batch.tokens[barred[: len(again)], : again.shape[1]] = again
-            barred = barred[len(again) :]
-            fruitless = 0 if len(again) else fruitless + draws
-            if fruitless > 30 * (len(self.trained) + 1):
+        rejected = np.flatnonzero(asked)
+        rejected = rejected[~self._allowed(task, batch.tokens[rejected])]
+        draws = max(len(rejected), min(1024, 1 + (1 << 20) // batch.tokens.shape[1]))
+        without_success = 0
+        while len(rejected):
+            # all rejected rows have one length, so any new row can replace any of them
+            again = task.sample(rng, np.full(draws, batch.lengths[rejected[0]])).tokens
+            again = again[self._allowed(task, again)][: len(rejected)]
+            batch.tokens[rejected[: len(again)], : again.shape[1]] = again
+            rejected = rejected[len(again) :]
+            without_success = 0 if len(again) else without_success + draws
+            if without_success > 30 * (len(self.trained) + 1):
                 raise UserError(
                     f"{task.name} has no sequence of length {self.length} left for {self.split}: "
                     f"{len(self.trained)} of them are trained on"
@@ -126,25 +125,26 @@ class HeldOut:
 
 
 def sequence_keys(tokens: NDArray[Any], pad: int) -> Keys:
-    """A number for each row of tokens [n, T]: the same for the same one, however it is padded.
+    """Hash each row of tokens [n, T], independently of its padding.
 
-    Others share it with a chance of about 2^-60: such a sequence would be left out for nothing.
+    Different sequences collide with a probability of about 2^-60; a collision would hold out a
+    sequence needlessly.
     """
     weights = np.random.default_rng(KEY).integers(0, 2**64, tokens.shape[1], dtype=np.uint64)
     return np.einsum("nt,t->n", tokens - pad, weights, dtype=np.uint64, casting="unsafe")
 
 
 def _distinct(task: Task, split: str, data_seed: int, size: int, length: int) -> NDArray[Any]:
-    """[size, T] different sequences, in the order in which they were first drawn."""
+    """Draw distinct sequences [size, T], in the order in which they first occur."""
     dtype = np.int16 if len(task.vocab) < 2**15 else np.int64
     known = np.empty((0, task.input_size(length)), dtype=dtype)
-    step = fruitless = 0
+    step = without_success = 0
     while len(known) < size:
         drawn = task.sample(generator(data_seed, split, step), np.full(size, length)).tokens
         rows = np.concatenate([known, drawn.astype(dtype)])
         first = np.sort(np.unique(sequence_keys(rows, task.pad), return_index=True)[1])
-        fruitless = 0 if len(first) > len(known) else fruitless + 1
-        if fruitless == 30:  # misses one last sequence with a chance of about exp(-30)
+        without_success = 0 if len(first) > len(known) else without_success + 1
+        if without_success == 30:  # a last sequence is missed with probability exp(-30)
             raise UserError(
                 f"{task.name} has too few different sequences of length {length}: "
                 f"found {len(first)} of {size}"

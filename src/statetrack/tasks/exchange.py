@@ -1,9 +1,9 @@
-"""Tasks as files: to use our data elsewhere, or to check data from elsewhere.
+"""Export sequences of a task to a file, and check the targets of such a file.
 
-jsonl and parquet hold one sequence a row: `length`, `input`, `target` (lists of ids, IGNORE where
-nothing is asked). csv is that of jopetty/word-problem: `seed`, `input`, `target` with the ids of
-the elements separated by blanks, a target for every input and no BOS, so it exists for group word
-problems only, and always with dense supervision.
+jsonl and parquet have one sequence per row: `length`, `input`, `target` (lists of ids, IGNORE where
+nothing is asked). csv is the format of jopetty/word-problem: `seed`, `input`, `target`, with the
+elements' ids separated by blanks, a target for every input and no BOS. It is for group word
+problems only, always with dense supervision.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMATS = ("jsonl", "parquet", "csv")
 
 
 def format_of(path: Path) -> str:
-    """The format that a file's ending says."""
+    """Return the format that a file's suffix names."""
     format = path.suffix.removeprefix(".")
     if format not in FORMATS:
         raise UserError(f"{path} must end in one of {', '.join(f'.{f}' for f in FORMATS)}")
@@ -46,9 +46,16 @@ def export_task(
     split: str = "test",
     data_seed: int = 0,
 ) -> Task:
-    """Write `count` sequences with lengths uniform on `lengths` to a new file.
+    """Write sequences to a new file.
 
-    Returns the task that the file is of: that of a csv has dense supervision.
+    Args:
+        path: The file; its suffix is the format.
+        format: If given, it must agree with the suffix.
+        count: The number of sequences.
+        lengths: The least and the greatest length; lengths are uniform between them.
+
+    Returns:
+        The task of the file: with dense supervision if it is a csv.
     """
     if format is not None:
         one_of("format", format, FORMATS)
@@ -61,7 +68,7 @@ def export_task(
     check_output(path)
     task = _as_written(task, path)
     if format_of(path) == "parquet":
-        _pyarrow()  # before all is drawn
+        _pyarrow()  # fail before drawing
     rng = generator(data_seed, split, 0)
     drawn = rng.integers(lengths[0], lengths[1] + 1, count)
     rows: list[dict[str, Any]] = []
@@ -74,7 +81,11 @@ def export_task(
 
 
 def import_task(task: Task, path: Path) -> Batch:
-    """Read what `export_task` wrote, or others in its formats, and check every target."""
+    """Read a file in a format of `export_task` and check every target.
+
+    Raises:
+        UserError: The file cannot be read, or a target differs from the task's.
+    """
     batch, wrong = compare_task(task, path)
     if len(wrong):
         raise wrong_target(task, path, wrong)
@@ -82,12 +93,12 @@ def import_task(task: Task, path: Path) -> Batch:
 
 
 def wrong_target(task: Task, path: Path, wrong: Ints) -> UserError:
-    """The error that names the first of the wrong sequences."""
+    """Return the error that names the first of the wrong sequences."""
     return UserError(f"{path}, sequence {wrong[0] + 1}: the target is not that of {task.name}")
 
 
 def compare_task(task: Task, path: Path) -> tuple[Batch, Ints]:
-    """A file's sequences with the task's own targets, and which of them have others in the file."""
+    """Read a file; return its sequences with the task's targets, and those whose targets differ."""
     task = _as_written(task, path)
     try:
         rows = _read(task, path)
@@ -123,7 +134,7 @@ def _as_written(task: Task, path: Path) -> Task:
 
 
 def _padded(rows: list[list[int]], fill: int) -> Ints:
-    """[rows, longest], filled at the right."""
+    """Make an array [rows, longest], filled at the right."""
     out = np.full((len(rows), max(map(len, rows))), fill, dtype=np.int64)
     for i, row in enumerate(rows):
         if not all(type(n) is int for n in row):
@@ -139,12 +150,12 @@ def _read(task: Task, path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         rows: list[dict[str, Any]] = _pyarrow().parquet.read_table(path).to_pylist()
         return rows
-    assert isinstance(task, GroupWordProblem)  # or there were no csv of it
+    assert isinstance(task, GroupWordProblem)  # _as_written has checked it
     return [_csv_row(task, row) for row in _csv_lines(path.read_text())]
 
 
 def _csv_lines(text: str) -> Iterator[dict[str, str]]:
-    limit = csv.field_size_limit(len(text))  # no field is longer; Python's own limit is 128 KiB
+    limit = csv.field_size_limit(len(text))  # Python's default limit is 128 KiB
     try:
         reader = csv.DictReader(io.StringIO(text), strict=True)
         for row in reader:

@@ -1,4 +1,4 @@
-"""Arithmetic modulo m as strings of tokens: drawing expressions and working out their values."""
+"""Arithmetic expressions modulo m as tokens: drawing and evaluating them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from statetrack.errors import UserError
 from statetrack.tasks.base import IGNORE, Batch, Ints
 
-ABSENT = -1  # the id of a symbol that a language does not have
+ABSENT = -1  # the id of a symbol that does not occur
 
 
 class Symbols(NamedTuple):
-    """The ids that an expression is written in; the digit d is `zero` + d."""
+    """The token ids of an expression; the digit d is `zero` + d."""
 
     modulus: int
     zero: int
@@ -25,7 +25,7 @@ class Symbols(NamedTuple):
 
 
 def flat_expressions(rng: np.random.Generator, count: int, width: int, symbols: Symbols) -> Ints:
-    """[count, width] digits at even places, operators at odd ones, all of them uniform."""
+    """Draw [count, width] tokens: uniform digits at even positions, operators at odd ones."""
     tokens = np.empty((count, width), dtype=np.int64)
     digits, operators = tokens[:, ::2], tokens[:, 1::2]
     digits[:] = symbols.zero + rng.integers(0, symbols.modulus, digits.shape)
@@ -35,15 +35,15 @@ def flat_expressions(rng: np.random.Generator, count: int, width: int, symbols: 
 
 
 def running_values(tokens: Ints, symbols: Symbols) -> Ints:
-    """[B, T] -> the value, at each place, of the digits and operators up to its last digit.
+    """Evaluate, at each position of tokens [B, T], the expression up to the last digit.
 
-    Multiplication binds tighter: the value is a sum of finished terms plus the term at hand.
+    * binds tighter than + and -: the value is the sum of the finished terms and the unfinished one.
     """
-    digits = np.ascontiguousarray(tokens[:, ::2].T) - symbols.zero  # a row per step
+    digits = np.ascontiguousarray(tokens[:, ::2].T) - symbols.zero  # [T, B]: contiguous reads
     operators = np.full_like(digits, symbols.plus)
     operators[1:] = tokens[:, 1::2].T[: len(digits) - 1]
     times = operators == symbols.times
-    ends = np.where(times, 0, 1)  # whether the term before is finished
+    ends = np.where(times, 0, 1)  # whether the term before it is finished
     signs = np.where(operators == symbols.minus, symbols.modulus - 1, 1)  # -1 modulo m
     values = np.empty_like(digits)
     total = term = np.zeros(len(tokens), dtype=np.int64)
@@ -55,21 +55,24 @@ def running_values(tokens: Ints, symbols: Symbols) -> Ints:
 
 
 class Level(NamedTuple):
-    """All subexpressions of one depth: their values, which of them are binary, and the operator."""
+    """All subexpressions of one depth."""
 
     values: Ints
-    binary: Ints
-    operator: Ints  # 0, 1, 2 for plus, minus, times
+    binary: Ints  # indices of those with two operands
+    operator: Ints  # of these: 0, 1, 2 for plus, minus, times
 
 
 def bracket_expressions(
     rng: np.random.Generator, sizes: Ints, width: int, symbols: Symbols, times: bool, fill: int
 ) -> tuple[Ints, Ints]:
-    """Expressions of the given sizes, [B, width] with `fill` after them, and their values [B].
+    """Draw bracketed expressions of the given sizes.
 
-    d, -d, (d) and (-d) have 1 to 4 tokens; a longer one is (left operator right), the size of the
-    left operand uniform on what there is room for. Drawn breadth first: one level of all
-    expressions at a time, then valued from the leaves up.
+    d, -d, (d) and (-d) have 1 to 4 tokens; a longer expression is (left operator right), with the
+    size of the left operand uniform. All subexpressions of one depth are drawn at once; values are
+    computed from the deepest up.
+
+    Returns:
+        The tokens [B, width], filled up with `fill`, and the values [B].
     """
     tokens = np.full((len(sizes), width), fill, dtype=np.int64)
     flat = tokens.reshape(-1)
@@ -100,7 +103,7 @@ def bracket_expressions(
 def _leaves(
     rng: np.random.Generator, flat: Ints, start: Ints, size: Ints, symbols: Symbols
 ) -> Ints:
-    """Write d, -d, (d) or (-d), by size, from each start; returns the values."""
+    """Write d, -d, (d) or (-d), by size, at each start, and return the values."""
     digits = rng.integers(0, symbols.modulus, len(size))
     bracketed, negative = size >= 3, size % 2 == 0
     flat[start + size - 1 - bracketed] = symbols.zero + digits
@@ -111,13 +114,13 @@ def _leaves(
 
 
 def bracket_values(tokens: Ints, symbols: Symbols) -> Ints:
-    """[B, T] -> [B]: the values of expressions in which brackets settle every precedence.
+    """Compute the values [B] of fully bracketed expressions [B, T]; other ids are skipped.
 
-    A minus before a digit negates it unless an operand stands before. Other ids are passed over.
-    A stack machine: what is pending at a depth is the map v -> slope * v + offset of the operand
-    to come, and `value` is what that depth has come to.
+    A minus negates the next digit unless an operand precedes it. For each bracket depth a stack
+    machine keeps `value`, the value so far, and the pending map v -> slope * v + offset of the next
+    operand.
     """
-    columns = np.ascontiguousarray(tokens.T)  # a row per step
+    columns = np.ascontiguousarray(tokens.T)  # [T, B]: contiguous reads
     width, count = columns.shape
     opens, closes = columns == symbols.open, columns == symbols.close
     depth = np.cumsum(np.where(opens, 1, 0) - closes, axis=0)
@@ -137,7 +140,7 @@ def bracket_values(tokens: Ints, symbols: Symbols) -> Ints:
     operator &= ~unary
 
     here = depth * count + np.arange(count)
-    spare = (int(depth.max(initial=0)) + 2) * count  # where steps write that have nothing to say
+    spare = (int(depth.max(initial=0)) + 2) * count  # a cell for steps that write nothing
     to_value = np.where(is_digit | closes, here, spare)
     to_map = np.where(operator | opens, here, spare)
     adds = np.where(operator & ~times, 1, 0)
@@ -154,7 +157,7 @@ def bracket_values(tokens: Ints, symbols: Symbols) -> Ints:
 
 
 def answered_at(tokens: Ints, position: Ints, marker: int, answers: Ints, lengths: Ints) -> Batch:
-    """The batch that asks for `answers` at one `position` per row, where `marker` is put."""
+    """Write `marker` at one position per row and make `answers` the targets there."""
     targets = np.full_like(tokens, IGNORE)
     rows = np.arange(len(tokens))
     tokens[rows, position] = marker

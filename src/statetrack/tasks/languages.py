@@ -1,4 +1,4 @@
-"""Regular languages with a name: Tomita's, flip-flop, bounded Dyck, gridworlds, random DFAs."""
+"""Named regular languages: Tomita's, flip-flop, bounded Dyck, gridworlds, random DFAs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NAMED = (
     "random_dfa8_seed0",
 )
 MAX_TASK_STATES = 1024  # of the minimal DFA of a task
-REACHED = 0.7968  # of a large random table of two symbols: x = 1 - exp(-2x)
+REACHED = 0.7968  # share of the states that a large random DFA reaches: x = 1 - exp(-2x)
 
 
 @cache
 def named_language(name: str) -> DFA | None:
-    """The minimal DFA called `name`, or None if nothing is."""
+    """Return the minimal DFA called `name`, or None if there is none."""
     for pattern, make in _MAKERS.items():
         match = re.fullmatch(pattern, name)
         if match:
@@ -36,13 +36,13 @@ def named_language(name: str) -> DFA | None:
 
 
 def check_size(name: str, states: int) -> None:
-    """Refuse what has too many states to be a task."""
+    """Raise a UserError if a task would have too many states."""
     if states > MAX_TASK_STATES:
         raise UserError(f"{name} is too large: at most {MAX_TASK_STATES:,} states are supported")
 
 
 def _tomita(n: int) -> DFA:
-    """Tomita's languages over {0, 1}; each row is (on 0, on 1)."""
+    """Tomita's languages over {0, 1}; each row is (next state on 0, on 1)."""
     table, accepting = {
         1: ([(1, 0), (1, 1)], [0]),  # 1*
         2: ([(2, 1), (0, 2), (2, 2)], [0]),  # (10)*
@@ -57,29 +57,28 @@ def _tomita(n: int) -> DFA:
 
 
 def _flip_flop() -> DFA:
-    """One bit: w writes 1, e erases it, i ignores; the language is that of words that leave 1."""
+    """One bit: w sets it to 1, e to 0, i keeps it; words that leave 1 are accepted."""
     return _dfa("eiw", [(0, 0, 1), (0, 1, 1)], [1])
 
 
 def _dyck(depth: int) -> DFA:
-    """Balanced brackets, never more than `depth` deep; the last state is the sink."""
+    """Balanced brackets of depth at most `depth`; the last state is the sink."""
     sink = depth + 1
     rows = [(min(d + 1, sink), d - 1 if d else sink) for d in range(depth + 1)]
     return _dfa("()", [*rows, (sink, sink)], [0])
 
 
 def _gridworld(size: int) -> DFA:
-    """A corridor of `size` fields; L and R move, a wall stops. The goal is the last field."""
+    """A corridor of `size` fields; L and R move, walls stop; the last field accepts."""
     rows = [(max(i - 1, 0), min(i + 1, size - 1)) for i in range(size)]
     return _dfa("LR", rows, [size - 1])
 
 
 def _random(states: int, seed: int) -> DFA:
-    """The first minimal DFA over {a, b} of exactly so many states among random ones.
+    """Draw a minimal DFA over {a, b} with exactly `states` states, all equally likely.
 
-    In a random table not all states can be reached, in a large one hardly ever. So the table is
-    larger, and drawn again until the part that can be reached has the size asked for and is
-    minimal: all such automata are equally likely.
+    A random table hardly ever reaches all its states. So a larger one is drawn, again and again,
+    until its reachable part has the wanted size and is minimal.
     """
     rng = np.random.default_rng([states, seed])
     size = round(states / REACHED)

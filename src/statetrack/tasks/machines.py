@@ -1,8 +1,4 @@
-"""The automata of the regular tasks, which the paper's and the Chomsky suite's share.
-
-They read the symbols of the input only. PAD, BOS, = and OUT frame it and change nothing: what is
-asked there is the output of the state that the symbols before have led to.
-"""
+"""Automata that tasks of the paper and of the Chomsky suite share; see :meth:`Task.automaton`."""
 
 from __future__ import annotations
 
@@ -11,20 +7,20 @@ from collections.abc import Sequence
 from statetrack.automata import DFA, moore_machine
 
 State = tuple[int, ...]
-NO_EXPRESSION: State = ()  # two digits or two operators in a row, an operator first
+NO_EXPRESSION: State = ()  # after two digits or two operators in a row, or a first operator
 
 
 def walk_on_cycle(
     alphabet: Sequence[str], steps: Sequence[int], size: int, accept: int = 0
 ) -> DFA | None:
-    """The position on a cycle of `size` from 0; each symbol is a step."""
+    """Track the position on a cycle of `size`, from 0; each symbol is a step."""
     return moore_machine(
         alphabet, 0, lambda position, symbol: (position + steps[symbol]) % size, str, str(accept)
     )
 
 
 def first_and_last(alphabet: Sequence[str], same: str, different: str) -> DFA | None:
-    """Whether the first symbol is also the last; words in which it is not are accepted."""
+    """Compare the first symbol with the last; words in which they differ are accepted."""
 
     def answer(state: State) -> str | None:
         return (same if state[0] == state[1] else different) if state else None
@@ -37,10 +33,10 @@ def first_and_last(alphabet: Sequence[str], same: str, different: str) -> DFA | 
 
 
 def sum_of_products(modulus: int) -> DFA | None:
-    """The value of digits joined by + - * modulo m, * before the others; it accepts 0.
+    """Evaluate digits joined by + - * modulo m; * binds tighter, and the value 0 is accepted.
 
-    A state is the sum of the finished terms and the term at hand, after a digit; after an
-    operator it is that sum and what the next digit is to be multiplied with.
+    A state is (total, term, digit_is_due): the sum of the finished terms and, after a digit, the
+    unfinished term, or after an operator the factor of the next digit.
     """
 
     def step(state: State, symbol: int) -> State:

@@ -1,14 +1,12 @@
-"""Parity: is the number of ones even or odd?"""
+"""Parity of the number of ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from statetrack.automata import DFA
-from statetrack.config import option
 from statetrack.tasks.base import Floats, Ints, register
 from statetrack.tasks.machines import walk_on_cycle
 from statetrack.tasks.uniform_string import UniformString
@@ -17,24 +15,18 @@ from statetrack.tasks.uniform_string import UniformString
 @register
 @dataclass(frozen=True)
 class Parity(UniformString):
-    """Token 1 is the bit 0, token 2 the bit 1; the answer, 1 or 2 likewise, is their sum mod 2.
+    """The sum of bits modulo 2; token 1 is the bit 0, token 2 the bit 1, in answers too."""
 
-    Length counts the answer, as in the paper: a sequence of length L has L - 1 bits, and the
-    prediction is made on the last of them.
-    """
-
-    family: ClassVar[str] = "parity"
-    examples: ClassVar[tuple[str, ...]] = ("parity",)
-    about: ClassVar[str] = "the number of ones modulo 2"
-    symbols: ClassVar[tuple[str, ...]] = ("0", "1")
-
-    name: str = option("parity", "which task of its family")
+    family = "parity"
+    examples = ("parity",)
+    about = "the number of ones modulo 2"
+    symbols = ("0", "1")
 
     def dense_targets(self, tokens: Ints) -> Ints:
         return 1 + np.cumsum(tokens == 2, axis=1) % 2
 
     def majority(self, low: int, high: int | None = None) -> float:
-        """1/2: of uniform bits, even and odd sums are equally frequent at every length."""
+        """Return 1/2: even and odd sums of uniform bits are equally frequent."""
         self.check_lengths(low, low if high is None else high)
         return 1 / 2
 

@@ -1,20 +1,19 @@
-"""Straight-line Python programs over small integers: what is the value of this variable?"""
+"""Straight-line Python programs over small integers: the value of a variable."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_lowercase
-from typing import ClassVar, Literal
 
 import numpy as np
 
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
-from statetrack.tasks.forms import fill
+from statetrack.tasks.statements import fill
 
 SYMBOLS = ("=", "+", "-", "if", "==", ":", ";", "?")
-VARIABLE, TERM, OTHER_TERM, SIGN = -1, -2, -3, -4  # what the sampler fills in
+VARIABLE, TERM, OTHER_TERM, SIGN = -1, -2, -3, -4  # slots that the sampler fills
 FORMS = ("V = T ;", "V = - T ;", "V = T S U ;", "V = - T S U ;")
 GUARD = "if V == T : "
 LONGEST = 12  # tokens of a guarded statement
@@ -26,34 +25,29 @@ class Programs(Task):
     """`a = 3 ; b = - a + c ; if a == b : c = a - 1 ; b ?`, one token per symbol.
 
     Values are integers modulo `modulus`, and all variables start at 0. A statement assigns a term,
-    or the sum or difference of two, with or without a minus in front; with `conditionals`, about a
-    third are guarded by `if variable == term :`. Every statement ends in a semicolon; the answer
-    is due on the question mark. With a line per statement and the values reduced, this is Python.
+    or the sum or difference of two, with or without a leading minus; with `conditionals`, about a
+    third are guarded by `if variable == term :`. Every statement ends in a semicolon; the target is
+    on the question mark. With a line per statement and the values reduced, this is Python.
 
-    Length counts tokens. The last two are the question; statements have 4, 5, 6 or 7 tokens, 5
-    more with a guard, and the next one is drawn from those that leave a rest which statements can
-    fill: nothing, or at least 4. So any length from 6 on is filled without padding.
+    Length counts tokens. The last two are the question; a statement has 4 to 7 tokens, 5 more with
+    a guard, and is uniform among the forms that leave no rest or one of at least 4 tokens. So
+    every length from 6 on is filled without padding.
 
-    So that answers are not mostly 0, a term is a variable, in half of the cases, only if it was
-    assigned before without a guard (and is not the first term again), and a number otherwise; the
-    question asks for a variable that was assigned, if possible without a guard. Then answers are
-    uniform but for short programs that have guarded statements only, where most are 0.
+    To avoid answers that are mostly 0, at most half of the terms are variables: ones that an
+    earlier unguarded statement assigned and that are not the first term again. All other terms are
+    numbers. The question asks for an assigned variable, if possible one assigned without a guard.
+    Answers are then uniform, except that short programs of guarded statements only mostly give 0.
     """
 
-    family: ClassVar[str] = "programs"
-    examples: ClassVar[tuple[str, ...]] = ("programs",)
-    about: ClassVar[str] = "a variable's value after assignments and conditionals"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    family = "programs"
+    examples = ("programs",)
+    about = "a variable's value after assignments and conditionals"
+    metric = "answer"
+    min_length = 6
 
-    name: str = option("programs", "which task of its family")
-    variables: int = option(4, "variables, at most 26")
-    modulus: int = option(5, "values are integers modulo this")
+    variables: int = option(4, "variables, at most 26", low=1, high=26)
+    modulus: int = option(5, "values are integers modulo this", low=2, high=MAX_KIND)
     conditionals: bool = option(True, "whether assignments may be guarded by an if")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("variables", self.variables, 1, 26)
-        within("modulus", self.modulus, 2, MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
@@ -61,23 +55,12 @@ class Programs(Task):
         return ("PAD", *ascii_lowercase[: self.variables], *numbers, *SYMBOLS)
 
     @property
-    def pad(self) -> int:
-        return 0
-
-    @property
     def chance(self) -> float:
         return 1 / self.modulus
 
     @property
-    def min_length(self) -> int:
-        return 6
-
-    def input_size(self, length: int) -> int:
-        return length
-
-    @property
     def _zero(self) -> int:
-        return 1 + self.variables  # variables and numbers are the first ids after PAD
+        return 1 + self.variables  # after PAD and the variables
 
     def _id(self, symbol: str) -> int:
         return 1 + self.variables + self.modulus + SYMBOLS.index(symbol)
@@ -103,9 +86,9 @@ class Programs(Task):
         assigned = (slots == VARIABLE) & (np.roll(slots, -1, axis=1) == self._id("="))
         unguarded = assigned & (np.roll(slots, 1, axis=1) != self._id(":"))
         statement = np.cumsum(slots == self._id(";"), axis=1)
-        first = np.full((len(lengths), self._zero), size)  # the statement that first assigns
+        first = np.full((len(lengths), self._zero), size)  # where first assigned
         i, t = (index[::-1] for index in np.nonzero(unguarded))
-        first[i, tokens[i, t]] = statement[i, t]  # backwards: of several, the first one stays
+        first[i, tokens[i, t]] = statement[i, t]  # reversed: the first assignment is written last
         readable = np.take_along_axis(first, variable, axis=1) < statement
         term = np.where((coin == 1) & readable, variable, number)
         again = (slots == OTHER_TERM) & (term == np.roll(term, 2, axis=1))
@@ -135,8 +118,10 @@ class Programs(Task):
         return targets
 
     def _statements(self, tokens: Ints) -> Ints:
-        """[S, 7, B]: each row's statements: the sides of the guard, the variable, sign and term,
-        sign and term. What is not there is 0: PAD, whose cell of the memory holds 0.
+        """Parse the statements of each row into [S, 7, B].
+
+        The seven fields are both sides of the guard, the variable, sign and term, sign and term.
+        A missing field is 0, the id of PAD, whose memory cell always holds 0.
         """
         padded = np.pad(tokens, ((0, 0), (0, LONGEST)))
         i, end = np.nonzero(padded == self._id(";"))
@@ -144,7 +129,7 @@ class Programs(Task):
         number = np.arange(len(i)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
         start = np.where(number == 0, 0, np.roll(end, 1) + 1)
         guarded = padded[i, start] == self._id("if")
-        body = start + 5 * guarded  # variable = ...
+        body = start + 5 * guarded  # position of the assigned variable
         minus = padded[i, body + 2] == self._id("-")
         first = body + 2 + minus
         operator = padded[i, first + 1]

@@ -1,25 +1,25 @@
-"""Controls that ask for memory and no state tracking: associative recall, copying, induction."""
+"""Controls that need memory but no state tracking: associative recall, copying, induction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from statetrack.config import option, within
+from statetrack.config import option
 from statetrack.errors import UserError
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 
 
 def names(letter: str, count: int) -> list[str]:
-    """Names of `count` tokens of a kind: k0, k1, ..."""
+    """Name `count` tokens of a kind: k0, k1, ..."""
     return [f"{letter}{i}" for i in range(count)]
 
 
 def distinct(rng: np.random.Generator, rows: int, choices: int, count: int) -> Ints:
-    """[rows, count]: different numbers below `choices`, every ordered choice equally likely."""
+    """Draw [rows, count] numbers below `choices`, distinct within a row, all orders alike."""
     drawn = np.full((rows, count), -1)
     for column, top in enumerate(range(choices - count, choices)):  # Floyd's algorithm
         number = rng.integers(0, top + 1, rows)
@@ -33,32 +33,26 @@ def distinct(rng: np.random.Generator, rows: int, choices: int, count: int) -> I
 class MultiQueryRecall(Task):
     """Multi-query associative recall, after zoology (arXiv:2312.04927).
 
-    First come `pairs` pairs of a key and its value, then fillers among which every key stands once
-    more; there the target is its value. The keys of a sequence differ from each other; values are
-    uniform. As in zoology, the place g = 1, 2, ... after the pairs is asked at with a weight of
-    g^(power_a - 1): 1 is uniform, less brings queries closer to the pairs. Unlike there, any place
-    will do, not only every other one; fillers are tokens of their own and can be told from keys.
-    Length counts tokens.
+    A sequence has `pairs` pairs of a key and its value, then fillers, among which every key occurs
+    once more, with its value as target. The keys of a sequence are distinct; values are uniform. As
+    in zoology, position g = 1, 2, ... after the pairs is queried with weight g^(power_a - 1): 1 is
+    uniform, less moves queries closer to the pairs. Unlike there, every position may be queried,
+    not only every other one, and fillers are tokens of their own. Length counts tokens.
     """
 
-    family: ClassVar[str] = "associative recall"
-    examples: ClassVar[tuple[str, ...]] = ("mqar",)
-    about: ClassVar[str] = "the values of keys, from pairs given first"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    family = "associative recall"
+    examples = ("mqar",)
+    about = "the values of keys, from pairs given first"
+    metric = "token"
 
-    name: str = option("mqar", "which task of its family")
-    pairs: int = option(8, "pairs of a key and a value")
-    keys: int = option(64, "keys in the vocabulary")
-    values: int = option(64, "values in the vocabulary")
-    fillers: int = option(1, "fillers in the vocabulary")
-    power_a: float = option(0.01, "the power law of the queries' places; 1 is uniform")
+    pairs: int = option(8, "pairs of a key and a value", low=1, high=MAX_KIND)
+    keys: int = option(64, "keys in the vocabulary", low=1, high=MAX_KIND)
+    values: int = option(64, "values in the vocabulary", low=2, high=MAX_KIND)
+    fillers: int = option(1, "fillers in the vocabulary", low=1, high=MAX_KIND)
+    power_a: float = option(0.01, "the power law of the queries' positions; 1 is uniform")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("pairs", self.pairs, 1, MAX_KIND)
-        within("keys", self.keys, 1, MAX_KIND)
-        within("values", self.values, 2, MAX_KIND)
-        within("fillers", self.fillers, 1, MAX_KIND)
         if self.keys < self.pairs:
             raise UserError(f"{self.pairs} pairs need as many keys; got {self.keys}")
         if not 0 < self.power_a <= 1:
@@ -70,19 +64,12 @@ class MultiQueryRecall(Task):
         return ("PAD", *(name for kind in kinds for name in names(*kind)))
 
     @property
-    def pad(self) -> int:
-        return 0
-
-    @property
     def chance(self) -> float:
         return 1 / self.values
 
     @property
     def min_length(self) -> int:
         return 3 * self.pairs
-
-    def input_size(self, length: int) -> int:
-        return length
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
         rows, context = len(lengths), 2 * self.pairs
@@ -91,12 +78,12 @@ class MultiQueryRecall(Task):
         tokens = rng.integers(first_filler, first_filler + self.fillers, (rows, size))
         tokens[:, 0:context:2] = keys
         tokens[:, 1:context:2] = rng.integers(1 + self.keys, first_filler, (rows, self.pairs))
-        # a race of exponential clocks draws places without replacement by their weights
+        # the least of exponential variables: positions without replacement, by weight
         weights = np.arange(1, size - context + 1) ** (self.power_a - 1)
         clocks = rng.exponential(size=(rows, size - context)) / weights
         clocks[np.arange(context, size) >= lengths[:, None]] = np.inf
         places = np.argpartition(clocks, self.pairs - 1, axis=1)[:, : self.pairs]
-        places = rng.permuted(places, axis=1)  # whichever pair
+        places = rng.permuted(places, axis=1)  # assigned to the pairs at random
         np.put_along_axis(tokens, context + places, keys, axis=1)
         return tokens
 
@@ -107,7 +94,7 @@ class MultiQueryRecall(Task):
             keys = np.where(tokens <= self.keys, tokens, 0)
             values = np.full((len(tokens), 1 + self.keys), IGNORE)
             np.put_along_axis(values, keys[:, 0:context:2], tokens[:, 1:context:2], axis=1)
-            values[:, 0] = IGNORE  # of what is no key
+            values[:, 0] = IGNORE  # for tokens that are not keys
             targets[:, context:] = np.take_along_axis(values, keys[:, context:], axis=1)
         return targets
 
@@ -118,19 +105,11 @@ class SymbolTask(Task):
 
     special: ClassVar[tuple[str, ...]]
 
-    symbols: int = option(16, "symbols besides the special tokens")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        within("symbols", self.symbols, 2, MAX_KIND)
+    symbols: int = option(16, "symbols besides the special tokens", low=2, high=MAX_KIND)
 
     @cached_property
     def vocab(self) -> tuple[str, ...]:
         return ("PAD", *self.special, *names("s", self.symbols))
-
-    @property
-    def pad(self) -> int:
-        return 0
 
     @property
     def chance(self) -> float:
@@ -140,19 +119,17 @@ class SymbolTask(Task):
 @register
 @dataclass(frozen=True)
 class Copying(SymbolTask):
-    """A random string, a separator, then blanks, at which the string is to be given again.
+    """A random string, a separator, then blanks, whose targets are the string again.
 
-    Length counts the symbols of the string; the input has one token more than twice as many.
+    Length counts the symbols of the string; an input of length L has 2 L + 1 tokens.
     """
 
-    family: ClassVar[str] = "copying"
-    examples: ClassVar[tuple[str, ...]] = ("copying",)
-    about: ClassVar[str] = "a string again, after a separator"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "token"
+    family = "copying"
+    examples = ("copying",)
+    about = "a string again, after a separator"
+    metric = "token"
 
-    special: ClassVar[tuple[str, ...]] = ("SEP", "BLANK")
-
-    name: str = option("copying", "which task of its family")
+    special = ("SEP", "BLANK")
 
     def input_size(self, length: int) -> int:
         return 2 * length + 1
@@ -177,26 +154,18 @@ class Copying(SymbolTask):
 @register
 @dataclass(frozen=True)
 class Induction(SymbolTask):
-    """A special token somewhere in a random sequence, and again at its end: what followed it?
+    """A special token in a random sequence, and again at its end; the answer is what followed it.
 
-    The symbols are uniform, and so is the place of the special token. Length counts tokens.
+    Symbols are uniform, and so is the position of the special token. Length counts tokens.
     """
 
-    family: ClassVar[str] = "induction"
-    examples: ClassVar[tuple[str, ...]] = ("induction",)
-    about: ClassVar[str] = "what followed a special token"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    family = "induction"
+    examples = ("induction",)
+    about = "what followed a special token"
+    metric = "answer"
+    min_length = 3
 
-    special: ClassVar[tuple[str, ...]] = ("SPECIAL",)
-
-    name: str = option("induction", "which task of its family")
-
-    @property
-    def min_length(self) -> int:
-        return 3
-
-    def input_size(self, length: int) -> int:
-        return length
+    special = ("SPECIAL",)
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
         tokens = rng.integers(2, 2 + self.symbols, (len(lengths), size))

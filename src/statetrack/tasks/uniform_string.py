@@ -1,9 +1,9 @@
-"""What parity, cycle navigation and even pairs share: a string of uniform symbols, one answer."""
+"""What parity, cycle navigation and even pairs share: uniform symbols and one answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,15 +15,16 @@ class UniformString(PrefixTask):
     """Independent uniform symbols, tokens 1 and up.
 
     Length counts the answer, as in the paper: a sequence of length L has L - 1 symbols, and the
-    prediction is made on the last of them.
+    answer is asked at the last of them.
     """
 
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "answer"
+    metric = "answer"
+    min_length = 2
     symbols: ClassVar[tuple[str, ...]]
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """What is answered, in the order of its classes; by default the symbols."""
+        """The answers, by default the symbols."""
         return self.symbols
 
     @property
@@ -31,16 +32,8 @@ class UniformString(PrefixTask):
         return tuple(dict.fromkeys(("PAD", *self.symbols, *self.answers)))
 
     @property
-    def pad(self) -> int:
-        return 0
-
-    @property
     def chance(self) -> float:
         return 1 / len(self.answers)
-
-    @property
-    def min_length(self) -> int:
-        return 2
 
     def input_size(self, length: int) -> int:
         return length - 1

@@ -1,4 +1,4 @@
-"""Word problems of finite groups: the running product of a sequence of elements."""
+"""Word problems of finite groups: the running product of elements."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from statetrack.automata import DFA, Group, group, moore_machine, read_group
-from statetrack.config import one_of, option, unknown, within
+from statetrack.config import option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
 
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
-MAX_TOKENS_PER_ELEMENT = 1_000
 
 
 @register
@@ -24,45 +23,43 @@ MAX_TOKENS_PER_ELEMENT = 1_000
 class GroupWordProblem(PrefixTask):
     """y_t = x_1 x_2 ... x_t, the new element multiplied on the right.
 
-    The name is a group (`S5`, `A5`, `Z60`, `A4_x_Z5`), all of whose elements are inputs, or a
-    permutation group with a suffix: `_only_swaps` for the identity and the transpositions,
-    `_up_to_3` for what moves at most 3 points; or `group:FILE`, a JSON file with a multiplication
-    table or with generators. `generators` restricts the inputs to some elements. Tokens are the
-    elements by number, then seven specials. A BOS stands before input and target; length counts
-    the tokens after it.
+    The name is a group (`S5`, `A5`, `Z60`, `A4_x_Z5`), whose elements are all inputs; a permutation
+    group with a suffix, `_only_swaps` (the identity and the transpositions) or `_up_to_3` (elements
+    that move at most 3 points); or `group:FILE`, a JSON file with a multiplication table or
+    generators. `generators` restricts the inputs to some elements. Tokens are the elements by
+    number, then seven special tokens. Input and target begin with BOS; length counts the tokens
+    after it.
 
-    With `tokens_per_element` = n > 1 each element is followed by n - 1 fillers, a special token or
-    the element again, and targets come n - 1 positions later, on the last token of a block; until
-    then they are the identity. Between the last tokens of two blocks a target is repeated, or, if
-    the filler is `special_both`, it is the special token too.
+    With `tokens_per_element` = n > 1 each element begins a block of n tokens and is followed by
+    n - 1 fillers: a special token or the element again. The target of a block is on its last token,
+    and the identity before the first block's end. Between the last tokens of two blocks the target
+    is repeated or, with the filler `special_both`, is the special token.
     """
 
-    family: ClassVar[str] = "word problem"
-    examples: ClassVar[tuple[str, ...]] = (
+    family = "word problem"
+    examples = (
         "S5", "S5_only_swaps", "S5_up_to_3", "A5", "Z60", "A4_x_Z5",
     )  # fmt: skip
-    about: ClassVar[str] = "the running product of group elements"
-    metric: ClassVar[Literal["answer", "sequence", "token"]] = "sequence"
+    about = "the running product of group elements"
+    metric = "sequence"
 
     supervision: Literal["last", "dense"] = option("dense", "targets at the answer or everywhere")
     generators: tuple[int, ...] = option((), "elements that are inputs; by default the name says")
-    tokens_per_element: int = option(1, "tokens that each element takes")
+    tokens_per_element: int = option(1, "tokens that each element takes", low=1, high=1_000)
     filler: Literal["special", "repeat", "special_both"] = option(
         "special", "what fills an element's tokens: special_both also fills the targets"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        within("tokens_per_element", self.tokens_per_element, 1, MAX_TOKENS_PER_ELEMENT)
-        one_of("filler", self.filler, ("special", "repeat", "special_both"))
-        _ = self.inputs  # fails now, not at the first batch
+        _ = self.inputs  # fail now, not at the first batch
 
     @classmethod
     def matches(cls, name: str) -> bool:
         return re.match(r"[A-Z][0-9]|group:", name) is not None
 
     @cached_property
-    def _parts(self) -> tuple[Group, str]:
+    def _group_and_suffix(self) -> tuple[Group, str]:
         if self.name.startswith("group:"):
             return read_group(Path(self.name.removeprefix("group:"))), ""
         match = re.fullmatch(r"(.*?)(|_only_swaps|_up_to_[0-9]{1,3})", self.name)
@@ -72,8 +69,8 @@ class GroupWordProblem(PrefixTask):
 
     @property
     def group(self) -> Group:
-        """The group."""
-        return self._parts[0]
+        """The group that the name stands for."""
+        return self._group_and_suffix[0]
 
     @property
     def content(self) -> int | None:
@@ -82,7 +79,7 @@ class GroupWordProblem(PrefixTask):
     @cached_property
     def inputs(self) -> Ints:
         """The elements that occur in the input, by number."""
-        group, suffix = self._parts
+        group, suffix = self._group_and_suffix
         if self.generators:
             return self._given_inputs(group)
         if not suffix:
@@ -128,10 +125,10 @@ class GroupWordProblem(PrefixTask):
         return 1 / self.group.order
 
     def automaton(self) -> DFA | None:
-        """The inputs as symbols and the elements as outputs; accepting is the identity.
+        """The symbols are the inputs, the outputs the elements; the identity accepts.
 
-        It does not read the BOS. With several tokens per element it is None beyond 10,000 states,
-        and a filler at the place of an element, or the reverse, leads to a sink.
+        With several tokens per element it is None beyond 10,000 states, and a filler in place of
+        an element, or the reverse, leads to a sink.
         """
         if self.tokens_per_element > 1:
             return self._automaton_of_blocks()
@@ -141,7 +138,7 @@ class GroupWordProblem(PrefixTask):
         return DFA(symbols, delta, 0, np.arange(len(delta)) == 0, elements).minimal()
 
     def _automaton_of_blocks(self) -> DFA | None:
-        """A state is the target, the product that it is going to be, and the place in a block."""
+        """A state is (target, product so far, position in the block)."""
         n, fill = self.tokens_per_element, self.group.order
         table, inputs = self.group.table, self.inputs.tolist()
 
@@ -184,7 +181,7 @@ class GroupWordProblem(PrefixTask):
         body = tokens[:, 1:]
         if n > 1 and self.filler == "repeat":  # only the first token of a block acts
             body = np.where(np.arange(body.shape[1]) % n == 0, body, 0)
-        body = np.where(body < self.group.order, body, 0)  # fillers and specials do nothing
+        body = np.where(body < self.group.order, body, 0)  # others have no effect
         products = self._running_products(body)
         if n > 1 and self.filler == "special_both":
             products[:, np.arange(body.shape[1]) % n > 0] = self.group.order
@@ -194,9 +191,9 @@ class GroupWordProblem(PrefixTask):
         return targets
 
     def _running_products(self, elements: Ints) -> Ints:
-        """[B, T] -> the product of each prefix."""
+        """Multiply each prefix of elements [B, T]."""
         order, table = self.group.order, self.group.table.ravel()
-        columns = np.ascontiguousarray(elements.T)  # a row per time step: contiguous reads
+        columns = np.ascontiguousarray(elements.T)  # [T, B]: contiguous reads
         products = np.empty_like(columns)
         state = np.zeros(len(elements), dtype=np.int64)
         for t, column in enumerate(columns):

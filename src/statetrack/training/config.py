@@ -1,4 +1,4 @@
-"""Everything a run is, in one frozen dataclass that is also its file format."""
+"""The configuration of a run: frozen dataclasses that are also the format of config.json."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from statetrack.config import at_least, check_types, from_dict, one_of, option, to_dict
+from statetrack.config import at_least, check_types, from_dict, option, to_dict
 from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 from statetrack.models import ModelConfig
@@ -19,46 +19,39 @@ SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-fo
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How a model is trained. Schedule, optimiser and lengths are by default as in the paper."""
+    """How a model is trained. The defaults of schedule, optimiser and lengths are the paper's."""
 
-    steps: int = option(1000, "optimiser steps")
-    batch_size: int = option(256, "sequences per step")
+    steps: int = option(1000, "optimiser steps", low=1)
+    batch_size: int = option(256, "sequences per step", low=1)
     min_length: int = option(3, "least training length")
     max_length: int = option(40, "greatest training length")
-    lr: float = option(1e-3, "peak learning rate")
+    lr: float = option(1e-3, "peak learning rate", low=0)
     schedule: Literal["cosine", "constant"] = option("cosine", "learning rate after the warm-up")
     warmup: float = option(0.1, "share of the steps over which the learning rate rises from 0")
-    min_lr: float = option(1e-6, "learning rate at the end of the cosine")
-    weight_decay: float = option(0.1, "AdamW's weight decay")
+    min_lr: float = option(1e-6, "learning rate at the end of the cosine", low=0)
+    weight_decay: float = option(0.1, "AdamW's weight decay", low=0)
     decay_groups: Literal["paper", "standard"] = option(
         "paper", "what decays: all but Mamba's A and D, or only matrices that are no embedding"
     )
     betas: tuple[float, float] = option((0.9, 0.999), "AdamW's betas")
-    eps: float = option(1e-8, "AdamW's epsilon")
+    eps: float = option(1e-8, "AdamW's epsilon", low=0)
     clip: float | None = option(None, "greatest norm of the gradient; None for no limit")
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 trains under autocast")
-    saturation: float = option(0.0, "weight of the penalty on betas that are not at an end")
+    saturation: float = option(0.0, "weight of the penalty on betas that are not at an end", low=0)
     saturation_start: float = option(0.35, "share of the steps at which that penalty sets in")
     saturation_full: float = option(0.65, "share of the steps from which it is at full weight")
     seed: int = option(0, "seed of the initialisation, and of the order of a finite data set")
     data_seed: int = option(0, "seed of the data")
     dataset_size: int | None = option(None, "different training sequences; None for no end")
-    eval_every: int = option(0, "steps between validations during training; 0 for none")
-    eval_samples: int = option(256, "sequences per validation")
+    eval_every: int = option(0, "steps between validations during training; 0 for none", low=0)
+    eval_samples: int = option(256, "sequences per validation", low=1)
     eval_min_length: int = option(41, "least validation length")
     eval_max_length: int = option(80, "greatest validation length")
-    log_every: int = option(10, "steps between rows of metrics")
-    checkpoint_every: int = option(500, "steps between checkpoints")
+    log_every: int = option(10, "steps between rows of metrics", low=1)
+    checkpoint_every: int = option(500, "steps between checkpoints", low=1)
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("steps", "batch_size", "log_every", "checkpoint_every", "eval_samples"):
-            at_least(name, getattr(self, name), 1)
-        for name in ("lr", "min_lr", "weight_decay", "eps", "saturation", "eval_every"):
-            at_least(name, getattr(self, name), 0)
-        one_of("schedule", self.schedule, ("cosine", "constant"))
-        one_of("decay_groups", self.decay_groups, ("paper", "standard"))
-        one_of("precision", self.precision, ("fp32", "bf16"))
         if not 0 <= self.warmup <= 1:
             raise UserError(f"warmup must be a share of the steps in 0..1; got {self.warmup}")
         if not 0 <= self.saturation_start <= self.saturation_full <= 1:
@@ -80,7 +73,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A task, a model and how it is trained."""
+    """A task, a model and how the model is trained."""
 
     task: Task
     model: ModelConfig
@@ -109,9 +102,9 @@ class RunConfig:
 
 
 def read_config(path: Path) -> RunConfig:
-    """Read a configuration file (a run's config.json or one like it).
+    """Read a configuration file, a run's config.json or one in its format.
 
-    A file that the task's name tells, as in dfa:FILE, is looked for beside it first.
+    The file of a task such as dfa:FILE is searched beside the configuration file first.
     """
     data = read_json(path)
     if not isinstance(data, dict) or "schema" not in data:

@@ -1,8 +1,9 @@
-"""Accuracy against length, and the length up to which a model can be trusted."""
+"""Accuracy against length, and the horizon."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,18 +12,17 @@ from statetrack.models import SequenceModel
 from statetrack.tasks import FiniteDataset, HeldOut, PrefixTask, Task, generator
 from statetrack.tasks.base import Ints
 from statetrack.training.evaluate import (
+    Floats,
     batches,
-    check_exclude,
-    check_samples,
-    checked,
+    check_arguments,
     evaluate,
     predict,
     scaled,
+    wilson,
 )
-from statetrack.training.intervals import Floats, wilson
 
-GRID = 40  # lengths of a curve that takes each by itself
-SOLVED = 0.99  # the accuracy that counts towards a horizon
+GRID = 40  # lengths of a curve that evaluates each length separately
+SOLVED = 0.99  # the least accuracy up to the horizon
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,22 @@ class Curve:
     """Accuracy against length."""
 
     samples: int  # sequences of each length
-    metric: str  # what the accuracy is of: the answer at that length, or as the task is scored
+    metric: str  # what `accuracy` counts: "answer" for prefixes, else the task's metric
     lengths: Ints
     accuracy: Floats
     low: Floats  # 95 % confidence interval of the accuracy
     high: Floats
-    scaled: Floats  # the accuracy with chance at 0
-    majority: Floats  # the accuracy of always saying the most frequent answer
-    sequence_accuracy: Floats  # of all answers up to that length together
+    scaled: Floats  # the accuracy, scaled so that chance is 0
+    majority: Floats  # the accuracy of the majority baseline
+    sequence_accuracy: Floats  # share of sequences with all answers up to the length right
 
     @property
     def horizon(self) -> int | None:
-        """The length up to which accuracy stays at 0.99 or above; None if nowhere."""
+        """The longest length up to which the accuracy stays >= 0.99; None if there is none."""
         return horizon(self.lengths, self.accuracy)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         plain = {"samples": self.samples, "metric": self.metric, "horizon": self.horizon}
         names = [f.name for f in fields(self) if f.name not in plain]
         return {**plain, **{name: getattr(self, name).tolist() for name in names}}
@@ -61,16 +61,18 @@ def curve(
     data_seed: int = 0,
     exclude: FiniteDataset | None = None,
 ) -> Curve:
-    """Accuracy at every length up to `max_length`, or at some of them; `task` may be a name.
+    """Measure the accuracy at every length up to `max_length`, or at 40 of them.
 
-    Where every prefix of a sequence is a sequence as good as any, one pass gives all lengths;
-    otherwise 40 lengths, evenly spaced on a logarithmic axis, are evaluated one by one. `exclude`
-    is the finite set that was trained on, if there is one: no sequence and no prefix is of it.
+    If the prefixes of a sequence are distributed like shorter sequences, one pass gives all
+    lengths; otherwise 40 lengths, evenly spaced on a logarithmic axis, are evaluated separately.
+
+    Args:
+        task: A task, or the name of one with its default options.
+        samples: The number of sequences, of each length if these are evaluated separately.
+        exclude: The finite set that the model was trained on; no sequence and no prefix is in it.
     """
-    task = checked(model, task)
+    task = check_arguments(model, task, samples, exclude)
     task.check_lengths(max_length, max_length)
-    check_samples(samples)
-    check_exclude(exclude)
     if isinstance(task, PrefixTask) and task.prefixes_are_samples:
         return _curve_of_prefixes(model, task, max_length, samples, split, data_seed, exclude)
     grid = np.geomspace(task.min_length, max_length, GRID).round()
@@ -96,16 +98,14 @@ def _curve_of_prefixes(
     exclude: FiniteDataset | None,
 ) -> Curve:
     dense = replace(task, supervision="dense")
-    held_out = None if exclude is None else HeldOut(exclude, split)
+    draw = dense.sample
+    if exclude is not None:
+        draw = partial(HeldOut(exclude, split).sample, dense, prefixes=True)
     rng = generator(data_seed, split, max_length)
     size = dense.input_size(max_length)
     right, whole = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
     for part in batches(samples, size):
-        drawn = np.full(part.stop - part.start, max_length)
-        if held_out is None:
-            batch = dense.sample(rng, drawn)
-        else:
-            batch = held_out.sample(dense, rng, drawn, prefixes=True)
+        batch = draw(rng, np.full(part.stop - part.start, max_length))
         correct = predict(model, batch.tokens) == batch.targets
         right += correct.sum(0)
         whole += np.logical_and.accumulate(correct, axis=1).sum(0)
@@ -125,6 +125,6 @@ def _curve_of_prefixes(
 
 
 def horizon(lengths: Ints, accuracy: Floats) -> int | None:
-    """The greatest of the increasing `lengths` up to which `accuracy` is at least 0.99."""
+    """Return the greatest of the increasing `lengths` up to which `accuracy` is >= 0.99."""
     solved = np.logical_and.accumulate(np.asarray(accuracy) >= SOLVED)
     return int(np.asarray(lengths)[solved][-1]) if solved.any() else None

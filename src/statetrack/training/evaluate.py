@@ -1,13 +1,15 @@
-"""How right a model is, by length: one way for all tasks."""
+"""The accuracy of a model on a task, with confidence intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from statetrack.config import at_least
@@ -16,35 +18,37 @@ from statetrack.memory import check_memory
 from statetrack.models import SequenceModel
 from statetrack.tasks import FiniteDataset, HeldOut, Task, generator, make_task
 from statetrack.tasks.base import Ints
-from statetrack.training.intervals import bootstrap, wilson
 
-TOKENS_AT_ONCE = 1 << 16  # bounds what the model works on at once, at any length
-SAMPLE_BYTES = 64  # that are held of every sequence to the end: what is counted of it
-TOKENS_HELD = 1 << 21  # bounds what is drawn and predicted before it is counted
+Floats = NDArray[np.float64]
+
+TOKENS_AT_ONCE = 1 << 16  # that the model reads in one call
+TOKENS_HELD = 1 << 21  # of a batch
+SAMPLE_BYTES = 64  # kept of every sequence to the end
+RESAMPLES = 1000  # of a bootstrap interval
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The result on sequences of lengths min_length..max_length."""
+    """The accuracy on sequences of lengths min_length..max_length."""
 
     min_length: int
     max_length: int
     samples: int
-    metric: str  # which of the accuracies `score` stands for
+    metric: str  # which of the accuracies below `score` is: "answer", "sequence" or "token"
     score: float
     low: float  # 95 % confidence interval of the score
     high: float
-    scaled: float  # the score with chance at 0
-    majority: float  # the score of always saying the most frequent answer
-    token_accuracy: float  # over all scored positions together
-    answer_accuracy: float  # at each sequence's last scored position
-    sequence_accuracy: float  # every scored position of a sequence right
-    position_accuracy: tuple[float, ...]  # at the first scored position, the second and so on
+    scaled: float  # the score, scaled so that chance is 0
+    majority: float  # the score of the majority baseline
+    token_accuracy: float  # share of the scored positions that are right
+    answer_accuracy: float  # share of the sequences whose last scored position is right
+    sequence_accuracy: float  # share of the sequences with all scored positions right
+    position_accuracy: tuple[float, ...]  # at the first, second, ... scored position
     position_low: tuple[float, ...]
     position_high: tuple[float, ...]
 
     def to_json(self, *, positions: bool = True) -> dict[str, Any]:
-        """Plain values, with or without those by position."""
+        """Return plain values, with or without those by position."""
         rows = asdict(self).items()
         return {k: v for k, v in rows if positions or not k.startswith("position_")}
 
@@ -59,34 +63,39 @@ def evaluate(
     data_seed: int = 0,
     exclude: FiniteDataset | None = None,
 ) -> Evaluation:
-    """Evaluate on fresh sequences of one length, or of lengths uniform on a range.
+    """Evaluate a model on new sequences.
 
-    `task` may be a name, which stands for the task with its default options.
+    The confidence interval is Wilson's for shares of sequences. For token accuracy it is a
+    bootstrap over sequences, since the positions of a sequence are not independent.
 
-    The interval is Wilson's where a sequence is right or wrong. Token accuracy has a bootstrap
-    interval over whole sequences, since the positions of one sequence are not independent.
-    `exclude` is the finite set that was trained on, if there is one: nothing of it is asked.
+    Args:
+        task: A task, or the name of one with its default options.
+        lengths: One length, or the least and the greatest of uniform lengths.
+        samples: The number of sequences.
+        split: "train", "validation" or "test".
+        data_seed: Seed of the sequences.
+        exclude: The finite set that the model was trained on; none of its sequences is used.
+
+    >>> from statetrack import DeltaNetConfig, ModelConfig, SequenceModel
+    >>> model = SequenceModel(ModelConfig(vocab_size=3, hidden_size=16, mixer=DeltaNetConfig()))
+    >>> evaluate(model, "parity", (40, 60), samples=64).samples
+    64
     """
-    task = checked(model, task)
+    task = check_arguments(model, task, samples, exclude)
     low, high = _range(lengths)
     task.check_lengths(low, high)
-    check_samples(samples)
-    check_exclude(exclude)
-    held_out = None if exclude is None else HeldOut(exclude, split)
-    # keyed by the range as well: the set for one range does not move when another is added
+    draw = task.sample if exclude is None else partial(HeldOut(exclude, split).sample, task)
+    # the range is part of the key: its sequences do not depend on other ranges
     rng = generator(data_seed, split, low * 1_000_003 + high)
     drawn = np.sort(rng.integers(low, high + 1, samples))  # sorted: little padding in a batch
     size = task.input_size(high)
-    right = np.zeros(samples, dtype=np.int64)  # scored positions of each sequence that are right
+    right = np.zeros(samples, dtype=np.int64)  # right positions of each sequence
     asked = np.zeros(samples, dtype=np.int64)
     answers = np.zeros(samples, dtype=bool)
-    right_at = np.zeros(size, dtype=np.int64)  # sequences that are right at their n-th position
+    right_at = np.zeros(size, dtype=np.int64)  # sequences whose n-th scored position is right
     asked_at = np.zeros(size, dtype=np.int64)
     for part in batches(samples, size):
-        if held_out is None:
-            batch = task.sample(rng, drawn[part])
-        else:
-            batch = held_out.sample(task, rng, drawn[part])
+        batch = draw(rng, drawn[part])
         scored = task.scored(batch.targets)
         correct = (predict(model, batch.tokens) == batch.targets) & scored
         ranks = np.cumsum(scored, axis=1) - 1
@@ -100,7 +109,7 @@ def evaluate(
     else:
         whole = answers if task.metric == "answer" else right == asked
         score, (bottom, top) = whole.mean(), map(float, wilson(whole.sum(), samples))
-    # of a whole sequence there is no chance to speak of
+    # guessing a whole sequence right has a negligible probability
     chance = 0.0 if task.metric == "sequence" else task.chance
     right_at, asked_at = right_at[asked_at > 0], asked_at[asked_at > 0]
     by_position = (right_at / asked_at, *wilson(right_at, asked_at))
@@ -123,44 +132,32 @@ def evaluate(
     )
 
 
-def checked(model: object, task: Task | str) -> Task:
-    """The task, which may be a name; raise a UserError for what is no model or no task."""
+def check_arguments(model: object, task: Task | str, samples: int, exclude: object) -> Task:
+    """Check the arguments of `evaluate` and `curve`, and return the task."""
     check_type("model", model, nn.Module, "a SequenceModel")
     check_type("task", task, (Task, str), "a Task or the name of one")
-    return make_task(task) if isinstance(task, str) else task
-
-
-def check_exclude(exclude: object) -> None:
-    """Raise a UserError for what is no data set."""
-    check_type("exclude", exclude, (FiniteDataset, type(None)), "a FiniteDataset or None")
-
-
-def check_samples(samples: int) -> None:
-    """Raise a UserError unless so many sequences can be evaluated."""
     check_type("samples", samples, int, "a whole number")
     at_least("samples", samples, 1)
     check_memory(SAMPLE_BYTES * samples, f"an evaluation on {samples:,} sequences")
+    check_type("exclude", exclude, (FiniteDataset, type(None)), "a FiniteDataset or None")
+    return make_task(task) if isinstance(task, str) else task
 
 
 def _range(lengths: int | tuple[int, int]) -> tuple[int, int]:
     ends = (lengths, lengths) if isinstance(lengths, int) else lengths
-    if not isinstance(ends, tuple | list) or len(ends) != 2 or not all(map(_is_whole, ends)):
+    if not isinstance(ends, tuple | list) or [type(end) for end in ends] != [int, int]:
         raise UserError(f"lengths must be a whole number or a pair of them; got {lengths!r}")
     return ends[0], ends[1]
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def scaled(accuracy: Any, chance: float) -> Any:
-    """Accuracy with chance at 0 and all right at 1."""
+    """Scale an accuracy so that chance is 0 and 1 stays 1."""
     return (accuracy - chance) / (1 - chance)
 
 
 @torch.no_grad()
 def predict(model: SequenceModel, tokens: Ints) -> Ints:
-    """The most likely token at every position of tokens [B, T], in bounded memory."""
+    """Return the most likely token at every position of tokens [B, T], in bounded memory."""
     was_training = model.training
     model.eval()
     inputs = torch.from_numpy(tokens)
@@ -175,7 +172,25 @@ def predict(model: SequenceModel, tokens: Ints) -> Ints:
 
 
 def batches(samples: int, size: int) -> Iterator[slice]:
-    """Parts of so many sequences of `size` tokens: few enough to be held, enough to be fast."""
+    """Split `samples` sequences of `size` tokens into batches of bounded memory."""
     per_batch = max(1, min(TOKENS_AT_ONCE // min(size, 1024), TOKENS_HELD // size))
     for start in range(0, samples, per_batch):
         yield slice(start, min(start + per_batch, samples))
+
+
+def wilson(right: Any, samples: Any, z: float = 1.959964) -> tuple[Floats, Floats]:
+    """Return Wilson's 95 % interval of the share right / samples, numbers or arrays."""
+    p = np.asarray(right) / samples
+    scale = 1 + z * z / samples
+    centre = (p + z * z / (2 * samples)) / scale
+    spread = z * np.sqrt(p * (1 - p) / samples + z * z / (4 * samples**2)) / scale
+    return np.maximum(0.0, centre - spread), np.minimum(1.0, centre + spread)
+
+
+def bootstrap(right: Ints, asked: Ints) -> tuple[float, float]:
+    """Return a 95 % interval of sum(right) / sum(asked), resampling the sequences."""
+    rng = np.random.default_rng(0)
+    shares = np.full(len(right), 1 / len(right))
+    times = rng.multinomial(len(right), shares, size=RESAMPLES)  # [resamples, sequences]
+    low, high = np.quantile((times @ right) / (times @ asked), [0.025, 0.975])
+    return float(low), float(high)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError, check_type
@@ -18,7 +17,7 @@ from statetrack.files import check_new, sole_writer
 from statetrack.memory import check_memory
 from statetrack.models import MODULE_BYTES, SequenceModel, model_size
 from statetrack.ops import cross_entropy
-from statetrack.tasks import IGNORE, Batch, Data, FiniteDataset, HeldOut, Stream, generator
+from statetrack.tasks import IGNORE, Data, FiniteDataset, HeldOut, Stream, generator
 from statetrack.training.config import RunConfig
 from statetrack.training.evaluate import evaluate
 from statetrack.training.optim import (
@@ -32,12 +31,12 @@ from statetrack.training.run_folder import Run
 
 
 class DivergedError(UserError):
-    """The loss is no number any more."""
+    """The loss or a weight is NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is, for a display."""
+    """The progress of a run, for a display."""
 
     step: int
     steps: int
@@ -54,10 +53,25 @@ def train(
     resume: bool = False,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Run:
-    """Train into a run folder. With `resume`, go on from the folder's last checkpoint, if any.
+    """Train a model and write it to a run folder.
 
-    The same configuration gives the same weights, bit for bit, whether the run was interrupted
-    (at any moment, by any signal) and resumed or not, on the same machine and thread count.
+    On the same machine and thread count, the same configuration gives the same weights bit for bit,
+    even if the run was interrupted at any moment and resumed.
+
+    Args:
+        config: The task, the model and how it is trained.
+        folder: A folder that does not exist yet or, with `resume`, that of an interrupted run.
+        resume: Continue from the folder's last checkpoint, if it has one.
+        on_progress: Called after every step.
+
+    Returns:
+        The run, whose `model()` is the trained model.
+
+    >>> from statetrack import DeltaNetConfig, ModelConfig, TrainingConfig, make_task
+    >>> model = ModelConfig(vocab_size=3, hidden_size=16, mixer=DeltaNetConfig())
+    >>> config = RunConfig(make_task("parity"), model, TrainingConfig(steps=2, batch_size=8))
+    >>> train(config, "parity-run").checkpoint_steps()
+    [2]
     """
     check_type("config", config, RunConfig, "a RunConfig")
     check_type("folder", folder, (str, Path), "the path of a folder")
@@ -73,7 +87,7 @@ def train(
     data.batch(0)
     if finite and t.eval_every and t.eval_min_length <= t.max_length <= t.eval_max_length:
         _check_validation(config, finite)
-    # all that can be wrong with a configuration has shown by now, before a folder is made
+    # every error in the configuration has been raised by now, before a folder is made
     folder = Path(folder)
     if resume:
         run = Run.open(folder)
@@ -92,16 +106,16 @@ def train(
             start, tensors = run.load()
             run.restore(tensors, model, optimizer, start)
         run.rewind_metrics(start)
-        _Loop(run, model, optimizer, data, finite).run(start, on_progress)
+        _Loop(run, model, optimizer, data, finite).train(start, on_progress)
     return run
 
 
 def _check_memory(config: RunConfig) -> None:
-    """Refuse a run whose weights and activations, as far as they can be foreseen, do not fit."""
+    """Raise a UserError if the run needs more memory than there is, by a lower bound."""
     t, model, size = config.training, config.model, model_size(config.model)
     tokens = t.batch_size * config.task.input_size(t.max_length)
-    # weights, gradients and AdamW's two moments; of every token at least the input of each block
-    # and of its two parts, and the logits with their gradient
+    # weights, gradients and AdamW's two moments; per token at least the inputs of each block, its
+    # mixer and its MLP, and the logits with their gradient
     numbers = 4 * size.parameters + t.batch_size * size.state
     numbers += tokens * (3 * model.num_layers * model.hidden_size + 2 * model.vocab_size)
     what = f"training {size.parameters:.3g} parameters with AdamW on {tokens:,} tokens at once"
@@ -109,13 +123,13 @@ def _check_memory(config: RunConfig) -> None:
 
 
 def _check_validation(config: RunConfig, train: FiniteDataset) -> None:
-    """Refuse a training set that leaves nothing of its length to validate on."""
+    """Raise a UserError if the training set leaves no sequence of its length to validate on."""
     rng = generator(config.training.data_seed, "validation", 0)
     HeldOut(train, "validation").sample(config.task, rng, np.array([train.length]))
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str:
-    """The first option in which two configurations differ, and its values."""
+    """Name the first option in which two configurations differ, and its values."""
     for part in ("task", "model", "training"):
         for name, value in to_dict(getattr(old, part)).items():
             other = to_dict(getattr(new, part)).get(name)
@@ -133,13 +147,13 @@ class _Loop:
         data: Data,
         exclude: FiniteDataset | None,
     ) -> None:
-        self.saver, self.model, self.optimizer, self.data = run, model, optimizer, data
+        self.run, self.model, self.optimizer, self.data = run, model, optimizer, data
         self.exclude = exclude  # from validation
         self.config = run.config.training
         bf16 = self.config.precision == "bf16"
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
 
-    def run(self, start: int, on_progress: Callable[[Progress], None]) -> None:
+    def train(self, start: int, on_progress: Callable[[Progress], None]) -> None:
         began = time.perf_counter()
         config = self.config
         for step in range(start, config.steps):
@@ -153,33 +167,34 @@ class _Loop:
                 row["penalty"] = penalty
             if done % config.log_every == 0 or done == config.steps:
                 lr = learning_rate(config, step)
-                self.saver.log({"step": done, "kind": "train", **row, "lr": lr, "seconds": seconds})
+                self.run.log({"step": done, "kind": "train", **row, "lr": lr, "seconds": seconds})
             if config.eval_every and (done % config.eval_every == 0 or done == config.steps):
                 self.validate(done)
             if done % config.checkpoint_every == 0 or done == config.steps:
                 if not all(p.isfinite().all() for p in self.model.parameters()):
                     raise self.diverged(f"the weights are not finite after step {done}")
-                self.saver.save(done, self.model, self.optimizer)
+                self.run.save(done, self.model, self.optimizer)
             left = seconds / (done - start) * (config.steps - done)
             on_progress(Progress(done, config.steps, loss, accuracy, seconds, left))
 
     def diverged(self, what: str) -> DivergedError:
-        """The error that names what happened and where to go back to."""
-        good = self.saver.checkpoint_steps()
-        last = self.saver.checkpoint_file(good[-1]) if good else "none was written yet"
+        """Return the error that names the last good checkpoint."""
+        good = self.run.checkpoint_steps()
+        last = self.run.checkpoint_file(good[-1]) if good else "none was written yet"
         return DivergedError(f"{what}; last good checkpoint: {last}")
 
     def step(self, step: int) -> tuple[float, float, float]:
-        """One optimiser step; its batch's loss, penalty and accuracy before it."""
+        """Take an optimiser step; return the loss, penalty and accuracy of its batch before it."""
         config = self.config
-        tokens, targets = _tensors(self.data.batch(step))
+        batch = self.data.batch(step)
+        tokens, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
         weight = saturation_weight(config, step)
         with self.autocast, recorded_betas(self.model) as betas:
             logits, _ = self.model(tokens)
         loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
         penalty = torch.zeros(())
         if weight and betas:
-            real = tokens != self.saver.config.task.pad
+            real = tokens != self.run.config.task.pad
             penalty = weight * saturation_penalty(betas, real)
         self.optimizer.zero_grad(set_to_none=True)
         (loss + penalty).backward()
@@ -193,11 +208,11 @@ class _Loop:
         return float(loss.detach()), float(penalty.detach()), float(right.float().mean())
 
     def validate(self, step: int) -> None:
-        """Evaluate on the validation lengths and log it."""
+        """Evaluate on the validation lengths and log the result."""
         c = self.config
         result = evaluate(
             self.model,
-            self.saver.config.task,
+            self.run.config.task,
             (c.eval_min_length, c.eval_max_length),
             samples=c.eval_samples,
             split="validation",
@@ -205,11 +220,11 @@ class _Loop:
             exclude=self.exclude,
         )
         row = {"step": step, "kind": "validation", **result.to_json(positions=False)}
-        self.saver.log(row)
+        self.run.log(row)
 
 
 def finite_training_set(config: RunConfig) -> FiniteDataset | None:
-    """The sequences that a run is trained on, if their number is given."""
+    """Return the sequences that a run is trained on if `dataset_size` is given, else None."""
     t = config.training
     if t.dataset_size is None:
         return None
@@ -222,7 +237,3 @@ def finite_training_set(config: RunConfig) -> FiniteDataset | None:
         batch_size=t.batch_size,
         order_seed=t.seed,
     )
-
-
-def _tensors(batch: Batch) -> tuple[Tensor, Tensor]:
-    return torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)

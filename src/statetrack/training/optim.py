@@ -16,7 +16,7 @@ from statetrack.training.config import TrainingConfig
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW with its weight-decay groups."""
+    """Make AdamW with its weight-decay groups; see `TrainingConfig.decay_groups`."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     mixers = [m for m in model.modules() if isinstance(m, Mixer)]
     exempt = {id(getattr(mixer, name)) for mixer in mixers for name in mixer.no_weight_decay}
@@ -41,7 +41,7 @@ def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Adam
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Linear warm-up from 0 at step 0, then cosine to min_lr or constant."""
+    """Return the learning rate: linear warm-up from 0, then cosine to min_lr or constant."""
     warmup = round(config.warmup * config.steps)
     if step < warmup:
         return config.lr * step / warmup
@@ -52,7 +52,7 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
 
 
 def saturation_weight(config: TrainingConfig, step: int) -> float:
-    """0 until saturation_start, then linear up to `saturation` at saturation_full."""
+    """Return the penalty's weight: 0 to saturation_start, linear to saturation_full, constant."""
     start, full = config.saturation_start * config.steps, config.saturation_full * config.steps
     if step >= full:
         return config.saturation
@@ -63,7 +63,7 @@ def saturation_weight(config: TrainingConfig, step: int) -> float:
 
 @contextmanager
 def recorded_betas(model: nn.Module) -> Iterator[list[tuple[Tensor, float]]]:
-    """Collect (beta [B, T, H], its greatest value) of every gate that runs inside."""
+    """Collect (beta [B, T, H], its greatest possible value) of every gate that runs inside."""
     found: list[tuple[Tensor, float]] = []
 
     def record(gate: nn.Module, _: Any, beta: Tensor) -> None:
@@ -80,10 +80,10 @@ def recorded_betas(model: nn.Module) -> Iterator[list[tuple[Tensor, float]]]:
 
 
 def saturation_penalty(betas: list[tuple[Tensor, float]], real: Tensor) -> Tensor:
-    """Mean of beta (top - beta) (2 / top)^2 over the real tokens [B, T]: 0 at both ends.
+    """Compute the mean of beta (top - beta) (2 / top)^2 over the real tokens [B, T].
 
-    A beta strictly between its ends forgets a little at every token, which is what limits the
-    length over which a state is kept.
+    It is 0 for beta = 0 and beta = top. A beta between these ends forgets a little at every token,
+    which limits the length over which a state is kept.
     """
     terms = [(b * (top - b))[real].mean() * (2 / top) ** 2 for b, top in betas]
     return torch.stack(terms).mean()

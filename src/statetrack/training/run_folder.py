@@ -1,4 +1,4 @@
-"""A run on disk: config.json, metrics.jsonl, checkpoints/. The layout is in docs/run-folder.md."""
+"""Run folders: config.json, metrics.jsonl and checkpoints/; docs/run-folder.md has the format."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from statetrack.models import SequenceModel, check_finite
 from statetrack.training.config import SCHEMA, RunConfig, read_config
 
 CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
-MOMENTS = ("exp_avg", "exp_avg_sq")  # what AdamW keeps of each parameter
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's state of each parameter
 
 
 class Run:
-    """A run folder."""
+    """A run folder: the configuration, metrics and checkpoints of a training run."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         self.folder = Path(folder)
@@ -42,7 +42,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig) -> Run:
-        """Start a run in a new folder."""
+        """Make a new folder for a run."""
         run = cls(new_folder(folder), config)
         run.tidy()
         write_json(run.folder / "config.json", config.to_json())
@@ -50,7 +50,11 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path) -> Run:
-        """An existing run."""
+        """Open an existing run folder.
+
+        Raises:
+            UserError: The folder has no config.json, or it cannot be read.
+        """
         check_type("folder", folder, (str, Path), "the path of a run")
         folder = Path(folder)
         if not (folder / "config.json").is_file():
@@ -58,7 +62,7 @@ class Run:
         return cls(folder, read_config(folder / "config.json"))
 
     def tidy(self) -> None:
-        """Remove what a killed process left half-written or was about to remove."""
+        """Remove files that a killed process left half-written or was about to remove."""
         self._check_link()
         for folder in (self.folder, self.checkpoints):
             for leftover in leftovers(folder):
@@ -73,7 +77,7 @@ class Run:
             file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All rows; a last line that a crash cut short is left out."""
+        """Return all rows; a truncated last line is skipped."""
         if not self.metrics_file.exists():
             return []
         rows = []
@@ -91,18 +95,18 @@ class Run:
         return rows
 
     def rewind_metrics(self, step: int) -> None:
-        """Drop the rows after `step`, which a resumed run will write again."""
+        """Remove the rows after `step`, which a resumed run will write again."""
         rows = [row for row in self.metrics() if row["step"] <= step]
         write_atomic(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
 
     # -- checkpoints -----------------------------------------------------------------------------
 
     def checkpoint_steps(self) -> list[int]:
-        """The steps of which there is a complete checkpoint, in order."""
+        """Return the steps of the complete checkpoints, in order."""
         return sorted(step for step, file in self._checkpoint_files() if file.suffix == ".json")
 
     def checkpoint_file(self, step: int) -> Path:
-        """Where the tensors of a checkpoint are."""
+        """Return the path of a checkpoint's tensors."""
         return self.checkpoints / f"step-{step:08d}.safetensors"
 
     def _checkpoint_files(self) -> list[tuple[int, Path]]:
@@ -110,7 +114,7 @@ class Run:
         return [(int(match[1]), file) for match, file in found if match]
 
     def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Write a checkpoint; keep the one before it, drop older ones."""
+        """Write a checkpoint; keep the one before it and remove older ones."""
         tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
         for name, parameter in model.named_parameters():
             for key in MOMENTS:
@@ -123,30 +127,33 @@ class Run:
         write_atomic(file, data)
         digest = hashlib.sha256(data).hexdigest()
         about = {"schema": SCHEMA, "step": step, "bytes": len(data), "sha256": digest}
-        # written last: a checkpoint without it does not count
+        # written last: a checkpoint without it is incomplete
         write_json(file.with_suffix(".json"), about)
         self._drop_old()
 
     def _drop_old(self) -> None:
-        """Remove all checkpoints but the last two, and what is left of incomplete ones."""
+        """Remove incomplete checkpoints and all but the last two."""
         kept = self.checkpoint_steps()[-2:]
-        # JSON first: what is left if this is cut short counts as nothing, and goes next time
+        # JSON first: if interrupted, an incomplete checkpoint is left, which the next call removes
         for old, path in sorted(self._checkpoint_files(), key=lambda f: f[1].suffix):
             if old not in kept:
                 path.unlink()
 
     def _check_link(self) -> None:
-        """Refuse to write to linked checkpoints: old ones are dropped, and may be another run's."""
+        """Raise a UserError if checkpoints/ is a link: the files in it may be another run's."""
         if self.checkpoints.is_symlink():
             where = f"{self.checkpoints} is a symbolic link"
             raise UserError(f"{where}; a run that is written to needs a folder of its own there")
 
     def load(self, step: int | None = None) -> tuple[int, dict[str, Tensor]]:
-        """The tensors of a checkpoint, the last one by default.
+        """Read a checkpoint, the last one by default.
+
+        Returns:
+            Its step, and its tensors by name.
 
         Raises:
-            UserError: there is none, or its files are damaged; if so, the message says which
-                earlier one is whole and how to go on from it.
+            UserError: There is no checkpoint, or it is damaged; then the message names an earlier
+                whole one and how to use it.
         """
         check_type("step", step, (int, type(None)), "the step of a checkpoint")
         steps = self.checkpoint_steps()
@@ -158,36 +165,36 @@ class Run:
         try:
             return step, self._read(step)
         except UserError as error:
-            raise UserError(f"{error}{self._instead(step)}") from None
+            raise UserError(f"{error}{self._earlier_checkpoint(step)}") from None
 
     def _read(self, step: int) -> dict[str, Tensor]:
-        """The tensors of a checkpoint whose files are as they were written."""
+        """Read the tensors of a checkpoint and check its size and sha256."""
         file = self.checkpoint_file(step)
-        about = file.with_suffix(".json")
-        told = read_json(about)
-        schema = told.get("schema") if isinstance(told, dict) else None
+        path = file.with_suffix(".json")
+        about = read_json(path)
+        schema = about.get("schema") if isinstance(about, dict) else None
         if schema != SCHEMA:
-            raise UserError(f"{about} has schema {schema!r}; this version reads {SCHEMA}")
-        if told.get("step", step) != step:
-            raise UserError(f"{about} is that of step {told['step']!r}")
+            raise UserError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
+        if about.get("step", step) != step:
+            raise UserError(f"{path} is that of step {about['step']!r}")
         try:
             size = regular(file).stat().st_size
-            if size != told.get("bytes"):
+            if size != about.get("bytes"):
                 raise UserError(
                     f"{file} is truncated or not the one written: it has {size} bytes, "
-                    f"not {told.get('bytes')}"
+                    f"not {about.get('bytes')}"
                 )
-            if "sha256" in told:  # older checkpoints have none
+            if "sha256" in about:  # older checkpoints have none
                 with file.open("rb") as opened:
                     digest = hashlib.file_digest(opened, "sha256").hexdigest()
-                if digest != told["sha256"]:
-                    raise UserError(f"{file} is damaged: its sha256 is not the one in {about.name}")
+                if digest != about["sha256"]:
+                    raise UserError(f"{file} is damaged: its sha256 is not the one in {path.name}")
             return safetensors.torch.load_file(file)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file} is not a readable checkpoint: {error}") from None
 
-    def _instead(self, damaged: int) -> str:
-        """Which checkpoint before a damaged one is whole, if any, and how to go on from it."""
+    def _earlier_checkpoint(self, damaged: int) -> str:
+        """Say which earlier checkpoint is whole, if any, and how to use it."""
         for step in self.checkpoint_steps()[::-1]:
             with suppress(UserError):
                 if step < damaged and self._read(step):
@@ -196,7 +203,7 @@ class Run:
         return ""
 
     def model(self, step: int | None = None) -> SequenceModel:
-        """The trained model, ready to evaluate."""
+        """Load the trained model, ready to evaluate, from a checkpoint (by default the last)."""
         model = SequenceModel(self.config.model)
         step, tensors = self.load(step)
         self.restore(tensors, model)
@@ -210,7 +217,7 @@ class Run:
         optimizer: torch.optim.Optimizer | None = None,
         step: int = 0,
     ) -> None:
-        """Copy a checkpoint's tensors into a model, and into its optimiser."""
+        """Copy a checkpoint's tensors into a model and, for step > 0, into its optimiser."""
         wanted = {f"model.{name}": p for name, p in model.named_parameters()}
         found = {name for name in tensors if name.startswith("model.")}
         for name in sorted(wanted.keys() ^ found):
@@ -233,7 +240,7 @@ class Run:
                 }
 
     def _check_like(self, parameter: Tensor, name: str, tensor: Tensor) -> None:
-        """Refuse a checkpoint's tensor of another shape or number type than the parameter's."""
+        """Raise a UserError if a tensor's shape or dtype is not the parameter's."""
         for what in ("shape", "dtype"):
             got, right = getattr(tensor, what), getattr(parameter, what)
             if got != right:

@@ -15,17 +15,10 @@ from statetrack.layers import (
     MixerConfig,
 )
 from statetrack.models.config import ModelConfig
+from statetrack.models.convert import weights
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
-from statetrack.models.convert.weights import (
-    State,
-    Weights,
-    gated_mlp,
-    model_weights,
-    prefixed,
-    qkv,
-    renamed,
-)
+from statetrack.models.convert.weights import State, Weights
 
 
 def delta_net(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
@@ -95,7 +88,7 @@ def gla_mixer(state: State) -> Weights:
         "norm.weight": f"{norm}.weight",
         "o_proj.weight": "o_proj.weight",
     }
-    return qkv(state) | renamed(state, names)
+    return weights.qkv(state) | weights.renamed(state, names)
 
 
 def _common(options: Options, num_heads: int, use_short_conv: bool = True) -> dict[str, Any]:
@@ -153,9 +146,9 @@ def _model(
         return {
             "mixer_norm.weight": source["attn_norm.weight"],
             "mlp_norm.weight": source["mlp_norm.weight"],
-            **prefixed("mixer.", rename(source.under("attn."))),
-            **prefixed("mlp.", gated_mlp(source.under("mlp."))),
+            **weights.prefixed("mixer.", rename(source.under("attn."))),
+            **weights.prefixed("mlp.", weights.gated_mlp(source.under("mlp."))),
         }
 
     names = "model.embeddings.weight", "model.norm.weight", "model.layers"
-    return config, model_weights(tensors, config, *names, block)
+    return config, weights.model_weights(tensors, config, *names, block)

@@ -9,15 +9,9 @@ from typing import Any
 from statetrack.errors import UserError
 from statetrack.layers import Mamba2Config, MambaConfig, MixerConfig
 from statetrack.models.config import ModelConfig
+from statetrack.models.convert import weights
 from statetrack.models.convert.checkpoint import Options, Tensors
-from statetrack.models.convert.weights import (
-    State,
-    Weights,
-    convolution,
-    model_weights,
-    prefixed,
-    renamed,
-)
+from statetrack.models.convert.weights import State, Weights
 
 MAMBA = (
     "A_log", "D", "in_proj.weight", "x_proj.weight", "dt_proj.weight", "dt_proj.bias",
@@ -97,10 +91,10 @@ def _model(
 
     def block(_: int, source: Tensors) -> Weights:
         norm = {"mixer_norm.weight": source["norm.weight"]}
-        return norm | prefixed("mixer.", rename(source.under("mixer.")))
+        return norm | weights.prefixed("mixer.", rename(source.under("mixer.")))
 
     names = "backbone.embeddings.weight", "backbone.norm_f.weight", "backbone.layers"
-    return config, model_weights(tensors, config, *names, block)
+    return config, weights.model_weights(tensors, config, *names, block)
 
 
 def _limits(value: Any) -> tuple[float, float | None]:
@@ -115,9 +109,9 @@ def _limits(value: Any) -> tuple[float, float | None]:
 
 def mamba_mixer(state: State) -> Weights:
     """Rename the weights of a `MambaMixer`."""
-    return convolution(state) | renamed(state, MAMBA)
+    return weights.convolution(state) | weights.renamed(state, MAMBA)
 
 
 def mamba2_mixer(state: State) -> Weights:
     """Rename the weights of a `Mamba2Mixer`."""
-    return convolution(state) | renamed(state, MAMBA2)
+    return weights.convolution(state) | weights.renamed(state, MAMBA2)

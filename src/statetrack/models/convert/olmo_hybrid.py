@@ -8,17 +8,10 @@ from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.layers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from statetrack.models.config import ModelConfig
+from statetrack.models.convert import weights
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.gated_delta_net import delta_rule_mixer
-from statetrack.models.convert.weights import (
-    State,
-    Weights,
-    gated_mlp,
-    model_weights,
-    prefixed,
-    qkv,
-    renamed,
-)
+from statetrack.models.convert.weights import State, Weights
 
 IN_FILES = {
     "input_layernorm": "attention_layer_norm",
@@ -61,20 +54,21 @@ def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weight
         else:
             norms = "input_layernorm", "post_attention_layernorm"
             mixer = delta_rule_mixer(source.under("linear_attn."))
-        weights = {}
+        norm_weights = {}
         for ours, norm in zip(("mixer_norm", "mlp_norm"), norms, strict=True):
             theirs = norm if f"{norm}.weight" in source else IN_FILES.get(norm, norm)
-            weights[f"{ours}.weight"] = source[f"{theirs}.weight"]
-        mlp = gated_mlp(source.under("mlp."))
-        return weights | prefixed("mixer.", mixer) | prefixed("mlp.", mlp)
+            norm_weights[f"{ours}.weight"] = source[f"{theirs}.weight"]
+        mlp = weights.gated_mlp(source.under("mlp."))
+        return norm_weights | weights.prefixed("mixer.", mixer) | weights.prefixed("mlp.", mlp)
 
     names = "model.embed_tokens.weight", "model.norm.weight", "model.layers"
-    return config, model_weights(tensors, config, *names, block)
+    return config, weights.model_weights(tensors, config, *names, block)
 
 
 def attention_mixer(state: State) -> Weights:
     """Rename the weights of an `OlmoHybridAttention`."""
-    return qkv(state) | renamed(state, ("q_norm.weight", "k_norm.weight", "o_proj.weight"))
+    same = ("q_norm.weight", "k_norm.weight", "o_proj.weight")
+    return weights.qkv(state) | weights.renamed(state, same)
 
 
 def _gated_delta_net(options: Options) -> MixerConfig:

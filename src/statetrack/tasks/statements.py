@@ -1,4 +1,4 @@
-"""Rows of random statements that fill a given number of tokens exactly."""
+"""Random statements that fill rows of given sizes exactly, for `boxes` and `programs`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from statetrack.tasks.base import Ints
 
 
 def fillable(sizes: Sequence[int], top: int) -> NDArray[np.bool_]:
-    """[top + 1]: whether a total is a sum of sizes, each as often as one likes."""
+    """Tell which totals 0..top are sums of the given sizes, each used any number of times."""
     reached = np.arange(top + 1) == 0
     for size in sizes:
         rows = -(-(top + 1) // size)
@@ -22,10 +22,15 @@ def fillable(sizes: Sequence[int], top: int) -> NDArray[np.bool_]:
 
 
 def fill(rng: np.random.Generator, forms: Sequence[Sequence[int]], totals: Ints) -> Ints:
-    """[B, max(totals)]: in each row random forms, one after the other, of that total size; then 0.
+    """Fill each row with random statements of a given total size.
 
-    A form is the codes of its tokens. The next one is uniform among those that leave a rest which
-    forms can fill, or nothing; every total must be a sum of sizes of forms.
+    Args:
+        forms: The kinds of statements, each as the codes of its tokens.
+        totals: [B], tokens of each row; every total must be a sum of sizes of forms.
+
+    Returns:
+        [B, max(totals)] codes, then 0. Each statement is uniform among the forms after which the
+        rest of the row can still be filled.
     """
     lengths = [len(form) for form in forms]
     count, top = len(forms), int(totals.max())
@@ -33,7 +38,7 @@ def fill(rng: np.random.Generator, forms: Sequence[Sequence[int]], totals: Ints)
     fits = np.zeros((top + 1, count), dtype=np.bool_)
     for form, length in enumerate(lengths):
         fits[length:, form] = rest[: max(0, top + 1 - length)]
-    fitting = np.argsort(~fits, axis=1, kind="stable")  # those that fit come first
+    fitting = np.argsort(~fits, axis=1, kind="stable")  # forms that fit come first
     choices = fits.sum(axis=1)
     fitting[0] = count  # the empty form, once a row is full
 
@@ -47,7 +52,7 @@ def fill(rng: np.random.Generator, forms: Sequence[Sequence[int]], totals: Ints)
     order = np.array(drawn, dtype=np.int64).reshape(-1, len(totals)).T.ravel()
     taken = sizes[order]
     codes = np.concatenate([np.array(form) for form in forms])
-    begins = np.cumsum([0, *lengths])  # of each form in `codes`
+    begins = np.cumsum([0, *lengths])  # position of each form in `codes`
     offsets = begins[order] - (np.cumsum(taken) - taken)
     out = np.zeros((len(totals), top), dtype=np.int64)
     out[np.arange(top) < totals[:, None]] = codes.take(

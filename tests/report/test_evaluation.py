@@ -10,8 +10,12 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from statetrack.report.figures import smooth, write_figure
-from statetrack.report.tables import evaluation_tables, lengths_text
+from statetrack.report.evaluation import (
+    evaluation_tables,
+    lengths_text,
+    smooth,
+    write_figure,
+)
 from statetrack.tasks import make_task
 from statetrack.training import Curve, Evaluation, curve, evaluate
 from tests.training.fakes import right_up_to

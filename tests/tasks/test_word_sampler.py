@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from statetrack.errors import UserError
-from statetrack.tasks import Task, make_task
-from statetrack.tasks import words as sampling
+from statetrack.tasks import Task, make_task, word_sampler
 from statetrack.tasks.languages import NAMED
 from tests.tasks.regular_languages import LANGUAGES, draw, longest, reference, words
 
@@ -74,7 +73,7 @@ def test_tables_are_bounded(chunks: int, monkeypatch: pytest.MonkeyPatch) -> Non
     task = make_task("random_dfa8_seed0")
     expected = task.sample(np.random.default_rng(1), lengths)
     table = task._words._chunks[0].bounds.size
-    monkeypatch.setattr(sampling, "CACHE_SIZE", chunks * table)
+    monkeypatch.setattr(word_sampler, "CACHE_SIZE", chunks * table)
     task = make_task("random_dfa8_seed0")
     for length in (10, 5000):
         task.sample(np.random.default_rng(0), np.array([length]))
@@ -103,7 +102,7 @@ def test_words_are_uniform_given_the_answer(
     name: str, predict: str, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one chunk of steps and in several."""
-    monkeypatch.setattr(sampling, "STEPS", steps)
+    monkeypatch.setattr(word_sampler, "STEPS", steps)
     task = make_task(name, predict=predict)
     length = 5
     by_answer: dict[str, Counter[str]] = {}
