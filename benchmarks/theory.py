@@ -67,13 +67,13 @@ def main(
     torch.set_num_threads(1)
     compile("(ab)*").prove()  # loads what loads at first use
     about = machine()
-    said = [
+    lines = [
         "# Compiled networks, measured\n",
         f"`python -m benchmarks {shlex.join(sys.argv[1:])}`\n",
         f"{about['processor']}, {about['cores']} cores, of which one thread uses one; native "
         f"kernels: {library.level()}; torch {torch.__version__}\n",
     ]
-    print("\n".join(said), flush=True)
+    print("\n".join(lines), flush=True)
     parts: dict[Part, Callable[[], Lines]] = {
         "exactness": lambda: exactness(chosen, tokens, loop_tokens, rounds),
         "models": lambda: models(chosen, tokens),
@@ -84,10 +84,10 @@ def main(
     for part, run in parts.items():
         if part in (only or parts):
             for line in run():
-                said.append(line)
+                lines.append(line)
                 print(line, flush=True)
     if out is not None:
-        write_atomic(out, ("\n".join(said) + "\n").encode())
+        write_atomic(out, ("\n".join(lines) + "\n").encode())
 
 
 def exactness(chosen: dict, tokens: int, loop_tokens: int, rounds: int) -> Lines:

@@ -22,10 +22,10 @@ def reachable_by_hand(cascade: Cascade) -> int:
     dfa = cascade.dfa
     start = tuple(cascade.start.tolist())
     seen, pending = {start}, [(start, dfa.start)]
-    for coordinates, state in pending:  # grows while it is read
-        assert cascade.decode(np.array([coordinates]))[0] == state
+    for states, state in pending:  # grows while it is read
+        assert cascade.decode(np.array([states]))[0] == state
         for symbol in range(len(dfa.alphabet)):
-            after = tuple(cascade.step(np.array([coordinates]), np.array([symbol]))[0].tolist())
+            after = tuple(cascade.step(np.array([states]), np.array([symbol]))[0].tolist())
             if after not in seen:
                 seen.add(after)
                 pending.append((after, int(dfa.delta[state, symbol])))
@@ -47,10 +47,10 @@ def test_random_automata_that_need_not_be_minimal() -> None:
         for cascade in cascades:
             assert cascade.verify().holds
             words = rng.integers(2, size=(20, 30))
-            coordinates = np.tile(cascade.start, (20, 1))
+            states = np.tile(cascade.start, (20, 1))
             for t in range(30):
-                coordinates = cascade.step(coordinates, words[:, t])
-            np.testing.assert_array_equal(cascade.decode(coordinates), dfa.run(words)[:, -1])
+                states = cascade.step(states, words[:, t])
+            np.testing.assert_array_equal(cascade.decode(states), dfa.run(words)[:, -1])
         assert [level.states for level in cascades[2].levels] == list(range(dfa.states, 1, -1))
         best = decompose(dfa)
         assert best.cost <= min(cascade.cost for cascade in cascades)
@@ -130,16 +130,16 @@ def test_a_wrong_move_is_refuted_by_a_word() -> None:
             levels = (*cascade.levels[:i], changed, *cascade.levels[i + 1 :])
             wrong = dataclasses.replace(cascade, levels=levels)
             proof = wrong.verify()
-            if proof.holds:  # by chance, the coordinates are not in use
+            if proof.holds:  # by chance, the states are not in use
                 assert reachable_by_hand(wrong)
                 continue
             found += 1
             assert proof.counterexample is not None
             word = dfa.encode(proof.counterexample)
-            coordinates = wrong.start[None]
+            states = wrong.start[None]
             for symbol in word:
-                coordinates = wrong.step(coordinates, symbol[None])
-            assert wrong.decode(coordinates)[0] != dfa.run(word[None])[0, -1]
+                states = wrong.step(states, symbol[None])
+            assert wrong.decode(states)[0] != dfa.run(word[None])[0, -1]
     assert found > 10
 
 

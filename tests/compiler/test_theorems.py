@@ -11,8 +11,7 @@ import torch
 from statetrack.automata import from_regex
 from statetrack.compiler import compile, decompose, factor, theorems
 from statetrack.compiler.cascade_to_stages import level_to_stage
-from statetrack.compiler.stages_to_network import DenseLayer, HouseholderLayer
-from statetrack.compiler.table_layers import affine_scan
+from statetrack.compiler.stages_to_network import DenseLayer, HouseholderLayer, affine_scan
 from statetrack.compiler.text_to_dfa import find_dfa
 from statetrack.errors import UserError
 from tests.compiler.languages import LANGUAGES, lively_word, random_dfa
@@ -83,9 +82,9 @@ def test_after_a_reset_the_old_state_is_gone() -> None:
     def by_the_new_state(word: tuple[int, ...]) -> int:
         c1, c2 = cascade.start.tolist()
         for symbol in word:
-            context = cascade.first[symbol]
-            c1 = first.moves[context, c1]
-            told = first.out[context, c1]  # of the cascade it would be the old one
+            rule = cascade.first[symbol]
+            c1 = first.moves[rule, c1]
+            told = first.out[rule, c1]  # of the cascade it would be the old one
             c2 = second.moves[told, c2]
         return int(cascade.decode(np.array([[c1, c2]]))[0])
 

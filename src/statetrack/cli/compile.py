@@ -31,7 +31,7 @@ def compile(
             `statetrack diagnose` read, too.
         method: how the automaton is decomposed into a cascade.
         delay: how a layer learns the old state of the one before.
-        prove: prove that the network does what the automaton does, for words of any length.
+        prove: prove that the network computes the automaton for words of any length.
         verbose: show the cascade, its stages and every layer as well.
     """
     from statetrack.compiler import compile as compile_language
@@ -49,8 +49,8 @@ def compile(
             proof = net.prove()
         if not proof.holds:
             raise UserError(f"not written, for the proof fails: {proof}")
-    folder = net.save(out)
     report = net.report(proof, verbose=verbose)
+    folder = net.save(out)
     console.print(f"{found.text} ({found.kind})\n{report}", soft_wrap=True)
     console.print(f"Next: statetrack run {folder} WORD ...", soft_wrap=True)
     facts = {

@@ -12,8 +12,15 @@ from torch import Tensor
 from statetrack.automata import DFA
 from statetrack.compiler.factor import swaps
 from statetrack.compiler.limits import MAX_PROOF_STATES
-from statetrack.compiler.proof import Bools, Ints, Proof, check_levels
-from statetrack.compiler.reachability import LevelStates, Mistake, explore
+from statetrack.compiler.proof import (
+    Bools,
+    Ints,
+    LevelStates,
+    Mistake,
+    Proof,
+    check_levels,
+    explore,
+)
 from statetrack.compiler.tilings import members
 from statetrack.compiler.wording import abridge, counted, listed
 

@@ -1,11 +1,58 @@
-"""Cascade to stages: every level as matrices."""
+"""Cascade to stages: every level as matrices of zeros and ones, whatever op they will run on."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from statetrack.compiler import limits
 from statetrack.compiler.cascade import Cascade, Level
-from statetrack.compiler.stage import Stage, check_size
+from statetrack.compiler.proof import Bools, Ints
+from statetrack.compiler.wording import counted
+from statetrack.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """h -> A(rule) h + B(rule) on the vectors of S states: what one layer computes.
+
+    A takes each axis to another one or to 0, and B writes a 1 to at most one axis: matrices of norm
+    at most 1, exact in any floating-point format. `out`, which the next stage gets, is looked up by
+    the number of the old state, in the last stage by that of the new one.
+    """
+
+    moves: Ints  # [rules, S]: the new state after each old one
+    out: Ints  # [rules, S]
+    start: int
+    codewords: Ints  # [S, n, V]: the vector of each state; V columns go through A side by side
+    axis_map: Ints  # [rules, n]: the axis to which A takes each axis, or -1
+    writes: Ints  # [rules]: the axis to which B writes 1, or -1
+
+    def forgets(self) -> Bools:
+        """[rules]: for which A = 0."""
+        return np.asarray((self.axis_map < 0).all(axis=1))
+
+    def is_diagonal(self) -> bool:
+        """Whether every rule keeps the whole state or forgets it."""
+        kept = (self.axis_map == np.arange(self.axis_map.shape[1])).all(axis=1)
+        return bool((kept | self.forgets()).all())
+
+    def permutes_or_resets(self) -> bool:
+        """Whether every rule permutes the axes, or forgets everything and writes."""
+        partial = (self.axis_map < 0).any(axis=1)
+        return bool((partial == (self.forgets() & (self.writes >= 0))).all())
+
+    def __str__(self) -> str:
+        rules, n = self.axis_map.shape
+        kept = int((self.axis_map == np.arange(n)).all(axis=1).sum())
+        forget = int(self.forgets().sum())
+        return (
+            f"Stage: {counted(len(self.codewords), 'state')} as vectors [{n}, "
+            f"{self.codewords.shape[2]}], starts in state {self.start}, "
+            f"{counted(rules, 'update rule')}: {kept} with A = I, {forget} with A = 0, "
+            f"{rules - kept - forget} that move axes; {int((self.writes >= 0).sum())} write."
+        )
 
 
 def cascade_to_stages(cascade: Cascade) -> list[Stage]:
@@ -46,3 +93,14 @@ def with_old_state(stage: Stage) -> Stage:
     codewords = np.concatenate([vectors[current], vectors[previous]], axis=1)
     start = stage.start * (S + 1) + S
     return Stage(moves, stage.out, start, codewords, axis_map, stage.writes)
+
+
+def check_size(rules: int, axes: int, states: int) -> None:
+    """Raise a UserError for a stage whose tables would not fit, before they take the memory."""
+    cells = max(rules * axes * axes, rules * states, states * axes)
+    if cells > limits.MAX_TABLE_CELLS:
+        raise UserError(
+            f"a layer with {rules:,} update rules, {axes:,} axes and {states:,} states has tables "
+            f"of {cells:,} numbers; at most {limits.MAX_TABLE_CELLS:,} are supported: a DFA with "
+            "fewer symbols, such as a group's generators, or states needs fewer"
+        )

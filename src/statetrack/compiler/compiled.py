@@ -13,8 +13,7 @@ from torch import Tensor
 
 from statetrack.automata import DFA
 from statetrack.compiler.limits import MAX_PROOF_STATES
-from statetrack.compiler.proof import Proof
-from statetrack.compiler.reachability import Mistake
+from statetrack.compiler.proof import Mistake, Proof
 from statetrack.compiler.text_to_dfa import Language
 from statetrack.compiler.wording import abridge, counted, size_of
 from statetrack.config import unknown
@@ -23,7 +22,7 @@ from statetrack.files import free_folder, plain_name, whole_folder, write_json
 
 TOKENS_AT_ONCE = 1 << 20  # of the words that `read_words` reads
 NORM_SLACK = 1e-12  # by which a computed norm may exceed 1
-FORMATS = (torch.float32, torch.bfloat16)
+FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SCHEMA = 1
 LANGUAGE_FILE = "language.json"
 
@@ -56,7 +55,7 @@ class Compiled(ABC):
     title: str  # what it is, in words
     source: Source | None = None  # None if `compile` did not make it from a language
     alternative: str = ""  # a target that would need fewer layers, in words
-    forms: tuple[str, ...] = ()  # the intermediate forms of the compiler, printed
+    forms: tuple[object, ...] = ()  # the cascade, if there is one, and the stages
 
     @abstractmethod
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -80,7 +79,7 @@ class Compiled(ABC):
 
     @abstractmethod
     def _write(self, folder: Path, language: Language) -> None:
-        """Write the weights or tables to a folder."""
+        """Write the weights or tables; raise a UserError if they could not be read again."""
 
     @overload
     def accepts(self, given: Tensor) -> Tensor: ...
@@ -98,7 +97,8 @@ class Compiled(ABC):
             [B, T], for the word up to each symbol; or for the word; or for each word.
         """
         if isinstance(given, Tensor) or not isinstance(given, str | list | tuple):
-            return torch.tensor(self.dfa.accepting)[self(given)]  # type: ignore[arg-type]
+            states = self(given)  # type: ignore[arg-type]
+            return torch.tensor(self.dfa.accepting, device=states.device)[states]
         words = [given] if isinstance(given, str) else list(given)
         for word in words:
             if not isinstance(word, str):
@@ -111,9 +111,10 @@ class Compiled(ABC):
         """Say for each word whether it is accepted, and in which state it ends."""
         encoded = [encode(word, self.dfa.alphabet, f"symbol in {word!r}:") for word in words]
         longest = max(1, *map(len, encoded)) if encoded else 1
+        rows = max(1, TOKENS_AT_ONCE // longest)
         states = []
-        for at in range(0, len(encoded), max(1, TOKENS_AT_ONCE // longest)):
-            part = encoded[at : at + max(1, TOKENS_AT_ONCE // longest)]
+        for at in range(0, len(encoded), rows):
+            part = encoded[at : at + rows]
             tokens = np.zeros((len(part), longest), dtype=np.int64)  # later symbols change nothing
             for row, symbols in zip(tokens, part, strict=True):
                 row[: len(symbols)] = symbols
@@ -124,15 +125,10 @@ class Compiled(ABC):
             ]
         results: list[dict[str, Any]] = []
         for word, state in zip(words, states, strict=True):
-            accepted = bool(self.dfa.accepting[state])
-            result: dict[str, Any] = {
-                "word": word,
-                "result": "accept" if accepted else "reject",
-                "state": state,
-            }
+            verdict = "accept" if self.dfa.accepting[state] else "reject"
+            results.append({"word": word, "result": verdict, "state": state})
             if self.dfa.outputs is not None:
-                result["output"] = self.dfa.outputs[state]
-            results.append(result)
+                results[-1]["output"] = self.dfa.outputs[state]
         return results
 
     def prove(self, max_states: int = MAX_PROOF_STATES) -> Proof:
@@ -165,18 +161,17 @@ class Compiled(ABC):
         """
         title = self.title[:1].upper() + self.title[1:]
         lines = [
-            f"{self._verdict(proof)}.",
+            f"{self._unproved() if proof is None else proof.sentence()}.",
             f"{title} for a DFA with {size_of(self.dfa)}: {self.summary()}.",
         ]
         lines += [self.alternative] if self.alternative else []
         if verbose:
-            lines += [*self.forms, *abridge(self._layers(), "layer")]
+            lines += [*abridge([*map(str, self.forms)], "stage")]
+            lines += abridge(self._layers(), "layer")
         return "\n".join(lines)
 
-    def _verdict(self, proof: Proof | None) -> str:
-        if proof is not None:
-            verdict, _, rest = str(proof).partition(": ")
-            return f"{verdict.capitalize()} for words of any length: {rest}"
+    def _unproved(self) -> str:
+        """The verdict without a proof."""
         return "Built to be exact at any length; prove() proves it"
 
     def save(self, folder: Path | str | None = None) -> Path:
@@ -192,9 +187,9 @@ class Compiled(ABC):
             raise UserError(f"{self.title} was not compiled from a language: it cannot be saved")
         language = self.source.language
         if folder is None:
-            folder = free_folder(Path("runs"), f"compiled-{plain_name(language.text)}")
+            name = plain_name(language.text).strip("_") or "language"
+            folder = free_folder(Path("runs"), f"compiled-{name}")
         folder = Path(folder)
-        self._check_saveable(language)
         with whole_folder(folder) as made:
             self._write(made, language)
             about = {
@@ -207,10 +202,6 @@ class Compiled(ABC):
             }
             write_json(made / LANGUAGE_FILE, about)
         return folder
-
-    @abstractmethod
-    def _check_saveable(self, language: Language) -> None:
-        """Raise a UserError if the folder could not be read again."""
 
 
 def as_tokens(tokens: Tensor, symbols: int) -> Tensor:
@@ -227,11 +218,6 @@ def as_tokens(tokens: Tensor, symbols: int) -> Tensor:
     if low < 0 or high >= symbols:
         raise UserError(f"tokens must be symbols from 0 to {symbols - 1}; got {low} to {high}")
     return tokens
-
-
-def type_name(dtype: torch.dtype) -> str:
-    """Return "float32" for torch.float32."""
-    return str(dtype).removeprefix("torch.")
 
 
 def encode(word: str, names: Sequence[str], kind: str) -> list[int]:

@@ -10,19 +10,23 @@ import torch
 from statetrack.automata import DFA, Group
 from statetrack.automata.counters import find_counters
 from statetrack.compiler.cascade import Cascade
-from statetrack.compiler.cascade_to_stages import cascade_to_stages
+from statetrack.compiler.cascade_to_stages import Stage, cascade_to_stages
 from statetrack.compiler.compiled import Source
-from statetrack.compiler.dfa_to_cascade import METHODS, decompose
+from statetrack.compiler.dfa_to_cascade import METHODS, dfa_to_cascade
 from statetrack.compiler.dfa_to_stage import dfa_to_stage, group_to_stage
 from statetrack.compiler.model import CompiledModel
 from statetrack.compiler.network import CompiledRNN
-from statetrack.compiler.stage import Stage
 from statetrack.compiler.stages_to_model import fits_model, stages_to_model
 from statetrack.compiler.stages_to_network import LAYERS, stages_to_layers
 from statetrack.compiler.text_to_dfa import find_language, word_problem
-from statetrack.compiler.wording import abridge, counted
+from statetrack.compiler.wording import counted
 from statetrack.config import one_of
 from statetrack.errors import UserError, check_type
+
+Given = str | DFA | Group | Cascade
+Tables = Literal["auto", "householder", "dense", "diagonal"]
+Model = Literal["gated_deltaproduct"]
+Dtype = torch.dtype
 
 MODEL = "gated_deltaproduct"
 TARGETS = ("auto", *LAYERS, MODEL)
@@ -31,40 +35,22 @@ DELAYS = ("shift", "state")
 
 @overload
 def compile(
-    language: str | DFA | Group | Cascade,
-    target: Literal["auto", "householder", "dense", "diagonal"] = "auto",
-    method: str = "auto",
-    delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    language: Given, target: Tables = ..., method: str = ..., delay: str = ..., dtype: Dtype = ...
 ) -> CompiledRNN: ...
-
-
 @overload
 def compile(
-    language: str | DFA | Group | Cascade,
-    target: Literal["gated_deltaproduct"],
-    method: str = "auto",
-    delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    language: Given, target: Model, method: str = ..., delay: str = ..., dtype: Dtype = ...
 ) -> CompiledModel: ...
-
-
 @overload
 def compile(
-    language: str | DFA | Group | Cascade,
-    target: str,
-    method: str = "auto",
-    delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    language: Given, target: str, method: str = ..., delay: str = ..., dtype: Dtype = ...
 ) -> CompiledRNN | CompiledModel: ...
-
-
 def compile(
-    language: str | DFA | Group | Cascade,
+    language: Given,
     target: str = "auto",
     method: str = "auto",
     delay: str = "shift",
-    dtype: torch.dtype = torch.float32,
+    dtype: Dtype = torch.float32,
 ) -> CompiledRNN | CompiledModel:
     """Compile a language into a linear RNN that computes the state of its DFA after each symbol.
 
@@ -112,8 +98,7 @@ def compile(
         title = plan.title.format(target=made)
         compiled = CompiledRNN(plan.dfa, plan.first, layers, title, cascade=cascade).to(dtype)
     compiled.alternative = plan.alternative
-    texts = [f"Stage {i}: {stage}." for i, stage in enumerate(stages, 1)]
-    compiled.forms = (*([str(cascade)] if cascade else []), *abridge(texts, "stage"))
+    compiled.forms = (*stages,) if cascade is None else (cascade, *stages)
     compiled.source = Source(found, target, method, delay) if found else None
     return compiled
 
@@ -163,7 +148,7 @@ def _plan(language: DFA | Group, target: str, method: str) -> _Plan:
             single = None
     if single is not None:
         return _plan_stage(dfa, single, "one layer (target {target})")
-    return _plan_cascade(decompose(dfa, method), target, method)
+    return _plan_cascade(dfa_to_cascade(dfa, method), target, method)
 
 
 def _plan_stage(dfa: DFA, stage: Stage, title: str) -> _Plan:
@@ -187,7 +172,7 @@ def _gates_only(dfa: DFA, target: str) -> Cascade | None:
         return None
     for method in ("auto", "holonomy", "strict"):
         try:
-            cascade = decompose(dfa, method)
+            cascade = dfa_to_cascade(dfa, method)
         except UserError:  # a limit
             continue
         short = target == "diagonal" or len(cascade.levels) < dfa.states
@@ -202,7 +187,7 @@ def _network_target(target: str, plan: _Plan, stages: list[Stage], method: str) 
     if target == "auto":
         return "diagonal" if diagonal else "householder"
     if target == "diagonal" and not diagonal:
-        if all(not level.permutations for level in decompose(plan.dfa, "strict").levels):
+        if all(not level.permutations for level in dfa_to_cascade(plan.dfa, "strict").levels):
             method = plan.cascade.method if plan.cascade else method
             raise UserError(
                 f"method {method!r} has layers that permute, which target 'diagonal' cannot; "

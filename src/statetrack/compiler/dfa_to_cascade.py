@@ -19,7 +19,7 @@ from statetrack.errors import UserError
 
 METHODS = ("auto", "holonomy", "strict", "banned")
 
-Context = tuple[int, int, int]  # the possible states before a symbol and after it, and the symbol
+Situation = tuple[int, int, int]  # the possible states before a symbol and after it, and the symbol
 
 
 def decompose(language: str | DFA | Group, method: str = "auto") -> Cascade:
@@ -39,7 +39,11 @@ def decompose(language: str | DFA | Group, method: str = "auto") -> Cascade:
             DFA has states.
     """
     one_of("method", method, METHODS)
-    dfa = find_dfa(language)
+    return dfa_to_cascade(find_dfa(language), method)
+
+
+def dfa_to_cascade(dfa: DFA, method: str) -> Cascade:
+    """Decompose a DFA; see `decompose`."""
     if method == "auto":
         return _cheapest(dfa)
     try:
@@ -119,29 +123,29 @@ class _Builder:
         tiling = self.tiling
         everything = tiling.all_states
         height = tiling.height(everything)
-        contexts = [(everything, everything, a) for a in range(len(self.dfa.alphabet))]
+        situations = [(everything, everything, a) for a in range(len(self.dfa.alphabet))]
         nodes, possible = [everything], everything
         levels, tree = [], []
         for level in range(height, 0, -1):
-            moves, out, following = self._level(level, contexts)
+            moves, out, following = self._level(level, situations)
             table, nodes = self._descend(level, nodes, moves.shape[1])
             start = 0
             if tiling.height(possible) == level:
                 tiles = tiling.tiles(possible)
                 start = next(i for i, T in enumerate(tiles) if T >> self.dfa.start & 1)
                 possible = tiles[start]
-            levels.append(Level(moves, out, start, tuple(contexts)))
+            levels.append(Level(moves, out, start, tuple(situations)))
             tree.append(table)
-            contexts = following
+            situations = following
         first, merged = _merge(len(self.dfa.alphabet), levels)
         return Cascade(self.dfa, self.method, first, merged, tuple(tree))
 
-    def _level(self, level: int, contexts: list[Context]) -> tuple[Ints, Ints, list[Context]]:
+    def _level(self, level: int, situations: list[Situation]) -> tuple[Ints, Ints, list[Situation]]:
         tiling, image_of = self.tiling, self.tiling.image
         rows: list[tuple[list[int], list[int]]] = []  # moves and out; one entry stands for all
-        numbers: dict[Context, int] = {}
+        numbers: dict[Situation, int] = {}
         states = 0
-        for X, Y, a in contexts:
+        for X, Y, a in situations:
             before = tiling.tiles(X) if tiling.height(X) == level else [X]
             after = tiling.tiles(Y) if tiling.height(Y) == level else [Y]
             image = image_of(X, a)

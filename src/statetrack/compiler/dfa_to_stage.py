@@ -8,26 +8,26 @@ from statetrack.automata import (
     DFA,
     Group,
     group_from_generators,
-    is_permutation,
     minimal_permutation_representation,
 )
+from statetrack.compiler.cascade_to_stages import Stage, check_size
 from statetrack.compiler.proof import Ints
-from statetrack.compiler.stage import Stage, check_size
 from statetrack.errors import UserError
 
 
 def dfa_to_stage(dfa: DFA) -> Stage | None:
-    """Return a single stage that computes a DFA, or None if none of these forms fits.
+    """Return a single stage that computes a minimal DFA, or None if none of these forms fits.
 
     A permutation automaton: its group acts on as few points as it can. Symbols that permute or
     reset: the states are the axes. A sink that only resets leave, where all other symbols take no
     two states to the same one, except to the sink: it is the vector 0, so matrices can forget.
     """
-    if is_permutation(dfa):
+    permuted = np.sort(dfa.delta, axis=0) == np.arange(dfa.states)[:, None]
+    if permuted.all():
         return _least_action(dfa) or states_as_axes(dfa, dfa.states)
     resets = (dfa.delta == dfa.delta[:1]).all(axis=0)
     moved = dfa.delta[:, ~resets]
-    if (np.sort(moved, axis=0) == np.arange(dfa.states)[:, None]).all():
+    if permuted[:, ~resets].all():
         return states_as_axes(dfa, dfa.states)
     for sink in np.flatnonzero((moved == np.arange(dfa.states)[:, None]).all(axis=1)).tolist():
         kept = [column[column != sink] for column in moved.T]
@@ -101,14 +101,14 @@ def _action_to_stage(group: Group, action: Ints, letters: Ints, states: Ints) ->
 
 def _base(action: Ints) -> list[int]:
     """Points whose images tell the elements apart, each chosen to tell as many as it can."""
-    told = np.zeros(len(action), dtype=np.int64)
+    classes = np.zeros(len(action), dtype=np.int64)
     base: list[int] = []
-    while told.max() + 1 < len(action):
+    while classes.max() + 1 < len(action):
         finer = [
-            np.unique(told * action.shape[1] + column, return_inverse=True)[1]
+            np.unique(classes * action.shape[1] + column, return_inverse=True)[1]
             for column in action.T
         ]
         best = max(range(len(finer)), key=lambda i: int(finer[i].max()))
-        told = finer[best]
+        classes = finer[best]
         base.append(best)
     return base or [0]

@@ -20,10 +20,9 @@ from statetrack.compiler.compiled import (
     Checked,
     Compiled,
     as_tokens,
-    type_name,
 )
 from statetrack.compiler.limits import MAX_PROOF_STATES
-from statetrack.compiler.reachability import (
+from statetrack.compiler.proof import (
     Mistake,
     Reached,
     State,
@@ -120,37 +119,16 @@ class CompiledModel(Compiled):
         """
         return self._check(MAX_PROOF_STATES, chunks=False).certificate
 
-    @torch.no_grad()
     def _check(self, max_states: int, chunks: bool = True) -> Checked:
         """Visit every state of the whole model, bit for bit, token by token, in each number type.
 
         If the answers are the DFA's and no further states turn up, they are so for all words. Then
         each state reads a longer word at once, in chunks, and must end in one of them.
         """
-        facts, mistake, reached = [], None, 0
-        for dtype in FORMATS:
-            model = copy.deepcopy(self.model).to(dtype)
-
-            def step(
-                symbols: Tensor, state: State, model: SequenceModel = model
-            ) -> tuple[Tensor, State]:
-                logits, state = model.step(symbols[:, 0] + 1, state)
-                return self._states(logits)[:, None], state
-
-            def read(
-                symbols: Tensor, state: State, model: SequenceModel = model
-            ) -> tuple[Tensor, State]:
-                logits, state = model(symbols + 1, state)
-                return self._states(logits), state
-
-            found = explore(step, model.init_state(1), self.dfa, max_states)
-            wrong = found if isinstance(found, Mistake) else None
-            facts.append(_facts(model, found, len(self.dfa.alphabet)))
-            if isinstance(found, Reached):
-                reached = max(reached, len(found.dfa_states))
-                wrong = read_in_chunks(read, found, self.dfa) if chunks else None
-            if wrong is not None:
-                mistake = mistake or wrong._replace(reason=f"{wrong.reason} in {type_name(dtype)}")
+        results = [self._check_format(name, max_states, chunks) for name in FORMATS]
+        facts = [fact for fact, _, _ in results]
+        reached = max(number for _, number, _ in results)
+        mistake = next((wrong for _, _, wrong in results if wrong is not None), None)
         chunk = min(fact.longest_chunk for fact in facts)
         certificate = {
             "dyadic_entries": all(fact.dyadic for fact in facts),
@@ -160,26 +138,51 @@ class CompiledModel(Compiled):
             "longest_chunk": chunk,
             "exact": chunk >= MAX_CHUNK,
             "formats": [
-                type_name(dtype)
-                for dtype, fact in zip(FORMATS, facts, strict=True)
+                name
+                for name, fact in zip(FORMATS, facts, strict=True)
                 if fact.longest_chunk >= MAX_CHUNK
             ],
         }
         steps = counted(reached * len(self.dfa.alphabet), "step")
         states = counted(reached, "state")
         evidence = f"all {steps} from {states} of the model, and a word from each"
-        return Checked(certificate, [*map(type_name, FORMATS)], evidence, mistake)
+        return Checked(certificate, [*FORMATS], evidence, mistake)
 
-    def _check_saveable(self, language: Language) -> None:
+    @torch.no_grad()
+    def _check_format(
+        self, name: str, max_states: int, chunks: bool
+    ) -> tuple[_Facts, int, Mistake | None]:
+        """The facts for the certificate, the number of states, and what is wrong, if anything."""
+        model = copy.deepcopy(self.model).to(FORMATS[name])
+
+        def step(symbols: Tensor, state: State) -> tuple[Tensor, State]:
+            logits, state = model.step(symbols[:, 0] + 1, state)
+            return self._states(logits)[:, None], state
+
+        def read(symbols: Tensor, state: State) -> tuple[Tensor, State]:
+            logits, state = model(symbols + 1, state)
+            return self._states(logits), state
+
+        found = explore(step, model.init_state(1), self.dfa, max_states)
+        facts = _facts(model, found, len(self.dfa.alphabet))
+        number, wrong = 0, None
+        if isinstance(found, Mistake):
+            wrong = found
+        else:
+            number = len(found.dfa_states)
+            wrong = read_in_chunks(read, found, self.dfa) if chunks else None
+        if wrong is not None:
+            wrong = wrong._replace(reason=f"{wrong.reason} in {name}")
+        return facts, number, wrong
+
+    def _write(self, folder: Path, language: Language) -> None:
+        """Write a run folder, as if the model had been trained for 0 steps."""
         check_size(language.text, self.dfa.states)
         if self.dfa.states == 1:
             raise UserError(f"{language.text} has one state only: no task, so no run of a model")
         for symbol in self.dfa.alphabet:
             if re.fullmatch("PAD|q[0-9]+", symbol):  # the task's own tokens
                 raise UserError(f"{language.text}: a run of a model cannot have symbol {symbol!r}")
-
-    def _write(self, folder: Path, language: Language) -> None:
-        """Write a run folder, as if the model had been trained for 0 steps."""
         name = language.text
         if not name.startswith("regex:") and language.kind == REGEX:
             name = f"regex:{name}"
@@ -244,7 +247,8 @@ def _op_inputs(model: SequenceModel, found: Reached, symbols: int) -> list[tuple
             keys = row_keys([x, state.conv])
             for i in np.unique(keys, return_index=True)[1]:
                 seen.setdefault(keys[i].tobytes(), (x[i], state.conv[i]))
-            x, _ = block.step(x, state)  # type: ignore[operator]
+            if block is not model.blocks[-1]:
+                x, _ = block.step(x, state)  # type: ignore[operator]
     results = []
     for layer, seen in zip(_mixers(model), inputs, strict=True):
         x, window = (torch.stack(column) for column in zip(*seen.values(), strict=True))

@@ -22,19 +22,20 @@ from statetrack.compiler.compiled import (
     Checked,
     Compiled,
     as_tokens,
-    type_name,
 )
-from statetrack.compiler.proof import Bools, Ints, Proof, check_levels
-from statetrack.compiler.reachability import (
+from statetrack.compiler.proof import (
     CHUNK_TOKENS,
+    Bools,
+    Ints,
     LevelStates,
     Mistake,
     Reached,
     State,
+    check_levels,
     explore,
     read_in_chunks,
 )
-from statetrack.compiler.table_layers import CELLS_AT_ONCE, Layer, rows
+from statetrack.compiler.stages_to_network import CELLS_AT_ONCE, Layer, rows
 from statetrack.compiler.text_to_dfa import GROUP_NAME, Language
 from statetrack.compiler.wording import counted, listed
 from statetrack.errors import UserError
@@ -89,7 +90,6 @@ class CompiledRNN(nn.Module, Compiled):
         self.cascade = cascade
         self.layers = nn.ModuleList(layers)
         self.register_buffer("first", torch.as_tensor(first))
-        self.register_buffer("accepting", torch.tensor(dfa.accepting))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or cast the tables; raise if the dtype cannot represent every number read."""
@@ -129,7 +129,7 @@ class CompiledRNN(nn.Module, Compiled):
         for layer, before in zip(self.stack, self.begin(len(tokens)), strict=True):
             found.append(layer.transition(rules))
             read = layer.identify(layer.run(rules, before.state)[0])
-            rules = layer.next_rules(rules, read, before.number, layer is self.layers[-1])
+            rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
         return found
 
     def begin(self, batch: int) -> tuple[LayerState, ...]:
@@ -156,9 +156,9 @@ class CompiledRNN(nn.Module, Compiled):
                 readings, state = layer.run(rules, before.state, backend)
                 read = layer.identify(readings)
                 if measure:
-                    deviation = max(deviation, layer.deviation(readings, read, state))
+                    deviation = max(deviation, _deviation(layer, readings, read, state))
                 left.append(LayerState(state, read[:, -1]))
-                rules = layer.next_rules(rules, read, before.number, layer is self.layers[-1])
+                rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
             carry = tuple(left)
             states.append(rules)
         return Trace(torch.cat(states, 1), deviation, carry)
@@ -179,9 +179,7 @@ class CompiledRNN(nn.Module, Compiled):
     def _layers(self) -> list[str]:
         return [f"Layer {i}: {layer}." for i, layer in enumerate(self.stack, 1)]
 
-    def _verdict(self, proof: Proof | None) -> str:
-        if proof is not None:
-            return super()._verdict(proof)
+    def _unproved(self) -> str:
         facts = self.certificate()
         if not facts["exact"]:
             return "Rounds: theorems.horizon measures up to which length it is right"
@@ -199,7 +197,7 @@ class CompiledRNN(nn.Module, Compiled):
         """
         tables = [table for layer in self.stack for table in (*layer.tables().values(), layer.H0)]
         integers = all(bool((table == table.round()).all()) for table in tables)
-        maps = [(torch.as_tensor(layer.A), torch.as_tensor(layer.B)) for layer in self.stack]
+        maps = [layer.matrices() for layer in self.stack]
         norm = max(*(_norm(A) for A, _ in maps), *(layer.factor_norm() for layer in self.stack))
         fresh = not any(bool(A[B.any(-1)].any()) for A, B in maps)  # rows that B writes to
         return {
@@ -208,12 +206,13 @@ class CompiledRNN(nn.Module, Compiled):
             "largest_reading": self.largest_reading,
             "fresh_writes": fresh,
             "exact": integers and fresh and norm <= 1 + NORM_SLACK,
-            "formats": [*map(type_name, self._formats())],
+            "formats": self._formats(),
         }
 
-    def _formats(self) -> list[torch.dtype]:
+    def _formats(self) -> list[str]:
         """The number types that hold all readings."""
-        return [dtype for dtype in FORMATS if self.largest_reading <= _largest_integer(dtype)]
+        most = self.largest_reading
+        return [name for name, dtype in FORMATS.items() if most <= _largest_integer(dtype)]
 
     def _check(self, max_states: int) -> Checked:
         """Check every step of every layer, then that the layers together compute the DFA.
@@ -230,8 +229,8 @@ class CompiledRNN(nn.Module, Compiled):
         net = _twin(self).cpu()
         certificate = net.certificate()
         right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
-        for dtype in net._formats():
-            for i, layer in enumerate(_twin(net).to(dtype).stack):
+        for name in certificate["formats"]:
+            for i, layer in enumerate(_twin(net).to(FORMATS[name]).stack):
                 if not torch.equal(layer.H0, layer.codewords[layer.start]):
                     mistake = Mistake((), f"layer {i + 1} does not start in its start state")
                     return Checked(certificate, certificate["formats"], "the start", mistake)
@@ -242,7 +241,7 @@ class CompiledRNN(nn.Module, Compiled):
             evidence, wrong = net._check_states(right, max_states)
         if certificate["exact"] and wrong is None:
             # the coarsest number type: if it holds all numbers, all do
-            wrong = _twin(net).to(net._formats()[-1])._check_chunks()
+            wrong = _twin(net).to(FORMATS[certificate["formats"][-1]])._check_chunks()
         return Checked(certificate, certificate["formats"], evidence, wrong)
 
     def _check_levels(self, right: list[Bools]) -> str:
@@ -297,8 +296,8 @@ class CompiledRNN(nn.Module, Compiled):
         for i, layer in enumerate(self.stack):
             old = numbers[:, i]
             new[:, i] = layer.moves.numpy()[rules[-1], old]
-            told = new[:, i] if i == len(self.stack) - 1 else layer.current(old)
-            rules.append(layer.out.numpy()[rules[-1], told])
+            passed = new[:, i] if i == len(self.stack) - 1 else layer.current(old)
+            rules.append(layer.out.numpy()[rules[-1], passed])
         return new, rules
 
     def _check_chunks(self) -> Mistake | None:
@@ -328,15 +327,34 @@ class CompiledRNN(nn.Module, Compiled):
         stride = -(-len(found.states) * cells // CELLS_AT_ONCE)
         return read_in_chunks(read, every, self.dfa, stride, CHUNK_TOKENS * len(found.states))
 
-    def _check_saveable(self, language: Language) -> None:
+    def _write(self, folder: Path, language: Language) -> None:
         if isinstance(language.value, Group):
             named = re.fullmatch(GROUP_NAME, language.text) is not None
             if not named or not np.array_equal(group(language.text).table, language.value.table):
                 raise UserError(f"group {language.text} has no known name: save a DFA instead")
-
-    def _write(self, folder: Path, language: Language) -> None:
         tables = {name: table.contiguous() for name, table in self.state_dict().items()}
         write_atomic(folder / TABLES_FILE, safetensors.torch.save(tables))
+
+
+def _next_rules(layer: Layer, rules: Tensor, read: Tensor, before: Tensor, last: bool) -> Tensor:
+    """[B, T]: the next layer's rules, or the states of the DFA if this layer is the last.
+
+    read: [B, T], the states that were read; before: [B], the one before the first token.
+    """
+    width = layer.out.shape[1]
+    if layer.undo is not None:
+        read = rows(layer.undo.view(-1), rules * width + read)
+    elif not last:
+        read = torch.cat([before[:, None], read[:, :-1]], 1)
+    return rows(layer.out.view(-1), rules * width + read)
+
+
+def _deviation(layer: Layer, readings: Tensor, read: Tensor, state: Tensor) -> float:
+    """How far readings are from those of codewords, and last states from codewords."""
+    wrong = (readings - layer.expected[read]).abs().max()
+    left = (state[:, None] - layer.codewords).abs().amax((2, 3)).amin(1).max()
+    found = torch.maximum(wrong.float(), left.float())
+    return float("inf") if found.isnan() else float(found)  # overflow
 
 
 def _largest_integer(dtype: torch.dtype) -> int:

@@ -28,8 +28,8 @@ from torch import Tensor
 from statetrack.automata import DFA
 from statetrack.automata.search import reach
 from statetrack.compiler import limits
+from statetrack.compiler.cascade_to_stages import Stage
 from statetrack.compiler.proof import Ints
-from statetrack.compiler.stage import Stage
 from statetrack.errors import UserError
 from statetrack.layers import GatedDeltaProduct, GatedDeltaProductConfig, MixerConfig
 from statetrack.models import ModelConfig, SequenceModel, count_parameters
@@ -114,8 +114,8 @@ def fits_model(stage: Stage) -> bool:
 
     A sink as the vector 0 takes projectors, which cascades do not need.
     """
-    told = len(np.unique(stage.out[0])) == stage.out.shape[1]
-    return stage.permutes_or_resets() and (stage.codewords.shape[2] == 1 or told)
+    distinct = len(np.unique(stage.out[0])) == stage.out.shape[1]
+    return stage.permutes_or_resets() and (stage.codewords.shape[2] == 1 or distinct)
 
 
 def stage_columns(stage: Stage) -> list[Column]:

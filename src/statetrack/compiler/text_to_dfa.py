@@ -78,7 +78,7 @@ def _named(text: str) -> Language:
             raise UserError(f"{error}; the regular expression is regex:{typed}") from None
     if (colon and prefix == "dfa") or (prefix != "group" and text.endswith(".json")):
         return Language(text, "DFA of a file", read_dfa(Path(text.removeprefix("dfa:"))))
-    if _is_task(text):
+    if (colon or re.fullmatch(PLAIN, text)) and _is_task(text):
         dfa = make_task(text).automaton()
         if dfa is None:
             raise UserError(f"the task {text} has no automaton: it is not regular, or too large")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from statetrack.automata import DFA, Group, group
 from statetrack.compiler import limits
@@ -18,17 +19,44 @@ from statetrack.compiler.compiling import compile
 from statetrack.compiler.dfa_to_cascade import decompose
 from statetrack.compiler.network import CompiledRNN
 from statetrack.compiler.proof import Ints
-from statetrack.compiler.table_layers import Array, MatrixLayer
+from statetrack.compiler.stages_to_network import Array, Layer, affine_scan, rows
 from statetrack.compiler.text_to_dfa import find_dfa, word_problem
 from statetrack.config import at_least
 from statetrack.errors import UserError
+from statetrack.layers import Dense
+
+
+class MatrixLayer(Layer):
+    """Any given matrices, without writes; the state is the codeword nearest in direction."""
+
+    target = "dense"
+    table_names = ("A",)
+    A: Tensor  # [rules, n, n]
+
+    def __init__(self, moves: Ints, out: Ints, start: int, codewords: Array, A: Array) -> None:
+        super().__init__(moves, out, start, codewords)
+        self.register_buffer("A", torch.tensor(A, dtype=torch.float32))
+        self.register_buffer("expected", self.codewords.flatten(1))
+
+    def run(self, rules: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
+        A = rows(self.A, rules)
+        states, last = affine_scan(A, A.new_zeros(*rules.shape, *state.shape[1:]), state)
+        return states.flatten(2), last
+
+    def transition(self, rules: Tensor) -> Dense:
+        return Dense(rows(self.A, rules)[:, :, None])
+
+    def identify(self, readings: Tensor) -> Tensor:
+        # codewords are all of one length, until a number type rounds them
+        directions = nn.functional.normalize(self.expected.float(), dim=-1)
+        return (readings.float() @ directions.mT).argmax(-1)
 
 
 def parity() -> CompiledRNN:
     """Theorem 3 for m = 2: the scalar 1 or -1, and a 1 changes its sign."""
     dfa = _addition(2)
     signs = np.array([[[1.0]], [[-1.0]]])
-    layer = MatrixLayer(dfa.delta.T, _told(np.arange(2), 2), 0, signs, signs)
+    layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(2), 2), 0, signs, signs)
     return CompiledRNN(dfa, np.arange(2), [layer], "a sign for parity")
 
 
@@ -36,7 +64,7 @@ def cyclic(m: int) -> CompiledRNN:
     """Theorem 3 for Z_m: x turns the plane by 2 pi x / m, which is two reflections."""
     dfa = _addition(m)
     turns = _rotation(2 * np.pi * np.arange(m) / m)
-    layer = MatrixLayer(dfa.delta.T, _told(np.arange(m), m), 0, turns[:, :, :1], turns)
+    layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(m), m), 0, turns[:, :, :1], turns)
     return CompiledRNN(dfa, np.arange(m), [layer], f"rotations for Z{m}", exact=False)
 
 
@@ -49,7 +77,7 @@ def theorem4(language: str | DFA | Group) -> CompiledRNN:
     """Theorem 4: any regular language, by a cascade; each layer's decoder reads its state only.
 
     At most |Q| - 1 layers, where the theorem has 2^|Q|. A state has up to 2 |Q| rows, where the
-    theorem has |Q|: in every layer but the last it remembers the one before a reset.
+    theorem has |Q|: in every layer but the last it keeps the one before a reset.
     """
     return compile(decompose(find_dfa(language).minimal()), target="householder", delay="state")
 
@@ -146,7 +174,7 @@ def _addition(m: int) -> DFA:
     return DFA(alphabet, (x[:, None] + x) % m, 0, x == 0, alphabet)
 
 
-def _told(states: Ints, rules: int) -> Ints:
+def _same_for_all(states: Ints, rules: int) -> Ints:
     return np.tile(states, (rules, 1))
 
 
