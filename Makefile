@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-peers sanitize cross fuzz peers format clean
+.PHONY: demo test test-lowest test-peers docs notebooks sanitize cross fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
@@ -13,6 +13,24 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --durations 10
+
+# The documentation site, in .site/html. Warnings are errors, dead links among them; nothing is
+# downloaded.
+docs: .venv/installed-docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs -d .site/doctrees . .site/html
+
+# Run the notebooks of docs/ and store their outputs.
+notebooks: .venv/installed-docs
+	$(BIN)/python docs/run_notebooks.py
+
+# The tests with the lowest versions that pyproject.toml admits.
+test-lowest: .venv-lowest/installed
+	.venv-lowest/bin/python -m pytest -n 2
+
+.venv-lowest/installed: requirements/lowest.txt pyproject.toml setup.py $(wildcard csrc/*)
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --constraint $< --editable ".[dev]"
+	touch $@
 
 # What other packages compute, from the same weights and inputs, in the environments of `make peers`.
 test-peers: peers
@@ -72,5 +90,9 @@ peers: .venv-peers-hf/installed .venv-peers-fla/installed
 	$(BIN)/python -m pip install --editable ".[dev]"
 	touch $@
 
+.venv/installed-docs: .venv/installed
+	$(BIN)/python -m pip install --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-peers-* .sanitize build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-peers-* .sanitize .site docs/api/generated build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

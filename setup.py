@@ -3,7 +3,7 @@
 The sources in csrc/ become one shared library inside the package, `statetrack/_native.so`: plain C
 functions, called through ctypes, so that it is bound neither to a Python nor to a torch version.
 kernels.cpp is compiled once for each instruction set; the library chooses when it is loaded. A
-missing or failing compiler costs speed, never the installation.
+missing or failing compiler costs speed, never the installation; on Windows nothing is compiled.
 """
 
 import hashlib
@@ -94,6 +94,8 @@ setup(
             language="c++",
             optional=True,
         )
-    ],
+    ]
+    if sys.platform != "win32"  # the flags and vectors are those of GCC and clang
+    else [],
     cmdclass={"build_ext": BuildNative, "bdist_wheel": AnyPythonWheel},
 )

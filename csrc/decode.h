@@ -1,4 +1,4 @@
-// What a decoding step needs around the recurrences: products with a few vectors, gates, norms.
+// The kernels of a decoding step beside the recurrences: products with a few vectors, gates, norms.
 #pragma once
 
 #include "pointwise.h"
@@ -8,15 +8,15 @@ namespace {
 
 constexpr int64_t EXPONENTIAL = 16;  // operations
 
-// ROWS rows and LANES / ROWS outputs: so many sums at once that none waits, which then become one
-// vector.
+// LANES / ROWS outputs of ROWS rows: LANES independent sums, enough to hide the latency of additions,
+// which are then reduced to one vector.
 template <int ROWS>
 INLINE inline void some_outputs(const Linear& x, int64_t row, int64_t first) {
   constexpr int OUTPUTS = LANES / ROWS;
   const int64_t count = at_most(OUTPUTS, x.out - first);
   const float *in[ROWS], *w[OUTPUTS];
   for (int r = 0; r < ROWS; ++r) in[r] = x.x + (row + r) * x.in;
-  for (int o = 0; o < OUTPUTS; ++o)  // past the last output: that one again
+  for (int o = 0; o < OUTPUTS; ++o)  // past the last output repeat it
     w[o] = x.weight + (first + at_most(o, count - 1)) * x.weight_row;
   vf totals[LANES] = {};
   auto add = [&](int64_t j, auto get) INLINE {
@@ -40,7 +40,7 @@ INLINE inline void some_outputs(const Linear& x, int64_t row, int64_t first) {
     }
 }
 
-// The weights come from memory, which takes the time if rows are few; all rows make use of them.
+// With few rows, reading the weights from memory takes the time: they are read once for all rows.
 void linear(const Linear& x) {
   share(divide_up(x.out, LANES), LANES * x.rows * x.in, x.threads, [&](int64_t i) {
     const int64_t first = i * LANES, second = first + LANES / 2;

@@ -11,7 +11,7 @@ inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit;
 
 inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }
 
-// To GCC a function that only prefetches has no effect: it drops calls that are not inlined before.
+// Always inlined: GCC removes calls of a function that only prefetches, as without effect.
 INLINE inline void prefetch(const float* p, int64_t count) {
   for (int64_t i = 0; i < count; i += 16) __builtin_prefetch(p + i);
 }

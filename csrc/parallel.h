@@ -1,7 +1,7 @@
 // Loops over independent units of work, and scratch memory.
 //
 // kernels.cpp is compiled once for each instruction set, so nothing that it uses may be a template
-// of the standard library: the linker keeps one copy of those, perhaps one this CPU cannot run.
+// of the standard library: the linker keeps one copy of it, perhaps one that this CPU cannot run.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ void parallel_for(int64_t count, int64_t threads, F f) {
   run_units(count, threads, [](void* context, int64_t i) { (*static_cast<F*>(context))(i); }, &f);
 }
 
-// f(i) for i in [0, count), each of them so many operations, on up to `threads` threads: of little work
-// none, since a second one takes longer to wake than to help.
+// f(i) for i in [0, count), each of `each` operations, on up to `threads` threads. Little work runs on
+// one thread, because waking a second takes longer.
 template <class F>
 inline void share(int64_t count, int64_t each, int64_t threads, const F& f) {
   parallel_for(count, count * each < (int64_t(1) << 18) ? 1 : threads, f);

@@ -1,4 +1,4 @@
-// What the kernels between the matrix products share: a loop over vectors, SiLU.
+// Shared by the elementwise and row-wise kernels: a loop over vectors, exp, softplus, SiLU.
 #pragma once
 
 #include "kernels.h"
@@ -59,7 +59,7 @@ inline void fill_zero(float* p, int64_t count) {
 inline int64_t at_least(int64_t x, int64_t limit) { return x > limit ? x : limit; }
 inline int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-// Rows that are worked on together: what a weight's gradient sums before others come in.
+// Rows in a unit of work. Each unit sums its own gradient of the weight.
 inline int64_t rows_in_block(int64_t row_size) {
   return at_most(at_least(32768 / row_size, 1), 1024);
 }

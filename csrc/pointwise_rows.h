@@ -113,7 +113,7 @@ void cross_entropy_forward(const CrossEntropy& x) {
   const int64_t blocks = divide_up(x.rows, rows_in_block(x.classes));
   Scratch scratch(4 * blocks);
   double* partials = reinterpret_cast<double*>(scratch.get());
-  const float one = exp(vf{})[0];  // but for rounding, which would stay in a loss near 0
+  const float one = exp(vf{})[0];  // 1 up to rounding; dividing by it keeps that rounding out of a loss near 0
   each_row_block(x.rows, x.classes, x.threads, [&](int64_t block, int64_t first, int64_t end) {
     double total = 0, count = 0;
     for (int64_t row = first; row < end; ++row) {

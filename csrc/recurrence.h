@@ -1,9 +1,9 @@
 // What the forward and the backward pass of the recurrence share.
 //
 // Where the order of steps allows it, two steps go over the state at once: a load and a store of the
-// state then serve twice as much arithmetic. The delta rule reads the state before it writes; the
-// second step's reading is that before the first step's writing, corrected: for S' = S + k u^T,
-// S'^T k' = S^T k' + <k, k'> u.
+// state then serve twice as much arithmetic. The delta rule reads the state before it writes, so the
+// second step reads the state before the first step's write and corrects what it read: for
+// S' = S + k u^T, S'^T k' = S^T k' + <k, k'> u.
 //
 // Gates are not multiplied into the state. The state is kept as c S' with a running product c of
 // gates (one number, or one for each key channel), so that a step costs no more than without a
@@ -19,9 +19,9 @@
 
 namespace {
 
-constexpr int AHEAD = 4;  // steps to prefetch ahead: heads lie strided, which hardware misses
+constexpr int AHEAD = 4;  // steps to prefetch ahead: hardware does not predict the stride of heads
 
-// Products of gates so far from 1 that they are multiplied in.
+// Products of gates outside [1 / FAR, FAR] are multiplied into the state.
 constexpr float FAR = 0x1p56f;
 inline bool out_of_range(float c) {
   float size = c < 0 ? -c : c;
@@ -64,10 +64,10 @@ inline void over(float* to, const float* from, const float* c, int64_t n) {
 
 constexpr int MOST = 8;  // vectors in a block
 
-// Columns of a state that go through time together: they read the inputs once, and the arithmetic of
-// one part of them hides the latency of another. In memory a part is [rows][its vectors], as many
-// vectors as the registers allow, and one part follows the other.
-// N, if not 0, is their number, all full: then loops over them are unrolled.
+// Columns of a state that are processed together: they share the loads of the inputs, and the
+// arithmetic of one part of them hides the latency of another. In memory a part is [rows][its vectors],
+// with as many vectors as fit in registers; the parts follow each other.
+// N, if not 0, is the number of vectors, all of them full: then loops over them are unrolled.
 template <int PART, int N>
 struct BlockOf {
   static constexpr int part = PART;
@@ -168,11 +168,11 @@ inline void with_width(int width, const F& f) {
   }
 }
 
-// Heads of one sequence that go through time together: their rows lie side by side in memory. Where
-// all their states fit the first-level cache, they take turns at every step, and while one waits for
-// its last step another computes. Otherwise each goes alone; but in long sequences, whose memory is
-// more than the address caches cover, it stops after some steps and the next has its turn, so that all
-// find the same pages at hand.
+// Heads of one sequence that are processed together, since their rows lie side by side in memory. If
+// all their states fit the first-level cache, they take turns at every step, so that one computes while
+// another waits for the result of its last step. Otherwise each head is processed by itself. In long
+// sequences, whose memory exceeds what the TLB covers, heads then take turns of `turn` steps, so that
+// all of them use the same pages.
 constexpr int MOST_HEADS = 4;
 
 struct HeadGroups {
@@ -244,7 +244,7 @@ inline float dot(const float* a, const float* b, int64_t n) {
   return sum(total);
 }
 
-// All units of work, which share no output.
+// Run all units of work; they share no output.
 template <class Units>
 void run_all(const Recurrence& x) {
   const Units units{x};

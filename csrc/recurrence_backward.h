@@ -8,13 +8,14 @@
 //
 // The gradient of log a_t is a running sum, for X_t = a_t S_{t-1} and dX_t = dL/dX_t:
 //     <dX_t, X_t> = <dX_{t+1}, X_{t+1}> + <q_t do_t^T - k_t dv_t^T, X_t> - <k_t u_t^T, a_{t+1} dX_{t+1}>
-// (channel by channel if there is a gate for each). What a token reads of its own writing is in neither
-// term, so both are as small as the gates they pass through, and so are their rounding errors. Only
-// within a token of several steps such parts remain, and cancel.
-// For small gates the sum still loses digits: after division by a_t, and in tokens of several steps.
-// There <dX_t, S_{t-1}>, the gradient of a_t, is formed directly, from dX that the
-// gradient sweep keeps until the state sweep has S; and for all gates of every 256th token, so that errors do not stay in the sums. Long sequences are
-// cut into segments, from whose first states (kept in one extra pass) S is regenerated.
+// (channel by channel if there is a gate for each). Neither term contains what a token reads of its own
+// write, so both are as small as the gates they pass through, and so are their rounding errors. Only
+// in a token of several steps do such parts remain, and cancel.
+// The sum loses digits for small gates (it is divided by a_t) and in tokens of several steps. There
+// <dX_t, S_{t-1}>, the gradient of a_t, is computed directly, from dX that the gradient sweep keeps
+// until the state sweep has S; so it is for all gates of every 256th token, which stops errors from
+// accumulating. Long sequences are cut into segments. One extra pass keeps the state at each segment's
+// start, from which S is computed again.
 #pragma once
 
 #include "pointwise.h"
@@ -24,15 +25,15 @@
 namespace {
 
 constexpr int64_t SEGMENT = 4096, SHORTEST_SEGMENT = 256;  // tokens
-constexpr int64_t MILESTONE = 256;                         // tokens from one new start to the next
-constexpr int64_t MOST_KEPT = int64_t(1) << 20;  // floats of dX for small gates, if it can be
+constexpr int64_t MILESTONE = 256;                         // tokens between restarts of the running sums
+constexpr int64_t MOST_KEPT = int64_t(1) << 20;  // floats of dX for small gates, unless segments get too short
 
 struct Sum {
   double value, noise;  // squared
 };
 
-// Gates whose gradients are lost in the errors of a running sum. The gradient of log a needs no
-// division by a, and is 0 where a is.
+// Gates so small that the rounding errors of a running sum hide their gradients. The gradient of
+// log a needs no division by a, and is 0 where a = 0.
 struct SmallGates {
   bool log_gate;
   float size;
@@ -114,7 +115,7 @@ struct BackwardHead {
   bool is_milestone(int64_t t) const { return (t & (milestone - 1)) == 0; }  // a power of 2
   bool begins_empty(int64_t t) const { return t == 0 && !x.initial; }  // no state to be gated
 
-  // In tokens: so long that what is kept for small gates, at most `most_small`, is not too much.
+  // In tokens: halved until what is kept for small gates, at most `most_small`, fits MOST_KEPT.
   int64_t segment_length() {
     if (!gated) return row.tokens;
     int64_t tokens = row.tokens < SEGMENT ? row.tokens : SEGMENT;
@@ -188,7 +189,7 @@ struct BackwardHead {
     return total;
   }
 
-  // The running sums of a gate for each channel, from the segment's start, of which all are known.
+  // Gradients of a gate per channel: running sums from the segment's start, where they are known.
   void write_dgates() {
     const vf zero{};
     for (int64_t t = segment.start; t < segment.end; ++t) {
@@ -211,8 +212,8 @@ struct BackwardHead {
     }
   }
 
-  // Those of one gate for all channels: a sum from the segment's end and one from its start, each
-  // anew where <a dX, S> is known, of which every token takes the one with less noise.
+  // Gradients of one gate for all channels: a sum from the segment's end and one from its start, each
+  // restarted where <a dX, S> is known. Every token takes the one with less noise.
   void write_dgate() {
     const int64_t tokens = segment.end - segment.start;
     float* out = x.dgate + row.token(segment.start);

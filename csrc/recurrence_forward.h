@@ -4,7 +4,7 @@
 
 namespace {
 
-// What two steps need, and give, for the columns of a block. The second may be missing: u is 0.
+// Inputs and results of two steps for the columns of a block. If there is no second, its u is 0.
 struct StepPair {
   const float *k[2] = {}, *q[2] = {};  // of these steps
   const float* k_next[2] = {};         // of those that follow
@@ -74,7 +74,7 @@ inline void forward_pass(const Block& block, float* S, StepPair& x) {
   }
 }
 
-// The columns of a block of one sequence and head, on their way from the first token to the last.
+// The forward pass over one sequence and head, for the columns of a block.
 template <bool DELTA, bool CHANNEL, class Block>
 struct ForwardHead {
   const Recurrence& x;
@@ -86,7 +86,7 @@ struct ForwardHead {
   float* q_buf;  // q c
   int64_t K = x.K, V = x.V, n = x.factors, Kp = padded(x.K);
   bool gated = x.gate.data;
-  bool alone;  // rows of one head lie apart, which hardware does not foresee; of all heads they do not
+  bool alone;  // one head by itself: its rows lie apart, which hardware does not predict
   int64_t s = 0, t[2] = {}, factor[2] = {};  // the step to come, and the one after it
   float product = 1.0f;
   StepPair pair;
@@ -168,7 +168,7 @@ struct ForwardHead {
 
  private:
   // The products of gates after the next two steps; whether both can go at once. Where the second
-  // would leave the range of products, it waits for the next round.
+  // would make a product leave its range, only the first is done now.
   bool gates(float* after) {
     bool both = s + 1 < row.steps;
     after[0] = after[1] = product;

@@ -49,8 +49,8 @@ struct GradientPass {
   }
 };
 
-// From G behind the segment to G in front of it, token by token; gives dv, dbeta, and dk as far as G
-// is in it.
+// Takes G from the end of the segment to its start, token by token; gives dv, dbeta and the part of dk
+// that depends on G.
 template <bool DELTA, bool CHANNEL, class Block>
 struct GradientSweep {
   const Segment& segment;
@@ -181,7 +181,7 @@ struct GradientSweep {
     product = 1.0f;
   }
 
-  // G as it is: what is still to be taken off, and then the product of gates.
+  // The true G: with the pending k dv^T subtracted, times the product of gates.
   vf whole(int64_t j, int i) const {
     vf g = load(G + block.at(j, i));
     if (DELTA) g -= step.k_next[j] * step.dv_next[i];

@@ -69,8 +69,8 @@ struct StatePass {
   }
 };
 
-// From S in front of the segment to S behind it, one or two steps at a time; gives dq and the rest of
-// dk, or with GRAD false nothing but S.
+// Takes S from the start of the segment to its end, one or two steps at a time; gives dq and the rest
+// of dk, or only S if GRAD is false.
 template <bool DELTA, bool CHANNEL, bool GRAD, class Block>
 struct StateSweep {
   const Segment& segment;
@@ -268,7 +268,7 @@ struct StateSweep {
   }
   // <dX, S> of channel j, which lies strided.
   float along_state(const float* dX, int64_t j) const {
-    constexpr int CHAINS = 8;  // of sums, or each addition would wait for the one before
+    constexpr int CHAINS = 8;  // independent sums, so that additions do not wait for each other
     const float* s = S + block.element(0, j);
     const int64_t stride = block.element(1, j) - block.element(0, j);
     float along[CHAINS] = {};

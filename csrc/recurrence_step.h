@@ -1,4 +1,4 @@
-// One token for decoding: the state is updated where it lies, or goes to another place.
+// One token, for decoding. The next state may overwrite the old one or go elsewhere.
 #pragma once
 
 #include "recurrence.h"

@@ -1,8 +1,8 @@
 // What the forward and the backward pass of the selective scan share.
 //
-// The lanes are channels. The N states of a channel meet only in sums (y forwards, du and ddelta
-// backwards), so GROUP of them at a time go through a chunk of tokens, with all that they carry
-// from token to token in registers, and add to those sums, which lie in the first-level cache.
+// The lanes are channels. The N states of a channel are coupled only by sums over them (y in the
+// forward pass, du and ddelta in the backward pass). So a chunk of tokens is processed for GROUP states
+// at a time, held in registers from token to token; the sums stay in the first-level cache.
 #pragma once
 
 #include "kernels.h"
@@ -37,7 +37,7 @@ struct Sequence {
     first = x.bounds ? x.bounds[index] : index * x.T;
     tokens = x.bounds ? x.bounds[index + 1] - first : x.T;
     chunks = (tokens + x.chunk - 1) / x.chunk;
-    // of unequal sequences, together they need no more than one for each full chunk of tokens
+    // packed sequences together need at most one checkpoint for each full chunk of tokens
     checkpoint = x.bounds ? first / x.chunk : index * ((x.T - 1) / x.chunk);
   }
 };
@@ -126,8 +126,8 @@ struct Tile {
       for (int64_t i = 0; i < vectors; ++i) f(first + t, channel(i), lanes(i), row(i) + t * LANES);
   }
 
-  // Ask for share `i` of `shares` of the rows of the next tile: the same tokens, or those `step`
-  // further when the channels are through. Rows lie strided, which hardware misses.
+  // Prefetch part `i` of `shares` of the rows of the next tile: the next channels of the same tokens,
+  // or after the last channels the tokens `step` further on. Hardware does not predict this stride.
   INLINE inline void prefetch_next(const View* views, int count, int64_t step, int64_t i,
                                 int64_t shares) const {
     const bool same = v + vectors < channels.vectors;
@@ -143,6 +143,18 @@ struct Tile {
   }
 };
 
+// Consecutive pieces of scratch memory; without memory only their size is counted.
+struct Pieces {
+  float* memory;
+  int64_t& size;
+
+  float* operator()(int64_t count) const {
+    float* piece = memory ? memory + size : nullptr;
+    size += padded(count);
+    return piece;
+  }
+};
+
 // The units of work: a group of sequences and a part of the channels each, cut by shape alone.
 struct Units {
   const SelectiveScan& x;
@@ -153,7 +165,7 @@ struct Units {
     group = (x.sequences + MAX_GROUPS - 1) / MAX_GROUPS;
     groups = (x.sequences + group - 1) / group;
     const int64_t block = 4 * LANES, blocks = (x.D + block - 1) / block;
-    // each part has its own dB and dC: together no more memory than another u
+    // each part has its own dB and dC, which together take no more memory than u
     const int64_t most = x.D / (2 * x.N) > 1 ? x.D / (2 * x.N) : 1;
     const int64_t wanted = at_most(at_most(blocks, most), (MIN_UNITS + groups - 1) / groups);
     part = (blocks + wanted - 1) / wanted * block;

@@ -64,11 +64,7 @@ struct ScanBackward {
   int64_t size = 0;
 
   ScanBackward(const Channels& channels, float* memory) : channels(channels) {
-    auto take = [&](int64_t count) {
-      float* piece = memory ? memory + size : nullptr;
-      size += padded(count);
-      return piece;
-    };
+    const Pieces take{memory, size};
     const int64_t states = channels.states(), chunk = channels.x.chunk, N = channels.N;
     A = take(states), h = take(states), dh = take(states), dA = take(states);
     dskip = take(channels.vectors * LANES);

@@ -5,8 +5,8 @@
 namespace {
 
 // GROUP states of one vector of channels through a chunk. OUT adds C . h to y; KEEP stores what the
-// backward pass reads again: h after each token and its decay, [tokens][GROUP][LANES]. By itself,
-// not inlined, the loop gets the registers it needs.
+// backward pass reads again: h after each token and its decay, [tokens][GROUP][LANES]. Not inlined,
+// so that the loop has all registers.
 template <bool NEGATIVE, bool OUT, bool KEEP>
 __attribute__((noinline)) void scan_group(
     int64_t tokens, int64_t N, const float* A, const float* B, const float* C, const float* delta,
@@ -41,11 +41,7 @@ struct ScanForward {
   int64_t size = 0;
 
   ScanForward(const Channels& channels, float* memory) : channels(channels) {
-    auto take = [&](int64_t count) {
-      float* piece = memory ? memory + size : nullptr;
-      size += padded(count);
-      return piece;
-    };
+    const Pieces take{memory, size};
     const int64_t chunk = channels.x.chunk;
     A = take(channels.states()), h = take(channels.states());
     B = take(chunk * channels.N), C = take(chunk * channels.N);

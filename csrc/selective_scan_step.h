@@ -1,4 +1,4 @@
-// One token of the selective scan. States lie as they are given, so the lanes are states here.
+// One token of the selective scan. The states keep their layout [D, N], so the lanes are states.
 #pragma once
 
 #include "pointwise.h"

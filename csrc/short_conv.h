@@ -1,9 +1,8 @@
 // Causal depthwise convolution, SiLU and normalisation of heads in one pass over memory.
 //
-// A unit of work is a block of channels (whole heads of one part) of one or several rows, walked
-// through in time, CONV_CHUNK tokens at once, which stay in the first-level cache: first the
-// convolution vector by vector, its weights and last inputs in registers, then the rest token by
-// token.
+// A unit of work is a block of channels (whole heads of one part) of one or several rows. It processes
+// CONV_CHUNK tokens at a time, which stay in the first-level cache: first the convolution, vector by
+// vector with weights and last inputs in registers, then the rest, token by token.
 #pragma once
 
 #include "pointwise.h"
@@ -11,9 +10,8 @@
 namespace {
 
 constexpr int64_t CONV_CHANNELS = 128;  // of a block, unless one head has more
-constexpr int64_t CONV_TOKENS = 512;    // that a weight's gradient sums before others come in
-constexpr int64_t CONV_CHUNK = 8;            // tokens
-
+constexpr int64_t CONV_TOKENS = 512;    // of a unit of work, which sums its own gradient of the weight
+constexpr int64_t CONV_CHUNK = 8;       // tokens
 
 // A block of channels and its weights, copied so that lanes lie along the channels.
 template <int WIDTH>
@@ -111,7 +109,7 @@ INLINE inline void convolve(const ConvBlock<WIDTH>& block, const ConvInputs& inp
 }
 
 // y from z, which is overwritten, for one token of a block; lengths: scratch, one for each head.
-// Divided by a length that is a correct root, a vector along an axis has length 1 to the last bit.
+// Division by a correctly rounded root gives a vector along an axis the length 1 to the last bit.
 inline void activate(float* z, float* y, int64_t count, int64_t head, bool silu, bool normalise,
                      float eps, float* lengths) {
   float* to = normalise ? z : y;
@@ -126,7 +124,7 @@ inline void activate(float* z, float* y, int64_t count, int64_t head, bool silu,
     if (normalise) lengths[h] = __builtin_sqrtf(sum(squares) + eps);
   }
   if (!normalise) return;
-  // apart from the loop above, which so does not wait for sums and roots
+  // a loop of its own, so that the one above does not wait for sums and roots
   for (int64_t first = 0, h = 0; first < count; first += head, ++h) {
     const float length = lengths[h];
     each_vector(head, [&](int64_t i, int64_t n) INLINE {
@@ -190,7 +188,7 @@ inline void activate_backward(float* z, const float* dy, int64_t count, int64_t 
 
 // The gradients of a chunk of inputs, sum_k weight[k] dz_{p - k} for input p, and what the chunk
 // adds to those of weight [W][count] and, behind it, bias. dz has W - 1 rows before the chunk;
-// `later` is what the window that came out says about each input.
+// `later` is the gradient that each input gets through the next window.
 template <int WIDTH>
 INLINE inline void convolve_backward(const ConvBlock<WIDTH>& block, const ConvInputs& inputs,
                                      int64_t tokens, const float* dz, const float* const* later,

@@ -161,8 +161,8 @@ inline vf exp2(vf x) {
 
 constexpr float LOG2_E = 1.44269504f;
 
-// Numbers no further from 0 than `limit`: past it a function below has reached its end, and exp2
-// would have to cope with its own argument's rounding error.
+// Clip to [-limit, limit]: beyond it the functions below are constant in float32, and exp2 would
+// amplify the rounding error of its argument.
 inline vf within(vf x, float limit) {
   const vf low = splat(-limit), high = splat(limit);
   return x < low ? low : x > high ? high : x;
@@ -170,7 +170,7 @@ inline vf within(vf x, float limit) {
 
 inline vf sigmoid(vf x) { return 1.0f / (1.0f + exp2(within(x, 200.0f) * -LOG2_E)); }
 
-// Through e^2x - 1 with all its digits, so that small x keep theirs.
+// From e^2x - 1, computed without cancellation, so that tanh is exact to rounding for small x.
 inline vf tanh(vf x) {
   const PowerOf2<> power(within(x, 20.0f) * (2 * LOG2_E));
   const vf expm1 = fma(power.scale, power.slope * power.f, power.scale - 1.0f);

@@ -6,10 +6,10 @@
 //
 // n = 0 says that nothing has been read yet: then m_t = i and f' = 0.
 //
-// h enters the gates, so time cannot be cut: a unit of work is one head of some sequences, which go
-// through time together, so that R stays in the cache and each step is a product of matrices. Lanes
-// are features. A tile of that product has all four gates of its features, so what follows it
-// happens in registers.
+// h enters the gates, so tokens must be processed one after the other. A unit of work is one head of
+// some sequences, processed together, so that R stays in the cache and each step is a product of
+// matrices. Lanes are features. A tile of that product has all four gates of its features, so the rest
+// of the step is done in registers.
 #pragma once
 
 #include "pointwise.h"
@@ -26,12 +26,12 @@ struct Count {
   static constexpr int value = N;
 };
 
-// f(Count<n>) for n = count, or MOST if that is less.
-template <int MOST, class F>
+// f(Count<n>) for n = count, or LIMIT if that is less.
+template <int LIMIT, class F>
 INLINE inline void with_count(int64_t count, const F& f) {
-  if constexpr (MOST > 1)
-    if (count < MOST) return with_count<MOST - 1>(count, f);
-  f(Count<MOST>{});
+  if constexpr (LIMIT > 1)
+    if (count < LIMIT) return with_count<LIMIT - 1>(count, f);
+  f(Count<LIMIT>{});
 }
 
 // to[i][v] += sum over k of a[i * a_row + k * a_k] times vector v of b + k * b_k.
@@ -67,7 +67,7 @@ struct Rows {
   float* d_gates(int64_t row, int64_t t) const {
     return x.dx + (head * x.B * x.T + token(row, t)) * 4 * x.D;
   }
-  // In the order in which it is written, so that memory comes and goes in one stream.
+  // In the order of writing, so that memory is accessed in one stream.
   float* kept(int64_t row, int64_t t) const {
     return x.kept + ((head * x.B + first) * x.T + t * rows + row) * SLSTM_KEPT * x.D;
   }
@@ -194,7 +194,7 @@ inline void pack_tiles(const float* R, int64_t D, float* to) {
           *to++ = d < D ? R[(g * D + d) * D + k] : 0.0f;
 }
 
-// Below this a second thread takes longer to wake than to help.
+// Little work runs on one thread, because waking a second takes longer.
 inline int64_t slstm_threads(const SLSTM& x) {
   return x.B * x.T * x.H * x.D * x.D < (int64_t(1) << 16) ? 1 : x.threads;
 }

@@ -1,11 +1,10 @@
 // The gradients of sLSTM, backwards in time from what the forward pass kept.
 //
-// Where m is subtracted it cancels: of the loss, only what reads the final m, c and n by themselves
-// depends on it. With
+// h does not depend on m: only a loss that reads the final c, n or m by itself does. Such a loss enters
+// through
 //     slack = dm_t - (dc_t c_t + dn_t n_t),
-// 0 without such a loss, the gradient of the greater of log sigmoid(f) + m_{t-1} and i gets the
-// slack on top of its own, and it is the slack that goes on to t - 1, not dm, a difference of large
-// numbers.
+// which is 0 without it. The greater of log sigmoid(f) + m_{t-1} and i gets the slack in addition to
+// its own gradient. The slack is passed on to t - 1, not dm, which is a difference of large numbers.
 //
 // dR is a sum over sequences and tokens: a unit of work sums its own, and the sums of all units are
 // added in a fixed order.
@@ -110,8 +109,8 @@ struct SLSTMBackward {
     prefetch(x.out + rows.at(row, t - 1), x.D);
   }
 
-  // What x_t and the parts of the state before it get; dh starts anew, but for a token that does not
-  // exist, which changes nothing.
+  // The gradients of x_t and of the state before it; dh starts from 0 again. A token that does not exist
+  // changes nothing.
   INLINE void cell(int64_t t, int64_t v, int64_t row) const {
     const SLSTM& x = rows.x;
     const int64_t D = x.D, lanes = rows.lanes(v), at = rows.at(row, t) + v * LANES;
@@ -130,8 +129,8 @@ struct SLSTMBackward {
 
       const vf one = splat(1.0f), ratio = c / n;
       const vf d_out = load_first(x.d_out + at, lanes) + load(dh + place), to_ratio = d_out * o;
-      // h reads c / n alone: what it adds to a gate is taken as a difference from that ratio, which
-      // is exactly 0 where a gate does not change it
+      // h depends only on c / n: its part of a gate's gradient is a difference from that ratio, which
+      // is exactly 0 where the gate does not change it
       const vf later_c = load(dc + place), later_n = load(dn + place), by_h = to_ratio / n;
       const vf to_c = later_c + by_h, to_n = later_n - by_h * ratio;
       const vf to_i = (later_c * z + later_n + by_h * (z - ratio)) * i;
@@ -146,7 +145,7 @@ struct SLSTMBackward {
       store(dh + place, vf{});
       store(dc + place, to_c * f);
       store(dn + place, to_n * f);
-      store(slack + place, t ? forgotten : to_f + forgotten);  // at last dm itself
+      store(slack + place, t ? forgotten : to_f + forgotten);  // at t = 0 it is dm itself
     } else {
       store(h_before + place, vf{});
     }

@@ -216,4 +216,4 @@ def free_folder(parent: Path, stem: str) -> Path:
 
 def plain_name(text: str) -> str:
     """Replace the characters of a text that do not belong into a file's name."""
-    return re.sub(r"[^\w.+-]", "_", text)
+    return re.sub(r"[^\w.+-]+", "_", text).strip("_.")[:100] or "unnamed"

@@ -14,6 +14,7 @@ from benchmarks.layers import driver, measure, peers, report
 from benchmarks.layers.shapes import SHAPES, SMALL_ONLY, Shape, build, ranges, shapes
 from benchmarks.timing import WrongResultError
 from statetrack.layers import MIXERS, DeltaNet
+from statetrack.layers.decoder import Decoder
 from tests.conftest import Command
 
 TRAINING = Shape("training", 2, 7, 64)
@@ -108,14 +109,14 @@ def test_the_gate_refuses_a_wrong_peer(shape: Shape, monkeypatch: pytest.MonkeyP
 def test_the_gate_refuses_wrong_layers(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     mixer = build("delta_net", shape)
     measure.check_definition("it", mixer, shape)
-    timed = "mix" if shape is TRAINING else "step"
-    right = getattr(DeltaNet, timed)
+    owner, timed = (DeltaNet, "mix") if shape is TRAINING else (Decoder, "step")
+    right = getattr(owner, timed)
 
-    def wrong(self: DeltaNet, x: Tensor, *others: Any) -> Any:
+    def wrong(self: Any, x: Tensor, *others: Any) -> Any:
         y, state = right(self, x, *others)
         return (1.001 * y if x.dtype is torch.float32 else y), state
 
-    monkeypatch.setattr(DeltaNet, timed, wrong)
+    monkeypatch.setattr(owner, timed, wrong)
     with pytest.raises(WrongResultError, match=r"it: y is off by 1\.0e-03"):
         measure.check_definition("it", mixer, shape)
 

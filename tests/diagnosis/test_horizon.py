@@ -51,7 +51,11 @@ def small(name: str, task: str = "parity", **options: Any) -> tuple[SequenceMode
     return SequenceModel(config.model).eval(), config
 
 
-AFFINE = [name for name in MIXERS if name not in ("attention", "slstm", "mlstm")]
+AFFINE = [
+    name
+    for name, config in MIXERS.items()
+    if config.layer.affine_state and "eigenvalues" not in config.layer.unsupported
+]
 
 
 @torch.no_grad()

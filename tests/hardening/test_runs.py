@@ -104,7 +104,10 @@ def test_trained_diagonal_models(mixer: MixerConfig, tmp_path: Path) -> None:
     before, after = (evaluate(m, config.task, 5000, samples=8) for m in (model, result.model))
     assert before.token_accuracy < 0.95
     assert after.token_accuracy == 1.0
-    assert compare_automata(result, config).is_the_tasks
+    automata = compare_automata(result, config)
+    assert automata.is_the_tasks
+    fades = automata.reading is not None and automata.reading.margin is not None
+    assert ("where channels fade to first order" in str(automata)) == fades
 
 
 def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:

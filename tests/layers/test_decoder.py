@@ -426,7 +426,6 @@ def test_subclasses_with_another_formula(kind, monkeypatch) -> None:
         lambda v: v[0],
         lambda v: nn.Linear(2, 2)(v),
         lambda v: v.shape,
-        lambda v: bool(v),
     ],
 )
 def test_torch_on_a_recorded_value_raises(compute) -> None:

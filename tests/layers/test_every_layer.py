@@ -8,8 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import statetrack
+from statetrack import layers
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
+from statetrack.layers.delta_net import DeltaInputs
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.testing import CHECKS, check_layer
 from tests.layers.common import HIDDEN, LAYERS, inputs, make_layer
@@ -111,3 +114,12 @@ def test_trains_stably(mixer, precision):
         optimizer.step()
         losses.append(loss.item())
     assert sum(losses[-20:]) < 0.8 * sum(losses[:20])
+
+
+def test_what_the_file_of_a_layer_defines_is_exported() -> None:
+    for config in MIXERS.values():
+        assert getattr(layers, config.__name__) is config
+        assert getattr(layers, config.layer.__name__) is config.layer
+        state = type(config.variants()[0].build(HIDDEN).init_state(1))
+        assert getattr(layers, state.__name__) is state
+    assert layers.DeltaInputs is statetrack.DeltaInputs is DeltaInputs

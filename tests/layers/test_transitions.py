@@ -10,6 +10,7 @@ from statetrack.layers import (
     DeltaNetConfig,
     Dense,
     Diagonal,
+    Guarantee,
     HouseholderProduct,
     MambaConfig,
     Transition,
@@ -174,3 +175,14 @@ def test_transitions_in_bfloat16(config):
     assert_close(rough.dense().float(), exact.dense(), 0.1)
     order = exact.eigvals().real.sort().values
     assert_close(rough.eigvals().real.sort().values, order, 0.1)
+
+
+def test_a_declared_guarantee() -> None:
+    matrices = torch.eye(2).expand(1, 3, 2, 2)
+    assert Dense(matrices).guarantee() is Guarantee.NONE
+    declared = Dense(matrices, guarantee=Guarantee.REAL)
+    assert declared.guarantee() is declared.guarantee(3) is Guarantee.REAL
+    assert declared[:, :2].guarantee() is Guarantee.REAL
+    assert declared[:, :2].shape == (1, 2, 2)
+    with pytest.raises(ValueError, match="sometimes"):
+        Dense(matrices, guarantee="sometimes")

@@ -11,11 +11,11 @@ from tests.conftest import ROOT
 PAGE: Path = ROOT / "docs" / "conformance.md"
 
 
-def example(whole: bool = False) -> dict[str, Any]:
-    """What the page's first block of code defines; with the report if it is to run as a whole."""
+def example() -> dict[str, Any]:
+    """What the page's first block of code defines before it checks the layer."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
     names: dict[str, Any] = {}
-    exec(code if whole else code.partition("\nreport = ")[0], names)
+    exec(code.partition("\nreport = ")[0], names)
     return names
 
 

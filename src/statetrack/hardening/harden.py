@@ -20,14 +20,14 @@ from statetrack.config import at_least
 from statetrack.diagnosis.spectrum import decay_length, oscillating
 from statetrack.errors import UserError, check_type
 from statetrack.hardening import diagonal, householder
-from statetrack.hardening.inputs import LayerInputs
+from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.hardening.report import DecayLengths, Hardened
 from statetrack.hardening.search import SLOW, Judge, NoCandidateError, Progress, Search
 from statetrack.layers import Diagonal, HouseholderProduct, Mixer
 from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import Batch
 
-MAX_SEQUENCES = 64  # whose eigenvalues are read for decay lengths
+DECAY_SEQUENCES = 64  # whose eigenvalues are read for decay lengths
 
 
 def check_orders(orders: Sequence[int]) -> None:
@@ -58,6 +58,18 @@ def harden(
         validation: sequences of the training lengths, as `task.sample` draws them.
         orders: the m such that two reflections may be pi / m apart, in layers with one reflection
             per token; 1, 2 and 3 suit permutations.
+
+    Returns:
+        The new model or, with `changed` False, the given one and the reason; print it for a report.
+
+    Raises:
+        UserError: a layer cannot be hardened, or a weight is NaN or infinite.
+
+    Example:
+        >>> result = harden(model, task.sample(generator(0, "validation", 0), np.full(256, 40)))
+        >>> print(result)
+        Hardened: the model is as good at its training lengths as before.
+        ...
     """
     check_orders(orders)
     if not isinstance(model, SequenceModel) or not isinstance(validation, Batch):
@@ -105,7 +117,7 @@ def find_roundings(model: SequenceModel) -> list[ModuleType]:
     Raises:
         UserError: a layer cannot be hardened.
     """
-    return [_find_rounding(block.mixer) for block in model.blocks]  # type: ignore[arg-type]
+    return [_find_rounding(block_of(model, i).mixer) for i in range(len(model.blocks))]
 
 
 def _find_rounding(mixer: Mixer) -> ModuleType:
@@ -127,10 +139,10 @@ def measure_decay(model: SequenceModel, inputs: LayerInputs) -> DecayLengths | N
     A head or channel lasts as long as with the token that wears it out most: one that lets it
     grow, if only by rounding, is as bad as one that lets it fade. None if no eigenvalue does.
     """
-    index = inputs.index[:MAX_SEQUENCES]
+    index = inputs.index[:DECAY_SEQUENCES]
     here = (index >= 0) & inputs.recurring[index]
     worst: list[float] = []
-    for transition in model.transitions(inputs.tokens[:MAX_SEQUENCES]):
+    for transition in model.transitions(inputs.tokens[:DECAY_SEQUENCES]):
         assert transition is not None
         values = transition.eigvals()[here].numpy()  # [N, ..., eigenvalues]
         if isinstance(transition, Diagonal):

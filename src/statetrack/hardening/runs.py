@@ -114,7 +114,10 @@ class Comparison:
             return f"Whether the model is exact at every length is not proved: {self.reason}."
         states = counted(self.reading.dfa.states, "state")
         if self.is_the_tasks:
-            exact = "The model is exact at every length, up to rounding (proved in float64)"
+            how = "proved in float64"
+            if self.reading.margin is not None:
+                how += ", where channels fade to first order"
+            exact = f"The model is exact at every length, up to rounding ({how})"
             return f"{exact}: it is the task's automaton, of {states}."
         if self.is_the_tasks is None:
             return f"The model is an automaton of {states}; {self.reason}."

@@ -22,7 +22,7 @@ from statetrack.kernels.interface import HASH, KERNELS, STRUCTURES
 from statetrack.kernels.transforms import transformed
 
 PATH = Path(__file__).parent.parent / "_native.so"
-VARIABLE = "STATETRACK_NATIVE"
+SWITCH = "STATETRACK_NATIVE"
 _STALE = f"{PATH.name} is not of this version of statetrack: install it again"
 
 
@@ -33,7 +33,7 @@ def load(path: Path, wanted: str) -> tuple[ctypes.CDLL | None, str | None]:
         The library, or None and why there is none.
     """
     if wanted == "off":
-        return None, f"switched off by {VARIABLE}=off"
+        return None, f"switched off by {SWITCH}=off"
     if not path.exists():
         compilers = "a C++ compiler (g++, or clang++ with OpenMP)"
         return None, f"not built: install {compilers}, then statetrack again"
@@ -66,13 +66,13 @@ def _levels() -> list[str]:
     return [name for name in names if name]
 
 
-LIBRARY, WHY_MISSING = load(PATH, os.environ.get(VARIABLE, ""))
+LIBRARY, WHY_MISSING = load(PATH, os.environ.get(SWITCH, ""))
 LEVELS = _levels()
 """The instruction sets that this CPU and the library both have, best first."""
 
 
 def _choose() -> str | None:
-    wanted = os.environ.get(VARIABLE) or (LEVELS[0] if LEVELS else "")
+    wanted = os.environ.get(SWITCH) or (LEVELS[0] if LEVELS else "")
     return wanted if LIBRARY and LIBRARY.statetrack_use(wanted.encode()) else None
 
 
@@ -86,13 +86,13 @@ def level() -> str | None:
         UserError: if the library is of another version, or STATETRACK_NATIVE names a level that
             does not exist here.
     """
-    wanted = os.environ.get(VARIABLE)
+    wanted = os.environ.get(SWITCH)
     if WHY_MISSING == _STALE:
-        raise UserError(f"{_STALE}, or set {VARIABLE}=off")
+        raise UserError(f"{_STALE}, or set {SWITCH}=off")
     if _level is None and wanted and wanted != "off":
         allowed = ", ".join([*LEVELS, "off"])
         reason = f"; the library is {WHY_MISSING}" if WHY_MISSING else ""
-        raise UserError(f"{VARIABLE} is {wanted!r}; here it can be: {allowed}{reason}")
+        raise UserError(f"{SWITCH} is {wanted!r}; here it can be: {allowed}{reason}")
     return _level
 
 

@@ -71,7 +71,9 @@ __all__ = [
 
 for _file in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_file.name}")
-for _config in MIXERS.values():  # what a layer's file defines is exported without a line above
+for _config in MIXERS.values():  # export the classes of a layer's file that are not listed above
     for _name, _value in vars(sys.modules[_config.__module__]).items():
-        if getattr(_value, "__module__", None) == _config.__module__ and isinstance(_value, type):
-            globals().setdefault(_name, _value)
+        _own = isinstance(_value, type) and _value.__module__ == _config.__module__
+        if _own and _name[0] != "_" and _name not in __all__:
+            globals()[_name] = _value
+            __all__ += [_name]

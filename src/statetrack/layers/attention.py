@@ -62,9 +62,9 @@ class AttentionConfig(MixerConfig):
 
 
 class AttentionState(NamedTuple):
-    """The cache: what attention has seen. S grows; a row has tokens at 0 .. length - 1 of it."""
+    """State of attention: its cache. A row has tokens at 0 .. length - 1 of S, which grows."""
 
-    k: Tensor  # [B, S, H, D]: keys, rotated already, in the type of the weights
+    k: Tensor  # [B, S, H, D]: rotated keys, in the dtype of the weights
     v: Tensor  # [B, S, H, D]
     length: Tensor  # [B] int64
 
@@ -73,9 +73,8 @@ class AttentionState(NamedTuple):
 class Attention(Mixer):
     """o_t = sum over s <= t of softmax_s(q_t^T k_s / sqrt(D)) v_s,  y_t = W_o o_t.
 
-    q, k, v are projections of x without biases; q and k are turned by their positions (RoPE), if
-    wanted after a norm over all heads together. Its state is the cache of keys and values. Options:
-    see AttentionConfig.
+    q, k, v are projections of x without biases; q and k are rotated by their positions (RoPE),
+    optionally after a norm over all heads together. Options: see AttentionConfig.
     """
 
     config_class = AttentionConfig
@@ -90,7 +89,7 @@ class Attention(Mixer):
     def __init__(self, hidden_size: int, config: AttentionConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
         c = self.config
-        unit = 1 if c.rope_base is None else 2  # positions turn pairs
+        unit = 1 if c.rope_base is None else 2  # rotary positions act on pairs of channels
         if hidden_size % (unit * c.num_heads):
             heads = "heads" if unit == 1 else "heads of even size"
             raise UserError(
@@ -111,7 +110,7 @@ class Attention(Mixer):
             nn.init.normal_(projection.weight, std=0.02)
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
-        # keeps the variance of the residual stream the same at any depth
+        # keep the variance of the residual stream the same at any depth
         nn.init.normal_(self.o_proj.weight, std=0.02 / math.sqrt(2 * num_layers))
 
     def init_state(self, batch: int) -> AttentionState:
@@ -122,7 +121,7 @@ class Attention(Mixer):
     def _layout(self, state: AttentionState) -> list[list[int]]:
         layout = super()._layout(state)
         if state.k.shape[:2] == state.v.shape[:2]:
-            layout[0][:1] = layout[1][:1] = [-1]  # S is free, but one for both
+            layout[0][:1] = layout[1][:1] = [-1]  # k and v have the same S, of any size
         return layout
 
     def mix(
@@ -131,8 +130,8 @@ class Attention(Mixer):
         H, KV, valid = self.config.num_heads, self.kv_heads, ops.mask
         T, past = x.shape[1], state.k.shape[1]
         steps = torch.arange(T, device=x.device)
-        # if every row's past fills the cache, the new tokens come right behind it
-        # (of meta tensors only the shapes are known: they count as aligned)
+        # aligned: the past of every row fills the cache, so that new tokens are appended
+        # (meta tensors have no values and count as aligned)
         aligned = past == 0 or (valid is None and (x.is_meta or bool((state.length == past).all())))
         positions = past + steps if aligned else state.length[:, None] + steps  # [T] or [B, T]
 
@@ -148,8 +147,8 @@ class Attention(Mixer):
         length = state.length + count
         k_past, v_past = state.k.to(dtype), state.v.to(dtype)
         if aligned:
-            # A copy at every step: it takes less time than attention takes to read the cache, and
-            # room to grow in place would have to be shared between states that branch.
+            # A copy takes less time than attention takes to read the cache; a cache that grows in
+            # place could not be shared by states that branch.
             k, v = torch.cat([k_past, k], 1), torch.cat([v_past, v], 1)
         else:
             size = max(past, int(length.max()))
@@ -180,7 +179,7 @@ class Attention(Mixer):
 
 
 def rotate(parts: Sequence[Tensor], positions: Tensor, base: float) -> list[Tensor]:
-    """Turn each pair (x_i, x_{i + D/2}) of every part by position * base^(-2 i / D).
+    """Rotate each pair (x_i, x_{i + D/2}) of every part by position * base^(-2 i / D).
 
     parts: [B, T, H, D], each with its own H; positions: [T] or [B, T]. In float32 or wider.
     """
@@ -197,7 +196,7 @@ def rotate(parts: Sequence[Tensor], positions: Tensor, base: float) -> list[Tens
 
 
 def _put(cache: Tensor, new: Tensor, positions: Tensor, there: Tensor, size: int) -> Tensor:
-    """The cache [B, S, H, D], now of `size`, with the tokens that are there at their positions."""
+    """Extend the cache [B, S, H, D] to `size` and write the tokens at their positions."""
     cache = F.pad(cache, (0, 0, 0, 0, 0, size - cache.shape[1]))
     rows, columns = there.nonzero(as_tuple=True)
     return cache.index_put((rows, positions[rows, columns]), new[rows, columns])

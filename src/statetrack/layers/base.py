@@ -1,4 +1,4 @@
-"""What every layer has in common: its configuration, its registry, masks and packed sequences."""
+"""The base class of layers, with their configuration and registry."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ M = TypeVar("M", bound=type["Mixer"])
 NOT_LINEAR = dict.fromkeys(
     ("eigenvalues", "negative_eigenvalues"), "there is no A(x): it is not a linear RNN"
 )
-"""What a layer whose `transitions` is None does not support."""
+"""The checks of `statetrack.testing` that a layer without A(x) does not support."""
 MAX_HIDDEN_SIZE = 1 << 20  # far beyond any model: a square matrix takes 4 TB
 VARIANT_SIZE = 12  # the hidden size of the layers that MixerConfig.variants lists
 
 
 @dataclass(frozen=True)
 class MixerConfig(Named):
-    """Options of a layer; each layer's own class adds what is special to it."""
+    """Options of a layer; each layer has a subclass with its own."""
 
     kind: ClassVar[str] = "mixer"
     name: ClassVar[str]
@@ -53,14 +53,14 @@ class MixerConfig(Named):
 
     @property
     def title(self) -> str:
-        """How this layer is called in tables, e.g. "DeltaNet [-1,1]"."""
+        """The name in tables, e.g. "DeltaNet [-1,1]"."""
         if self.no_switch:
             return self.label
         return f"{self.label} {'[-1,1]' if self.allow_neg_eigval else '[0,1]'}"
 
     @property
     def description(self) -> str:
-        """The title and the options that are not at their defaults, to tell variants apart."""
+        """The title, and the options that are not at their defaults."""
         changed = [
             f"{f.name} {getattr(self, f.name)}"
             for f in fields(self)
@@ -70,16 +70,15 @@ class MixerConfig(Named):
 
     @classmethod
     def variants(cls) -> list[Self]:
-        """List small layers that together take every path through the code, for the tests.
+        """List small layers of hidden size 12 (`VARIANT_SIZE`) that tests run.
 
-        They are for hidden size 12 (`VARIANT_SIZE`). By default that is the layer in each range; a
-        layer adds the options that change what is computed.
+        Together they take every path through the layer's code; by default, one for each range.
         """
         return [cls()] if cls.no_switch else [cls(), cls(allow_neg_eigval=True)]
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Where the real parts of the eigenvalues of A(x) lie, if the switch decides that."""
+        """The interval of the real parts of all eigenvalues of A(x), if the switch sets it."""
         return (-1.0 if self.allow_neg_eigval else 0.0), 1.0
 
     def __post_init__(self) -> None:
@@ -88,7 +87,7 @@ class MixerConfig(Named):
             raise UserError(f"{self.label} has no allow_neg_eigval: {self.no_switch}")
 
     def build(self, hidden_size: int) -> Mixer:
-        """The layer with these options."""
+        """Build the layer with these options."""
         return self.layer(hidden_size, self)
 
 
@@ -96,7 +95,7 @@ MIXERS: dict[str, type[MixerConfig]] = {}
 
 
 def register(layer: M) -> M:
-    """Class decorator: make a layer known by the name of its configuration."""
+    """Class decorator: register a layer under the name of its configuration."""
     layer.config_class.layer = layer
     MIXERS[layer.config_class.name] = layer.config_class
     return layer
@@ -105,16 +104,18 @@ def register(layer: M) -> M:
 class Mixer(nn.Module, ABC):
     """A layer that mixes tokens through a state.
 
-    Subclasses write `mix`, the parallel form over a right-padded batch, `init_state` and
-    `transitions`; masks, packed sequences and single steps are dealt with here, once for all.
-    States are immutable NamedTuples of tensors whose first dimension is the batch.
+    Subclasses define `mix`, the formula over a right-padded batch, `init_state` and `transitions`;
+    linear RNNs also `op_inputs`, on which `mix` and `transitions` stand. Masks, packed sequences,
+    single steps and decoders are made of these here. A `mix` that computes with its `ops` only and
+    is declared `recordable` decodes fast. States are NamedTuples of tensors whose first dimension
+    is the batch; they are never changed in place.
     """
 
     config_class: ClassVar[type[MixerConfig]]
     no_weight_decay: ClassVar[tuple[str, ...]] = ()
-    """The names of parameters that weight decay must leave alone."""
+    """Parameters without weight decay."""
     unsupported: ClassVar[Mapping[str, str]] = {}
-    """The names of checks of `statetrack.testing` that do not hold for the layer, and why."""
+    """Checks of `statetrack.testing` that do not hold for the layer, and why."""
     affine_state: ClassVar[bool] = True
     """Whether the state's first tensor follows S_t = A(x_t) S_{t-1} + B(x_t), unscaled."""
 
@@ -144,9 +145,9 @@ class Mixer(nn.Module, ABC):
 
         Args:
             x: [B, T, hidden_size].
-            state: what an earlier call returned; the zero state if absent.
-            mask: [B, T] bool, False for positions that do not exist: they leave the state
-                untouched, nothing sees them, and their output is 0.
+            state: the state that an earlier call returned; None for the first one.
+            mask: [B, T] bool, False for positions that do not exist: they do not change the state
+                or any output, and their own output is 0.
             cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1); the state
                 then has batch N.
 
@@ -173,7 +174,7 @@ class Mixer(nn.Module, ABC):
         return ragged.unpad(y), state
 
     def first_state(self, x: Tensor) -> Any:
-        """The state before the first token of x, which is checked to be [B, T, hidden_size]."""
+        """Check that x is [B, T, hidden_size] and return the state before its first token."""
         self.check_input(x)
         return self.init_state(x.shape[0])
 
@@ -203,26 +204,26 @@ class Mixer(nn.Module, ABC):
         return type(own), self._layout(own)
 
     def _layout(self, state: Any) -> list[list[int]]:
-        """The sizes of a state's parts that must be right, behind the batch."""
+        """The shapes of a state's tensors without the batch."""
         return [list(part.shape[1:]) for part in state]
 
     @property
     def device(self) -> torch.device:
-        """Where the parameters are."""
+        """The device of the parameters."""
         return next(self.parameters()).device
 
     def zeros(self, *shape: int) -> Tensor:
-        """A part of the first state: float32, whatever torch's default is."""
+        """Return zeros for the first state: float32, whatever torch's default dtype is."""
         return torch.zeros(*shape, dtype=torch.float32, device=self.device)
 
     def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token x_t [B, hidden_size] and the state before it; returns y_t and the next."""
+        """Process one token x_t [B, hidden_size]: y_t [B, hidden_size] and the next state."""
         _check_floats(self, "x_t", x_t)
         if x_t.dim() != 2 or x_t.shape[-1] != self.hidden_size:
             expected = f"[B, {self.hidden_size}]"
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
         state = self.check_state(state, len(x_t))
-        # without kernels a single step is the defining loop, once round
+        # without kernels the defining loop is the fastest for one token
         backend = "auto" if library.serves(x_t, next(self.parameters())) else "naive"
         y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
@@ -240,14 +241,14 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def init_state(self, batch: int) -> Any:
-        """The state before the first token."""
+        """Return the state before the first token."""
 
     @abstractmethod
     def transitions(self, x: Tensor) -> Transition | None:
-        """A(x_t) for every token of x [B, T, hidden_size]; None if this is no linear RNN."""
+        """Return A(x_t) for every token of x [B, T, hidden_size]; None if there is no A(x)."""
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
-        """Initialise what depends on the place in a stack, `layer` from 0; the model calls it."""
+        """Initialise what depends on the depth: layer 0, 1, ... of a model, which calls this."""
 
     def with_config(self, weights: Mapping[str, Tensor] | None = None, **options: Any) -> Self:
         """Return a layer with other options, `weights` by name, and this one's other weights."""

@@ -1,4 +1,4 @@
-"""Small parts that several layers use."""
+"""Modules, initialisations and checks that several layers share."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class ShortConv(nn.Module):
         self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound)) if bias else None
 
     def init_state(self, batch: int) -> Tensor:
-        """Zeros: nothing came before."""
+        """Return the window before the first input: zeros."""
         return self.weight.new_zeros(batch, self.width - 1, self.weight.shape[0])
 
     def forward(
         self,
         x: Tensor,
         window: Tensor,
-        valid: Tensor | None,
+        mask: Tensor | None,
         *,
         sizes: Sequence[int] | None = None,
         head_sizes: Sequence[int] | None = None,
         backend: str = "auto",
     ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """x [B, T, D] after the inputs in `window`; returns the parts of y and the next window."""
+        """Convolve x [B, T, D], which follows `window`: the parts of y and the next window."""
         return short_conv(
             x,
             self.weight,
@@ -53,15 +53,15 @@ class ShortConv(nn.Module):
             sizes=sizes,
             head_sizes=head_sizes,
             window=window,
-            mask=valid,
+            mask=mask,
             backend=backend,
         )
 
 
 def first_window(conv: ShortConv | None, state: Tensor, channels: int) -> Tensor:
-    """The convolution's part of a layer's first state, whose other part is `state` [B, ...].
+    """Return the first window of a layer whose state has another tensor `state` [B, ...].
 
-    Without a convolution it holds nothing, [B, 0, channels].
+    Without a convolution it is empty, [B, 0, channels].
     """
     batch = state.shape[0]
     return conv.init_state(batch) if conv else state.new_zeros(batch, 0, channels)
@@ -96,9 +96,9 @@ class HeadNorm(nn.Module):
 
 
 class HeadwiseLinear(nn.Module):
-    """A block-diagonal linear map: the features lie in `blocks`, each with a matrix of its own.
+    """A block-diagonal linear map: each of `blocks` groups of features has its own matrix.
 
-    `weight` is for the layer to initialise.
+    The layer initialises `weight`.
     """
 
     def __init__(self, features: int, blocks: int) -> None:
@@ -135,11 +135,11 @@ class GatedRMSNorm(nn.Module):
 
 
 class BetaGate(nn.Module):
-    """beta = top * sigmoid(W x): how far each generalised Householder reaches.
+    """beta = top * sigmoid(W x), the beta of each Householder factor.
 
     I - beta k k^T has the eigenvalue 1 - beta along k, so top = 1 covers [0, 1] and top = 2
     covers [-1, 1]. With `stretch` d > 0, beta = top * clip((1 + 2 d) sigmoid(W x) - d, 0, 1):
-    then exactly 0 (identity) and exactly `top` (reflection) are within reach.
+    then exactly 0 (identity) and exactly `top` are reached.
     """
 
     def __init__(self, hidden_size: int, num_betas: int, top: float, stretch: float) -> None:
@@ -158,20 +158,20 @@ class BetaGate(nn.Module):
 
 
 def xavier_(weight: Tensor) -> None:
-    """Xavier-uniform initialisation in place, with the gain of flash-linear-attention."""
+    """Initialise in place: Xavier-uniform with the gain of flash-linear-attention."""
     bound = 2**-2.5 * math.sqrt(6 / sum(weight.shape))
     with torch.no_grad():
         weight.uniform_(-bound, bound)
 
 
 def small_init_(weight: Tensor, size: int) -> None:
-    """xLSTM's "small" initialisation in place: N(0, 2 / (5 size))."""
+    """Initialise in place as xLSTM's inputs: N(0, 2 / (5 size))."""
     with torch.no_grad():
         weight.normal_(std=math.sqrt(2 / (5 * size)))
 
 
 def wang_init_(weight: Tensor, size: int, num_layers: int) -> None:
-    """xLSTM's initialisation, by Wang, of what goes back to `size` features, in place."""
+    """Initialise in place as xLSTM's outputs of `size` features (Wang): N(0, 4 / (L^2 size))."""
     with torch.no_grad():
         weight.normal_(std=2 / (num_layers * math.sqrt(size)))
 
@@ -179,9 +179,9 @@ def wang_init_(weight: Tensor, size: int, num_layers: int) -> None:
 def head_size(
     option: str, hidden_size: int, expand: float, num_heads: int, heads: str = "num_heads"
 ) -> int:
-    """The size of each head where all of them together have hidden_size * expand channels.
+    """Return the channels of each head if all have hidden_size * expand.
 
-    `option` and `heads` are what the options are called that say `expand` and `num_heads`.
+    `option` and `heads` are the names of the options `expand` and `num_heads` for the error.
     """
     size = hidden_size * expand
     whole = round(size)
@@ -194,14 +194,14 @@ def head_size(
 
 
 def check_step_sizes(dt_min: float, dt_max: float) -> None:
-    """Check the options of `init_step_sizes_`."""
+    """Raise unless dt_min and dt_max are valid for `init_step_sizes_`."""
     if not 0 < dt_min <= dt_max < math.inf:
         raise UserError(f"need finite 0 < dt_min <= dt_max; got {dt_min} and {dt_max}")
 
 
 @torch.no_grad()
 def init_step_sizes_(bias: Tensor, dt_min: float, dt_max: float) -> None:
-    """softplus(bias) becomes log-uniform in [dt_min, dt_max], but at least 1e-4; in place."""
+    """Set the bias so that softplus(bias) is log-uniform in [dt_min, dt_max], at least 1e-4."""
     low, high = math.log(dt_min), math.log(dt_max)
     dt = torch.empty(bias.shape).uniform_(low, high).exp().clamp(min=1e-4)
     bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # the inverse of softplus

@@ -8,7 +8,7 @@ kernels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -18,39 +18,14 @@ from statetrack.errors import UserError, check_type
 from statetrack.kernels import library
 from statetrack.kernels.operators import is_plain
 from statetrack.kernels.transforms import observed
-from statetrack.layers.common import (
-    GatedRMSNorm,
-    HeadNorm,
-    HeadwiseLinear,
-    RMSNorm,
-    ShortConv,
-)
-from statetrack.layers.operations import LEAST_NORMALISER, TensorOps
+from statetrack.layers.common import GatedRMSNorm, HeadNorm, HeadwiseLinear, RMSNorm, ShortConv
+from statetrack.layers.operations import LEAST_NORMALISER
 from statetrack.ops.program import Program
 from statetrack.ops.recorder import NotRecordableError
 
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+
 MAX_ROWS = 256  # of a recorded batch: for more, torch's matrix products are faster
-
-
-class Decodable(Protocol):
-    """What a decoder needs of a layer or block."""
-
-    hidden_size: int
-
-    def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:
-        """Mix x and the state with the operations of `ops`."""
-
-    def step(self, x_t: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Process one token."""
-
-    def init_state(self, batch: int) -> Any:
-        """The state before the first token."""
-
-    def check_state(self, state: Any, batch: int) -> Any:
-        """Return the state, or the first one for None; raise if it is not of this layer."""
-
-    def parameters(self) -> Any:
-        """The parameters."""
 
 
 class Decoder:
@@ -79,14 +54,12 @@ class Decoder:
         ...     y, state = decoder.step(torch.randn(1, 64), state)
     """
 
-    def __init__(
-        self, layer: Decodable, batch_size: int, plain: Callable[..., Any] | None = None
-    ) -> None:
+    def __init__(self, layer: Any, batch_size: int, plain: Step | None = None) -> None:
         check_type("batch_size", batch_size, int, "a whole number")
         at_least("batch_size", batch_size, 1)
         self.layer = layer
         self.batch_size = batch_size
-        self._plain = plain or layer.step
+        self._plain: Step = plain or layer.step
         self._program = None
         if plain is None and batch_size <= MAX_ROWS:
             self._program = _record(layer, batch_size)
@@ -113,8 +86,7 @@ class Decoder:
             raise UserError(f"this decoder's x_t must be [B, hidden_size] = {expected}; got {got}")
         state = self.layer.check_state(state, self.batch_size)
         if self._program is None:
-            result: tuple[Tensor, Any] = self._plain(x_t, state)
-            return result
+            return self._plain(x_t, state)
         inputs = [x_t, *state]
         for part in inputs:
             if not (part.dtype is torch.float32 and part.is_cpu and is_plain(part)):
@@ -135,7 +107,7 @@ def refuse_observers() -> None:
 
 
 @torch.no_grad()
-def _record(layer: Decodable, batch: int) -> Program | None:
+def _record(layer: Any, batch: int) -> Program | None:
     """The program of a step, None if there can be none."""
     if not library.serves(*layer.parameters()):
         return None
@@ -173,27 +145,35 @@ def _refuse(value: Value, *_: Any) -> NoReturn:
 for _name in ("add", "sub", "mul", "truediv", "pow", "matmul"):
     setattr(Value, f"__{_name}__", _refuse)
     setattr(Value, f"__r{_name}__", _refuse)
-for _name in ("neg", "getitem", "len", "iter", "bool"):
+for _name in ("neg", "getitem", "len", "iter"):
     setattr(Value, f"__{_name}__", _refuse)
 
 
 class StepRecorder:
-    """`TensorOps` for one token: records kernels, on values [B, ...] without heads or factors."""
+    """The methods of `TensorOps` for one token: they record kernels.
+
+    Values are [B, ...], with heads and factors behind each other as the kernels take them.
+    """
 
     def __init__(self, batch: int) -> None:
         self.program = Program(batch)
 
     def input(self, *shape: int) -> Value:
-        """What stands for an input [B, *shape] of the step."""
+        """Stand for an input [B, *shape] of the step."""
         return Value(self.program.empty(*shape))
 
-    def mix(self, layer: Any, x: Value, state: Any) -> tuple[Value, Any]:
-        """A layer inside of the recorded formula."""
+    def _record(self, kernel: Callable[..., Any], *inputs: Any, **options: Any) -> Any:
+        """Record a kernel of the program: the value or values that it makes."""
+        buffers = (x.buffer if isinstance(x, Value) else x for x in inputs)
+        made = kernel(*buffers, **options)
+        return Value(made) if isinstance(made, Tensor) else tuple(map(Value, made))
+
+    def mix(self, layer: Any, x: Value, state: Any) -> Any:
         if not getattr(layer.mix, "recordable", False):
             raise NotRecordableError(f"{type(layer).__name__} does not declare its mix recordable")
-        return cast(tuple[Value, Any], layer.mix(x, state, self))
+        return layer.mix(x, state, self)
 
-    def call(self, module: nn.Module, x: Value) -> Value:
+    def call(self, module: Any, x: Value) -> Any:
         if type(module) is nn.Identity:
             return x
         if type(module) is RMSNorm:
@@ -201,33 +181,31 @@ class StepRecorder:
         if "formula" not in vars(type(module)):
             raise NotRecordableError(f"a {type(module).__name__}")
         _own(module, type(module))
-        return cast(Value, module.formula(x, self))  # type: ignore[operator]
+        return module.formula(x, self)
 
-    def linear(self, x: Value | Sequence[Value], module: nn.Module) -> Value:
-        if isinstance(module, nn.Sequential) and isinstance(x, Value):
+    def linear(self, x: Value | Sequence[Value], module: nn.Module) -> Any:
+        if isinstance(module, nn.Sequential):
             _own(module, nn.Sequential)
             for part in module:
                 x = self.linear(x, part)
             return x
         weight, bias = _own(module, nn.Linear)
-        values = [x] if isinstance(x, Value) else x
-        y = None
+        values, y = [x] if isinstance(x, Value) else x, None
         for value, columns in zip(values, weight.chunk(len(values), 1), strict=True):
-            y = self.program.linear(value.buffer, columns, bias if y is None else None, y)
-        assert y is not None
-        return Value(y)
+            y = self._record(self.program.linear, value, columns, bias if y is None else None, y)
+        return y
 
-    def split_linear(self, x: Value, module: nn.Module, sizes: Sequence[int]) -> list[Value]:
+    def split_linear(self, x: Value, module: nn.Module, sizes: Sequence[int]) -> list[Any]:
         weight, bias = _own(module, nn.Linear)
         if len(weight) != sum(sizes):
             raise NotRecordableError(f"{len(weight)} features in place of {sum(sizes)}")
         biases = [None] * len(sizes) if bias is None else bias.split(list(sizes))
         parts = zip(weight.split(list(sizes)), biases, strict=True)
-        return [Value(self.program.linear(x.buffer, *part)) for part in parts]
+        return [self._record(self.program.linear, x, *part) for part in parts]
 
-    def block_linear(self, x: Value, module: nn.Module) -> Value:
+    def block_linear(self, x: Value, module: nn.Module) -> Any:
         weight, _ = _own(module, HeadwiseLinear)
-        return Value(self.program.block_linear(x.buffer, weight))
+        return self._record(self.program.block_linear, x, weight)
 
     def concatenate(self, *parts: Value) -> tuple[Sequence[Value], Sequence[Value]]:
         return parts, parts
@@ -241,19 +219,14 @@ class StepRecorder:
         sizes: Sequence[int] | None = None,
         head_sizes: Sequence[int] | None = None,
     ) -> tuple[list[Value], Value]:
-        weight, bias = (None, None) if conv is None else _own(conv, ShortConv)
+        own = (None,) if conv is None else (*_own(conv, ShortConv), window.buffer)
         parts, after = self.program.short_conv(
-            x.buffer,
-            weight,
-            bias,
-            None if conv is None else window.buffer,
-            sizes=sizes or [x.buffer.shape[1]],
-            head_sizes=head_sizes,
+            x.buffer, *own, sizes=sizes or [x.buffer.shape[1]], head_sizes=head_sizes
         )
         return [Value(part) for part in parts], window if conv is None else Value(after)
 
-    def activate(self, x: Value, *, silu: bool = True, head_size: int = 0) -> Value:
-        return Value(self.program.activated(x.buffer, silu=silu, head_size=head_size))
+    def activate(self, x: Value, *, silu: bool = True, head_size: int = 0) -> Any:
+        return self._record(self.program.activated, x, silu=silu, head_size=head_size)
 
     def split_heads(self, x: Value, heads: int, repeat: int = 1, *, factors: int = 1) -> Value:
         return Value(x.buffer, heads)
@@ -267,19 +240,19 @@ class StepRecorder:
     def cast(self, x: Value, like: Value) -> Value:
         return x
 
-    def add(self, x: Value, y: Value) -> Value:
+    def add(self, x: Value, y: Value) -> Any:
         one = self.program.made(torch.ones(1, dtype=torch.float32, device="cpu"))
-        return Value(self.program.scale_heads(x.buffer, one, y.buffer, heads=1))
+        return self.scale_heads(x, one, y)
 
-    def swiglu(self, x: Value) -> Value:
-        return Value(self.program.swiglu(x.buffer))
+    def swiglu(self, x: Value) -> Any:
+        return self._record(self.program.swiglu, x)
 
-    def sigmoid_gate(self, x: Value, high: float, *, stretch: float = 0.0) -> Value:
-        return Value(self.program.sigmoid_gate(x.buffer, 0.0, high, stretch=stretch))
+    def sigmoid_gate(self, x: Value, high: float, *, stretch: float = 0.0) -> Any:
+        return self._record(self.program.sigmoid_gate, x, 0.0, high, stretch=stretch)
 
-    def sigmoid_decay(self, x: Value, *, root: float = 1.0, signed: bool) -> Value:
+    def sigmoid_decay(self, x: Value, *, root: float = 1.0, signed: bool) -> Any:
         low = -1.0 if signed else 0.0
-        return Value(self.program.sigmoid_gate(x.buffer, low, 1.0, power=1 / root))
+        return self._record(self.program.sigmoid_gate, x, low, 1.0, power=1 / root)
 
     def step_sizes(
         self,
@@ -290,28 +263,22 @@ class StepRecorder:
         least: float = 0.0,
         most: float | None = None,
         signed: bool = False,
-    ) -> tuple[Value, Value]:
-        delta, gate = self.program.step_sizes(
-            x.buffer, bias, log_rates, least=least, most=most, signed=signed
-        )
-        return Value(delta), Value(gate)
+    ) -> Any:
+        limits = {"least": least, "most": most}
+        return self._record(self.program.step_sizes, x, bias, log_rates, signed=signed, **limits)
 
     def rates(self, log_rates: Tensor, delta: Value) -> Tensor:
         return log_rates  # the kernel takes the logarithms
 
-    def scale_heads(self, x: Value, scale: Value | Tensor, add: Value | None = None) -> Value:
-        factor = scale.buffer if isinstance(scale, Value) else scale
-        added = None if add is None else add.buffer
-        return Value(self.program.scale_heads(x.buffer, factor, added, heads=x.heads))
+    def scale_heads(self, x: Value, scale: Value | Tensor, add: Value | None = None) -> Any:
+        return self._record(self.program.scale_heads, x, scale, add, heads=x.heads)
 
-    def norm(self, x: Value, module: nn.Module, gate: Value | None = None) -> Value:
+    def norm(self, x: Value, module: Any, gate: Value | None = None) -> Any:
         weight, _ = _own(module, RMSNorm if gate is None else GatedRMSNorm)
-        assert isinstance(module, (RMSNorm, GatedRMSNorm))
         if x.buffer.numel() % len(weight):
             raise NotRecordableError(f"a norm of {len(weight)} features for {x.buffer.shape[1]}")
-        first = isinstance(module, GatedRMSNorm) and module.gate_first
-        factor = None if gate is None else gate.buffer
-        return Value(self.program.norm(x.buffer, weight, module.eps, factor, gate_first=first))
+        first = gate is not None and module.gate_first
+        return self._record(self.program.norm, x, weight, module.eps, gate, gate_first=first)
 
     def recurrence(
         self,
@@ -324,20 +291,15 @@ class StepRecorder:
         *,
         factors: int = 1,
         scale: float | None = None,
-    ) -> tuple[Value, Value]:
-        o, after = self.program.recurrence(
-            q.buffer,
-            k.buffer,
-            v.buffer,
-            None if beta is None else beta.buffer,
-            None if gate is None else gate.buffer,
-            state.buffer,
+    ) -> Any:
+        return self._record(
+            self.program.recurrence,
+            *(q, k, v, beta, gate, state),
             key_heads=q.heads,
             factors=factors,
             gate_channels=1 if gate is None else gate.buffer.shape[1] // state.buffer.shape[1],
             scale=scale,
         )
-        return Value(o), Value(after)
 
     def selective_scan(
         self,
@@ -351,44 +313,24 @@ class StepRecorder:
         state: Value,
         *,
         signed: bool,
-    ) -> tuple[Value, Value]:
-        y, after = self.program.selective_scan(
-            *(u.buffer, delta.buffer, A, B.buffer, C.buffer, D, z.buffer, state.buffer),
-            signed=signed,
-        )
-        return Value(y), Value(after)
+    ) -> Any:
+        inputs = u, delta, A, B, C, D, z, state
+        return self._record(self.program.selective_scan, *inputs, signed=signed)
 
     def mlstm(
-        self,
-        q: Value,
-        k: Value,
-        v: Value,
-        gates: Value,
-        state: Value,
-        m: Value,
-        *,
-        signed: bool,
-    ) -> tuple[tuple[Tensor, Tensor], Value, Value]:
-        written, v_one, gate, floor, after = self.program.mlstm_write(
-            *(gates.buffer, k.buffer, v.buffer, m.buffer),
-            signed=signed,
-            least_floor=LEAST_NORMALISER,
-        )
-        o, S = self.program.recurrence(
-            q.buffer, written, v_one, None, gate, state.buffer, key_heads=q.heads
-        )
-        return (o, floor), Value(S), Value(after)
+        self, q: Value, k: Value, v: Value, gates: Value, state: Value, m: Value, *, signed: bool
+    ) -> tuple[tuple[Value, Value], Value, Value]:
+        options = {"signed": signed, "least_floor": LEAST_NORMALISER}
+        k, v, gate, floor, m = self._record(self.program.mlstm_write, gates, k, v, m, **options)
+        o, S = self.recurrence(q, k, v, None, gate, state)
+        return (o, floor), S, m
 
     def mlstm_output(
-        self, h: tuple[Tensor, Tensor], norm: HeadNorm, skip: Tensor, c: Value, z: Value
-    ) -> Value:
+        self, h: tuple[Value, Value], norm: HeadNorm, skip: Tensor, c: Value, z: Value
+    ) -> Any:
         weight, _ = _own(norm, HeadNorm)
-        o, floor = h
-        heads = floor.shape[1]
-        y = self.program.mlstm_read(
-            *(o, floor, weight, skip, c.buffer, z.buffer), heads=heads, eps=norm.eps
-        )
-        return Value(y)
+        options = {"heads": h[1].buffer.shape[1], "eps": norm.eps}
+        return self._record(self.program.mlstm_read, *h, weight, skip, c, z, **options)
 
 
 def _own(module: nn.Module, kind: type[nn.Module]) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
-"""DeltaNet: linear attention that corrects what it has stored, by the delta rule.
+"""DeltaNet: linear attention whose writes follow the delta rule.
 
-The other layers on the delta rule are made of this one: `DeltaProduct` takes several steps of the
-rule per token, `GatedDeltaNet` puts a scalar gate before it, `GatedDeltaProduct` does both.
+The other layers on the delta rule derive from it: `DeltaProduct` takes several steps of the rule
+per token, `GatedDeltaNet` multiplies the state by a scalar gate first, `GatedDeltaProduct` both.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class DeltaNetConfig(MixerConfig):
 
     @property
     def factors(self) -> int:
-        """How many generalised Householder matrices a token has."""
+        """The number of Householder factors per token."""
         return 1
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Where the real parts of the eigenvalues of A(x) lie; the ends are within reach.
+        """The interval of the real parts of all eigenvalues of A(x); both ends are reached.
 
         For beta in [0, 2] no factor expands. For beta in [0, 1] the factors A_j are positive
         semidefinite, so a product of two has no negative eigenvalue. Of n > 2 the product has the
@@ -119,7 +119,7 @@ class DeltaNetConfig(MixerConfig):
 
 
 class DeltaProjections(NamedTuple):
-    """The weights of a layer's projections from x [D], by what they make; n factors, H heads."""
+    """The weights of a layer's projections of x [D]; n factors, H heads."""
 
     q: Tensor  # [key heads, K, D]
     k: Tensor  # [n, key heads, K, D]
@@ -140,7 +140,7 @@ class DeltaInputs(NamedTuple):
 
 
 class DeltaNetState(NamedTuple):
-    """What the layers on the delta rule remember."""
+    """State of the layers on the delta rule."""
 
     S: Tensor  # [B, H, K, V]
     conv: Tensor  # [B, conv_size - 1, D]: the last inputs of the convolution, q, k and v
@@ -159,7 +159,7 @@ class DeltaNet(Mixer):
     config_class = DeltaNetConfig
     config: DeltaNetConfig
     qk_silu: ClassVar[bool] = False
-    """Whether q and k get the SiLU even without the convolution."""
+    """Whether q and k pass through SiLU without the convolution, too."""
 
     def __init__(self, hidden_size: int, config: DeltaNetConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
@@ -201,9 +201,9 @@ class DeltaNet(Mixer):
         return DeltaNetState(S, conv)
 
     def projections(self) -> DeltaProjections:
-        """Return the weights that make q, k, v, beta and the gate, as views that can be set.
+        """Return the weights that q, k, v, beta and the gate are computed with, as views.
 
-        They act on x [D]; normalisation, SiLU and sigmoids follow.
+        Writing into a view sets the weight. Normalisation, SiLU and sigmoids follow the projection.
         """
         n, heads = self.config.factors, self.num_v_heads
         q, k, v = self.qkv_proj.weight.split(self.sizes)

@@ -1,4 +1,4 @@
-"""DeltaProduct: DeltaNet with several steps of the delta rule for each token."""
+"""DeltaProduct: DeltaNet with several steps of the delta rule per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The diagonal RNN: the smallest linear RNN that shows what the range of eigenvalues decides."""
+"""The diagonal RNN: the smallest linear RNN that shows the effect of the eigenvalue range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statetrack.layers.operations import TensorOps, masked, wide
 from statetrack.layers.transitions import Diagonal
 from statetrack.ops.linear_scan import linear_scan
 
-SHARPNESS = 10.0  # of the gate, so that its ends are within reach of small weights
+SHARPNESS = 10.0  # of the gate: small weights reach both of its ends
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DiagonalInputs(NamedTuple):
 
 
 class DiagonalRNNState(NamedTuple):
-    """What the diagonal RNN remembers."""
+    """State of the diagonal RNN."""
 
     h: Tensor  # [B, D]
 

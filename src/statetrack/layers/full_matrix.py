@@ -1,4 +1,4 @@
-"""The full matrix: every token has a transition matrix of its own, the most that A(x) can be."""
+"""The full matrix: a learned transition matrix per token, the most general A(x)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class FullMatrixInputs(NamedTuple):
 
 
 class FullMatrixState(NamedTuple):
-    """What the full matrix remembers."""
+    """State of the full matrix."""
 
     E: Tensor  # [B, n, n]: H - I, so that the state before the first token is 0
 
@@ -57,9 +57,9 @@ class FullMatrixState(NamedTuple):
 class FullMatrix(Mixer):
     """H_t = A(x_t) H_{t-1} from H_0 = I,  y_t = W vec(H_t) / max(1, |H_t|) + b.
 
-    A(x) = I + sum_i x_i (A_i - I): for a unit vector, that is a token, one of the matrices A_i,
-    and for 0 the identity. What is read is H_t, projected onto the unit ball. Nothing is written,
-    and nothing confines the matrices. Options: see FullMatrixConfig.
+    A(x) = I + sum_i x_i (A_i - I): one of the matrices A_i for a unit vector (a token), and the
+    identity for 0. The output reads H_t, projected onto the unit ball. The matrices are not
+    constrained. Options: see FullMatrixConfig.
     """
 
     config_class = FullMatrixConfig
@@ -71,7 +71,7 @@ class FullMatrix(Mixer):
     def __init__(self, hidden_size: int, config: FullMatrixConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
         n = self.config.size
-        # near the identity: long products then neither grow nor vanish, and it trains fastest
+        # near the identity, long products neither grow nor vanish, and training is fastest
         self.A = nn.Parameter(torch.eye(n) + 0.02 * torch.randn(hidden_size, n, n))
         self.out_proj = nn.Linear(n * n, hidden_size)
 
@@ -95,7 +95,7 @@ class FullMatrix(Mixer):
     ) -> tuple[Tensor, FullMatrixState]:
         if ops.mask is not None:
             x = masked(x, ops.mask, 0.0)
-        # a large batch keeps the loop busy, and then it does half the work
+        # the loop does half the work, and a large batch keeps it busy
         loop = ops.backend == "naive" or len(x) >= BLOCK
         products = products_naive if loop else products_blocked
         (D,) = self.op_inputs(x)
@@ -123,7 +123,7 @@ def products_naive(D: Tensor, E: Tensor) -> Tensor:
 
 
 def products_blocked(D: Tensor, E: Tensor) -> Tensor:
-    """The same: token by token in all blocks at once, then block by block."""
+    """`products_naive`, token by token in all blocks at once and then block by block."""
     first, *rest = split(D, BLOCK).unbind(3)  # [B, N, 1, n, n] each; filled up with D = 0
     inside = torch.stack([first, *_running(rest, first)], 3)  # [B, N, 1, C, n, n]
     *ends, _ = inside[:, :, :, -1].unbind(1)

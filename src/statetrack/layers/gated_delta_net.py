@@ -1,4 +1,4 @@
-"""Gated DeltaNet: the delta rule with a scalar gate that lets the whole state decay."""
+"""Gated DeltaNet: DeltaNet with a scalar gate on the whole state."""
 
 from __future__ import annotations
 
@@ -45,10 +45,7 @@ class GatedDeltaNetConfig(DeltaNetConfig):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Those of the factors, which a gate in [0, 1] draws towards 0 and one in [-1, 1] mirrors.
-
-        For one factor: [0, 1] without the switches and [-1, 1] with either or both.
-        """
+        """The bounds of DeltaNet, which a gate in [0, 1] keeps; [-1, 1] with `allow_neg_gate`."""
         return (-1.0, 1.0) if self.allow_neg_gate else super().bounds
 
 

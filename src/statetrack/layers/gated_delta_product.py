@@ -1,4 +1,4 @@
-"""Gated DeltaProduct: a scalar gate and several steps of the delta rule for each token."""
+"""Gated DeltaProduct: a scalar gate, then several steps of the delta rule per token."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class GLAInputs(NamedTuple):
 
 
 class GLAState(NamedTuple):
-    """What GLA remembers."""
+    """State of GLA."""
 
     S: Tensor  # [B, H, K, V]
     conv: Tensor  # [B, conv_size - 1, 2 H K + H V]: the last inputs of the convolution

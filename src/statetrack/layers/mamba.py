@@ -1,4 +1,4 @@
-"""Mamba: a diagonal linear RNN whose gates depend on the input."""
+"""Mamba: a diagonal linear RNN with input-dependent gates (selective scan)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class MambaInputs(NamedTuple):
 
 
 class MambaState(NamedTuple):
-    """What Mamba remembers."""
+    """State of Mamba."""
 
     h: Tensor  # [B, D, N]
     conv: Tensor  # [B, conv_size - 1, D]: the last inputs of the convolution
@@ -80,7 +80,7 @@ class Mamba(Mixer):
 
     u (after a short causal convolution and SiLU) and z are projections of x; delta, B and C are
     projections of u. a_t = exp(delta_t A) in [0, 1], or 2 exp(delta_t A) - 1 in [-1, 1] with
-    `allow_neg_eigval`, in `step` as in `forward`. Options: see MambaConfig.
+    `allow_neg_eigval`. Options: see MambaConfig.
     """
 
     config_class = MambaConfig

@@ -1,4 +1,4 @@
-"""Mamba-2: linear attention with one gate for each head, and Mamba's step sizes."""
+"""Mamba-2: linear attention with a gate per head from Mamba's step sizes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Mamba2Inputs(NamedTuple):
 
 
 class Mamba2State(NamedTuple):
-    """What Mamba-2 remembers."""
+    """State of Mamba-2."""
 
     S: Tensor  # [B, H, N, P]
     conv: Tensor  # [B, conv_size - 1, H P + 2 G N]: the last inputs of the convolution

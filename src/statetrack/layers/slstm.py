@@ -15,7 +15,7 @@ from statetrack.layers.common import HeadNorm, ShortConv, first_window, small_in
 from statetrack.layers.operations import TensorOps
 from statetrack.ops import slstm
 
-FORGET = 1  # the place of f among the gates i, f, z, o
+FORGET = 1  # index of f in the gates i, f, z, o
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class SLSTMConfig(MixerConfig):
 
 
 class SLSTMState(NamedTuple):
-    """What sLSTM remembers; the first four are those of `ops.slstm`."""
+    """State of sLSTM; the first four are the state of `ops.slstm`."""
 
     h: Tensor  # [B, H, D]
     c: Tensor  # [B, H, D]
@@ -135,4 +135,4 @@ class SLSTM(Mixer):
         return torch.einsum("bthi,hgoi->bthgo", heads, self.W[:, first:last])
 
     def transitions(self, x: Tensor) -> None:
-        """None: this is no linear RNN."""
+        """Return None: sLSTM is not a linear RNN."""

@@ -1,7 +1,7 @@
 """The transition A(x_t) of a linear RNN in its structured form.
 
-Diagnostics, plots and tests read only this: each form gives the dense matrices, the eigenvalues
-and what its parametrisation promises of them.
+Each form has the dense matrices, the eigenvalues and what its parametrisation guarantees of them.
+Diagnosis, plots and tests read layers through these.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Transition(ABC):
     @property
     @abstractmethod
     def shape(self) -> torch.Size:
-        """[..., n]: that of the vectors which A multiplies, one for each batch, token and head."""
+        """[..., n]: the shape of a vector that A multiplies, for each batch, token and head."""
 
     @abstractmethod
     def dense(self) -> Tensor:
@@ -60,11 +60,11 @@ class Transition(ABC):
 
     @abstractmethod
     def guarantee(self, length: int = 1) -> Guarantee:
-        """What the parametrisation promises of the products of any `length` transitions."""
+        """Return what holds for the eigenvalues of every product of `length` transitions."""
 
     @abstractmethod
     def __getitem__(self, index: Any) -> Self:
-        """The transitions of some of the batch and the tokens."""
+        """Select sequences and tokens."""
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.memory import check_memory
 from statetrack.models.config import ModelConfig
 
-State = tuple[Any, ...]  # one layer's state after the other
+State = tuple[Any, ...]  # the state of each layer
 MODULE_BYTES = 4_000  # that Python takes for a module, whatever its parameters
 
 
 class SequenceModel(nn.Module):
-    """Embedding, blocks, norm and head, as a ModelConfig says."""
+    """Embedding, blocks, norm and head, built from a ModelConfig."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class SequenceModel(nn.Module):
             self.head.weight = self.embedding.weight
 
     def _init_weights(self) -> None:
-        """The mixers have initialised themselves; this does what lies around them."""
+        """Initialise embedding, MLPs and head; the mixers initialise themselves."""
         std = self.config.initializer_range
         if std is None:
             return
@@ -65,7 +65,7 @@ class SequenceModel(nn.Module):
             nn.init.normal_(mlp.gate_up.weight, std=std)
             if self.config.mlp == "gated_gelu":
                 wang_init_(mlp.down.weight, self.config.hidden_size, num_layers)
-            else:  # keeps the variance of the residual stream the same at any depth
+            else:  # keep the variance of the residual stream the same at any depth
                 nn.init.normal_(mlp.down.weight, std=std / math.sqrt(2 * num_layers))
 
     def forward(
@@ -76,11 +76,11 @@ class SequenceModel(nn.Module):
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Logits for every position.
+        """Compute the logits of every position.
 
         Args:
             tokens: [B, T] token ids.
-            state: what an earlier call returned, to go on from there.
+            state: the state that an earlier call returned; None for the first one.
             mask: [B, T] bool, False for positions that do not exist.
             cu_seqlens: [N + 1] boundaries of sequences packed into one row.
 
@@ -97,7 +97,7 @@ class SequenceModel(nn.Module):
         return self.head(self.norm(x)), tuple(states)
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
-        """One token [B]: logits [B, vocab_size] and the next state."""
+        """Process one token [B]: logits [B, vocab_size] and the next state."""
         return self.step_with(self.stack(), token, state)
 
     def step_with(
@@ -121,7 +121,7 @@ class SequenceModel(nn.Module):
 
     @torch.no_grad()
     def transitions(self, tokens: Tensor) -> list[Transition | None]:
-        """A(x_t) of every layer for tokens [B, T]; None for a layer that is no linear RNN."""
+        """Return A(x_t) of every layer for tokens [B, T]; None for a layer without A(x)."""
         x = self.embed(tokens)
         out = []
         for block in self.stack():
@@ -130,7 +130,7 @@ class SequenceModel(nn.Module):
         return out
 
     def num_parameters(self) -> int:
-        """How many numbers are trained; tied ones count once."""
+        """Count the trained numbers; tied weights count once."""
         return sum(p.numel() for p in self.parameters())
 
     def stack(self) -> Iterator[Block]:
@@ -146,7 +146,7 @@ class SequenceModel(nn.Module):
             tokens = tokens.long()
         if tokens.dtype is not torch.int64:
             raise self._no_tokens()
-        # what torch finds out costs no second look at the tokens
+        # torch checks the range of tokens itself
         if self.config.embedding == "learned":
             try:
                 return self.embedding(tokens)
@@ -209,7 +209,7 @@ class ModelDecoder:
 
 
 class ModelSize(NamedTuple):
-    """What a model consists of."""
+    """Sizes of a model."""
 
     parameters: int  # numbers that are trained; tied ones count once
     modules: int
@@ -217,7 +217,7 @@ class ModelSize(NamedTuple):
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """Count a model without making it: its pattern of blocks, times how often that is repeated."""
+    """Count a model's sizes from one pattern of blocks, which is repeated."""
     repeats = config.num_layers // len(config.pattern)
     try:
         with torch.device("meta"), _Uninitialised():
@@ -239,9 +239,9 @@ def model_size(config: ModelConfig) -> ModelSize:
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Leaves out what writes into a tensor, such as `normal_`: a meta tensor has no values.
+    """Skip functions that write into a tensor, such as `normal_`: meta tensors have no values.
 
-    The first such call would take seconds, for what torch imports.
+    The first such call would take seconds, because torch imports much for it.
     """
 
     def __torch_function__(
@@ -255,12 +255,12 @@ class _Uninitialised(TorchFunctionMode):
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """How many numbers such a model trains, without making them."""
+    """Count the parameters of a model without building it."""
     return model_size(config).parameters
 
 
 def check_finite(model: nn.Module, where: str = "the model") -> None:
-    """Raise a UserError if a weight is NaN or infinite; `where` says whose it is."""
+    """Raise a UserError if a weight is NaN or infinite; `where` names the model in the message."""
     for name, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
             raise UserError(f"{name} of {where} has entries that are infinite or undefined")
@@ -317,11 +317,11 @@ class Block(nn.Module):
         return self.mixer.check_state(state, batch)
 
     def mixer_input(self, x: Tensor, ops: TensorOps = TENSORS) -> Tensor:
-        """What the mixer sees of the residual stream x."""
+        """Return the mixer's input for the residual stream x."""
         return x if self.norm_after else ops.call(self.mixer_norm, x)
 
     def _finish(self, x: Tensor, y: Tensor, ops: TensorOps = TENSORS) -> Tensor:
-        """x with the mixer's output y and the MLP added."""
+        """Add the mixer's output y and the MLP to x."""
         y = ops.call(self.mixer_norm, y) if self.norm_after else y
         x = ops.add(x, y) if self.residual else y
         if self.mlp is None:
@@ -357,7 +357,7 @@ class GatedMLP(nn.Module):
 
 
 def _mlp_size(config: ModelConfig) -> int:
-    """The widths that fla (8/3 of the hidden size, up to 256s) and xLSTM (1.3, up to 64s) use."""
+    """The default width: 8/3 of the hidden size rounded up to 256s (fla), or 1.3 to 64s (xLSTM)."""
     ratio, multiple = (8 / 3, 256) if config.mlp == "swiglu" else (1.3, 64)
     return math.ceil(int(config.hidden_size * ratio) / multiple) * multiple
 

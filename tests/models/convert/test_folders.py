@@ -18,13 +18,18 @@ from tests.ops.common import assert_all_close
 STATE = weights()
 
 
+def write_checkpoint(folder: Path) -> Path:
+    """Write a checkpoint in one file."""
+    folder.mkdir(exist_ok=True)
+    config = {**CONFIG, "time_step_limit": [0.0, 9.0]}
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(STATE, folder / "model.safetensors")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkpoint in one file."""
-    config = {**CONFIG, "time_step_limit": [0.0, 9.0]}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file(STATE, tmp_path / "model.safetensors")
-    return tmp_path
+    return write_checkpoint(tmp_path)
 
 
 def test_whole(folder: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from statetrack import UserError
 from statetrack.integrations import hf_functions
 from statetrack.integrations.hf import LAYERS, NativeKernels, use_native_kernels
+from tests.docs.pages import blocks
 from tests.ops.common import assert_close
 from tests.peers.common import SINGLE, assert_same_gradients, logits_and_gradients
 from tests.peers.hf import models
@@ -183,3 +184,13 @@ def test_another_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LAYERS, path, {"no_such_function": lambda: None})
     with pytest.raises(UserError, match=r"transformers .* no_such_function"):
         use_native_kernels(models.mamba())
+
+
+def test_the_page() -> None:
+    """The code of docs/other-packages.md."""
+    model = models.mamba()
+    (code,) = [
+        b.code for b in blocks("docs/other-packages.md") if "use_native_kernels(model)" in b.code
+    ]
+    exec(code, {"model": model})
+    assert not any("forward" in vars(module) for module in model.modules())  # undone at the end

@@ -64,24 +64,14 @@ def short_conv(
         raise UserError(f"{op}: x must be [B, T, D], none of them 0; got {list(x.shape)}")
     batch, length, channels = x.shape
     check_shape(op, "x", x, "[B, T, D]", (batch, length, channels))
+    ragged = None
     if cu_seqlens is not None:
         if mask is not None:
             raise UserError(f"{op} takes mask or cu_seqlens, not both")
         bounds = check_cu_seqlens(cu_seqlens, batch, length)
         ragged = Ragged.from_bounds(bounds, batch, length, x.device)
-        packed, after = short_conv(
-            ragged.pad(x),
-            weight,
-            bias,
-            silu=silu,
-            sizes=sizes,
-            head_sizes=head_sizes,
-            eps=eps,
-            window=window,
-            mask=ragged.valid,
-            backend=backend,
-        )
-        return tuple(ragged.unpad(part) for part in packed), after
+        x, mask = ragged.pad(x), ragged.valid
+        batch, length, _ = x.shape
     width = weight.shape[-1]
     if width < 1:
         raise UserError(f"{op}: weight must be [D, W], none of them 0; got {list(weight.shape)}")
@@ -109,5 +99,5 @@ def short_conv(
     wide_dtype = torch.promote_types(x.dtype, torch.float32)
     wide = [None if t is None else t.to(dtype) for t in tensors]
     outputs, after = run(*wide, lengths, parts, units, silu, eps)
-    ys = (y.to(wide_dtype if h else x.dtype) for y, h in zip(outputs, units, strict=True))
-    return tuple(ys), after.to(x.dtype)
+    ys = [y.to(wide_dtype if h else x.dtype) for y, h in zip(outputs, units, strict=True)]
+    return tuple(ys if ragged is None else map(ragged.unpad, ys)), after.to(x.dtype)
