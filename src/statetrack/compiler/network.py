@@ -236,15 +236,15 @@ class CompiledRNN(nn.Module, Compiled):
                     return Checked(certificate, certificate["formats"], "the start", mistake)
                 for backend in _backends(layer):
                     right[i] &= layer.exact_steps(backend)
-        evidence, wrong = net._check_levels(right), None
+        evidence, wrong = net.check_levels(right), None
         if not evidence:
-            evidence, wrong = net._check_states(right, max_states)
+            evidence, wrong = net.check_states(right, max_states)
         if certificate["exact"] and wrong is None:
             # the coarsest number type: if it holds all numbers, all do
-            wrong = _twin(net).to(FORMATS[certificate["formats"][-1]])._check_chunks()
+            wrong = _twin(net).to(FORMATS[certificate["formats"][-1]]).check_chunks()
         return Checked(certificate, certificate["formats"], evidence, wrong)
 
-    def _check_levels(self, right: list[Bools]) -> str:
+    def check_levels(self, right: list[Bools]) -> str:
         """The evidence of a proof level by level; "" without a cascade or if it fails."""
         if self.cascade is None:
             return ""
@@ -258,7 +258,7 @@ class CompiledRNN(nn.Module, Compiled):
         found = check_levels(self.dfa, self.first.numpy(), start, levels, self.cascade.tree)
         return "" if found is None else f"all {counted(found, 'step')} of its layers"
 
-    def _check_states(self, right: list[Bools], max_states: int) -> tuple[str, Mistake | None]:
+    def check_states(self, right: list[Bools], max_states: int) -> tuple[str, Mistake | None]:
         def read(symbols: Tensor, before: State) -> tuple[Tensor, State]:
             old = before[0].numbers.numpy()
             new, rules = self._advance(old, symbols[:, 0].numpy())
@@ -300,7 +300,7 @@ class CompiledRNN(nn.Module, Compiled):
             rules.append(layer.out.numpy()[rules[-1], passed])
         return new, rules
 
-    def _check_chunks(self) -> Mistake | None:
+    def check_chunks(self) -> Mistake | None:
         """Read a random word, longer than a chunk of the ops, from every state of the DFA.
 
         With many states and large tables, from as many as are read in one go.
@@ -371,10 +371,7 @@ def _backends(layer: Layer) -> list[str]:
 
 def _twin(module: M) -> M:
     """A copy that shares all tables with the module, until the copy is moved or cast."""
-    twin = copy.copy(module)
-    twin._buffers = dict(module._buffers)
-    twin._modules = {name: child and _twin(child) for name, child in module._modules.items()}
-    return twin
+    return copy.deepcopy(module, {id(table): table for table in module.buffers()})
 
 
 def _norm(A: Tensor) -> float:

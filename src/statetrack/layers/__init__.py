@@ -6,6 +6,7 @@ import sys
 
 from statetrack.layers.attention import Attention, AttentionConfig, AttentionState
 from statetrack.layers.base import MIXERS, Mixer, MixerConfig
+from statetrack.layers.base import register as register  # in no `__all__`: tasks have one, too
 from statetrack.layers.delta_net import DeltaNet, DeltaNetConfig, DeltaNetState
 from statetrack.layers.delta_product import DeltaProduct, DeltaProductConfig
 from statetrack.layers.diagonal_rnn import DiagonalRNN, DiagonalRNNConfig, DiagonalRNNState

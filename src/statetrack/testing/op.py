@@ -95,7 +95,7 @@ def lazy_views(case: OpCase) -> Iterator[Measured]:
             continue
         for enabled in (False, True):
             with torch.set_grad_enabled(enabled):
-                view = torch._neg_view(-x)
+                view = torch._neg_view(-x)  # noqa: SLF001  # of any dtype
                 assert view.is_neg()
                 for measured in case.compare({**case.leaves, negated: view}):
                     yield measured._replace(where=f"{measured.where}, {negated} negated")

@@ -82,7 +82,8 @@ def hooks(case: Case) -> Iterator[Measured]:
         "step": lambda: layer.step(x[:, 0], state)[0],
     }
     runs["step"]()  # a layer may cache how it took its first step
-    own = [(name, m) for name, m in layer.named_modules() if m is not layer and m._parameters]
+    others = [(name, module) for name, module in layer.named_modules() if module is not layer]
+    own = [(name, module) for name, module in others if list(module.parameters(recurse=False))]
     for name, module in own:
         halved = []
         for what, run in runs.items():
