@@ -19,12 +19,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from statetrack.errors import UserError
 from statetrack.kernels import library
+from statetrack.kernels.program import NotRecordableError, Program
 from statetrack.layers import MIXERS, DeltaNet, DeltaNetConfig, GatedDeltaNetConfig
 from statetrack.layers.base import register
-from statetrack.layers.decoder import MAX_ROWS, Decoder, StepRecorder, Value
+from statetrack.layers.common import HeadwiseLinear
+from statetrack.layers.decoder import MAX_ROWS, Decoder
 from statetrack.layers.operations import TensorOps, recordable
-from statetrack.ops.program import Program
-from statetrack.ops.recorder import NotRecordableError
+from statetrack.layers.step_recorder import StepRecorder, Value
 from statetrack.testing.inputs import draw
 from tests.layers.common import HIDDEN, LAYERS, make_layer, make_state
 from tests.ops.common import assert_close
@@ -83,7 +84,7 @@ def test_both_kinds_of_operations_have_the_same_signatures() -> None:
         return {name: list(inspect.signature(f).parameters) for name, f in found if name[0] != "_"}
 
     recorder = methods(StepRecorder)
-    del recorder["input"]
+    del recorder["empty"]
     assert methods(TensorOps) == recorder
 
 
@@ -288,6 +289,10 @@ def test_a_projection_that_does_not_fit_is_an_error(runs) -> None:
     layer.o_proj = nn.Linear(HIDDEN + 1, HIDDEN, bias=False)
     with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         layer.decoder(1).step(x, state)
+    layer, x, state = setting(MIXERS["mlstm"](num_heads=2))
+    layer.q_proj = HeadwiseLinear(2 * layer.channels, 2)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="unflatten"):
+        layer.decoder(1).step(x, state)
     assert not runs
 
 
@@ -357,7 +362,7 @@ def test_buffers_are_not_read_before_they_are_written(config, poison, runs, monk
     decoder = layer.decoder(3)
     with torch.no_grad():
         expected, expected_after = decoder.step(x, state)
-        for buffer in runs[0]._made.values():
+        for buffer in runs[0]._buffers.values():
             if buffer.shape[:1] == (3,):
                 buffer.fill_(poison)
         empty = torch.empty

@@ -161,9 +161,7 @@ class MLSTM(Mixer):
         u, z = ops.split_linear(x, self.up_proj, [self.channels] * 2)
         (c,), window = ops.short_conv(u, self.conv, state.conv)
         qkv, parts = ops.concatenate(
-            ops.block_linear(c, self.q_proj),
-            ops.block_linear(c, self.k_proj),
-            ops.block_linear(u, self.v_proj),
+            ops.linear(c, self.q_proj), ops.linear(c, self.k_proj), ops.linear(u, self.v_proj)
         )
         q, k, v = (ops.split_heads(part, self.config.num_heads) for part in parts)
         return MLSTMInputs(q, k, v, ops.linear(qkv, self.gates), c, z, window)

@@ -1,8 +1,8 @@
 """The operations that layers are written in, on tensors [B, T, ...].
 
 A layer writes its formula once, in `Mixer.mix`, with these operations. Given a `TensorOps` it
-processes whole sequences; given the recorder of `layers/decoder.py`, which has the same methods, it
-records the kernels of one token.
+processes whole sequences; given a `StepRecorder`, which has the same methods, it records the
+kernels of one token.
 """
 
 from __future__ import annotations
@@ -84,17 +84,13 @@ class TensorOps:
         return y
 
     def linear(self, x: Tensor, module: nn.Module) -> Tensor:
-        """A linear module, or a sequence of them."""
+        """A linear or block-diagonal linear module, or a sequence of them."""
         y: Tensor = module(x)
         return y
 
     def split_linear(self, x: Tensor, module: nn.Module, sizes: Sequence[int]) -> Sequence[Tensor]:
         """The output of a linear module, split into parts [B, T, size]."""
         return self.linear(x, module).split(list(sizes), -1)
-
-    def block_linear(self, x: Tensor, module: nn.Module) -> Tensor:
-        """A block-diagonal linear module (`HeadwiseLinear`)."""
-        return self.linear(x, module)
 
     def concatenate(self, *parts: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """Parts of equal size as one tensor for `linear`, and again the parts."""
