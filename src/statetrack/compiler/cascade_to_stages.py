@@ -1,4 +1,4 @@
-"""Cascade to stages: every level as matrices of zeros and ones, whatever op they will run on."""
+"""Cascade to stages: every level as matrices of zeros and ones, the same for every target op."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from statetrack.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """h -> A(rule) h + B(rule) on the vectors of S states: what one layer computes.
+    """What one layer computes: h -> A(rule) h + B(rule), where h [n, V] is the codeword of a state.
 
     A takes each axis to another one or to 0, and B writes a 1 to at most one axis: matrices of norm
-    at most 1, exact in any floating-point format. `out`, which the next stage gets, is looked up by
-    the number of the old state, in the last stage by that of the new one.
+    at most 1, exact in any floating-point format. `out` is the update rule of the next stage, by
+    this stage's old state; in the last stage it is the state of the DFA, by the new one.
     """
 
     moves: Ints  # [rules, S]: the new state after each old one
     out: Ints  # [rules, S]
     start: int
-    codewords: Ints  # [S, n, V]: the vector of each state; V columns go through A side by side
+    codewords: Ints  # [S, n, V]: the matrix h of each state; A acts on its V columns alike
     axis_map: Ints  # [rules, n]: the axis to which A takes each axis, or -1
     writes: Ints  # [rules]: the axis to which B writes 1, or -1
 
@@ -75,11 +75,12 @@ def level_to_stage(level: Level) -> Stage:
 
 
 def with_old_state(stage: Stage) -> Stage:
-    """Double a stage so that the next one can read its old state off the new one (Theorem 4).
+    """Double the axes of a stage, so that its new state also tells its old one (Theorem 4).
 
-    A reset moves the vector to the second half and writes to the first. Any other rule moves the
-    first half and clears the second: the old state then follows from the new one. State (c, p) has
-    the number c (S + 1) + p, with p = S for nothing in the second half.
+    A reset moves the first half of h to the second and writes to the first. Any other rule permutes
+    the first half and clears the second; as a permutation can be inverted, the old state follows
+    from the new one. The state with c in the first half and p in the second has the number
+    c (S + 1) + p, where p = S if the second half is 0.
     """
     rules, S = stage.moves.shape
     n = stage.codewords.shape[1]

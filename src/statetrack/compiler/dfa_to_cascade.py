@@ -1,4 +1,7 @@
-"""DFA to cascade of permutation-reset automata (Krohn and Rhodes), without the monoid."""
+"""DFA to cascade of permutation-reset automata (Krohn and Rhodes).
+
+It works on sets of states (`tilings`) and never lists the transition monoid, which may be huge.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from statetrack.errors import UserError
 
 METHODS = ("auto", "holonomy", "strict", "banned")
 
-Situation = tuple[int, int, int]  # the possible states before a symbol and after it, and the symbol
+# (X, Y, a): the sets of possible states before and after a symbol, as bits, and the symbol
+Situation = tuple[int, int, int]
 
 
 def decompose(language: str | DFA | Group, method: str = "auto") -> Cascade:
@@ -67,11 +71,13 @@ def _tiling(dfa: DFA, method: str) -> Tiling:
 
 
 def _cheapest(dfa: DFA) -> Cascade:
+    """Return the cascade of least cost; raise if it has more than |Q| - 1 levels."""
     most = dfa.states - 1
     best: Cascade | None = None
     problems: list[str] = []
     for method in METHODS[1:]:
-        # banned is known to have so many levels: not worth the work if others have fewer
+        # "banned" always has `most` levels: skip it if another method has fewer; and no method has
+        # fewer than 1
         if best is not None and len(best.levels) < (most if method == "banned" else 2):
             break
         try:
@@ -95,8 +101,9 @@ def _cheapest(dfa: DFA) -> Cascade:
 
 
 def _remedy(dfa: DFA) -> str:
-    """What to do about a language that is too large."""
-    # the state of the reversed language is the set of states from which the DFA accepts
+    """Say what to do about a language that is too large."""
+    # A DFA of the reversed language: having read the reverse of w, its state is the set of states
+    # from which this DFA accepts w.
     accepted_from = tuple(dfa.accepting.tolist())
     symbols = dfa.delta.T.tolist()
     most = min(dfa.states // 2, limits.MAX_REVERSED_STATES)
@@ -109,15 +116,17 @@ def _remedy(dfa: DFA) -> str:
 
 
 class _Builder:
-    """Goes down the heights of a tiling; what can occur at a level follows from the one above.
+    """Build the levels of a cascade from the greatest height of a tiling down to 1.
 
-    A symbol a has a pair X, Y at every level: the states of the DFA that are possible, given the
-    states of the levels above, before and after it. It starts with all states, and X.a lies in Y.
+    A situation (X, Y, a) at a level: a symbol a is read, and the levels above leave the states X of
+    the DFA possible before it and Y after it. The image of X under a lies in Y. At the first level
+    X and Y are all states; the situations of the next level follow from the tiles that this level
+    is in before and after the symbol. Each situation is an update rule.
     """
 
     def __init__(self, dfa: DFA, method: str, tiling: Tiling) -> None:
         self.dfa, self.method, self.tiling = dfa, method, tiling
-        self.total = 0  # rules so far
+        self.total = 0  # update rules so far
 
     def cascade(self) -> Cascade:
         tiling = self.tiling
@@ -141,8 +150,13 @@ class _Builder:
         return Cascade(self.dfa, self.method, first, merged, tuple(tree))
 
     def _level(self, level: int, situations: list[Situation]) -> tuple[Ints, Ints, list[Situation]]:
+        """Return the level's moves and out [rules, states], and the situations of the next level.
+
+        A set of another height skips the level: its only tile is then the set itself.
+        """
         tiling, image_of = self.tiling, self.tiling.image
-        rows: list[tuple[list[int], list[int]]] = []  # moves and out; one entry stands for all
+        # moves by old state, and out by old state, at the last level by new state; padded below
+        rows: list[tuple[list[int], list[int]]] = []
         numbers: dict[Situation, int] = {}
         states = 0
         for X, Y, a in situations:
@@ -150,11 +164,11 @@ class _Builder:
             after = tiling.tiles(Y) if tiling.height(Y) == level else [Y]
             image = image_of(X, a)
             if tiling.height(Y) != level:
-                moves = []  # the new state is not in use: it stays as it is
+                moves = []  # Y skips the level, which keeps its state
             elif tiling.height(X) == level and image == Y:
                 place = {T: i for i, T in enumerate(after)}
-                moves = [place[image_of(T, a)] for T in before]
-            else:
+                moves = [place[image_of(T, a)] for T in before]  # a permutation
+            else:  # a reset
                 target = next(i for i, T in enumerate(after) if image | T == T)
                 moves = [target] * len(before)
             if level == 1:
@@ -171,8 +185,7 @@ class _Builder:
                     f"most supported, {level - 1:,} levels before its end"
                 )
         self.total += len(numbers)
-        # what stands behind a row's own entries is never read, but resets must be constant and
-        # permutations one to one
+        # the padding is never read, but it must leave resets constant and permutations one to one
         identity = list(range(states))
         moves_table = [
             moves + (moves[:1] * states if _is_constant(moves) else identity)[len(moves) : states]
@@ -182,7 +195,12 @@ class _Builder:
         return np.array(moves_table), np.array(out_table), list(numbers)
 
     def _descend(self, level: int, nodes: list[int], states: int) -> tuple[Ints, list[int]]:
-        """[nodes, states]: the set that each state leaves possible, or its only state."""
+        """Return the decoding table [nodes, states] of a level and the nodes of the next level.
+
+        Nodes are the sets that the levels above may leave possible. An entry is the number of the
+        node that a state of this level leaves, at the last level the DFA's state; -1 if the state
+        does not occur there.
+        """
         tiling = self.tiling
         numbers: dict[int, int] = {}
         table = np.empty((len(nodes), states), dtype=np.int64)
@@ -192,7 +210,7 @@ class _Builder:
                 row = [T.bit_length() - 1 for T in tiles]
             else:
                 row = [numbers.setdefault(T, len(numbers)) for T in tiles]
-            # a level that X skips may be in any state; else only its own tiles are in use
+            # if X skips the level, this may be in any state; else only the tiles of X occur
             table[i] = -1 if tiling.height(X) == level else row[0]
             table[i, : len(row)] = row
         return table, list(numbers)
@@ -203,7 +221,10 @@ def _is_constant(moves: list[int]) -> bool:
 
 
 def _merge(symbols: int, levels: list[Level]) -> tuple[Ints, tuple[Level, ...]]:
-    """Give rules that do the same one number, from the last level to the first."""
+    """Merge equal update rules, from the last level to the first, and renumber them.
+
+    Returns the first level's rule of each symbol, and the levels.
+    """
     merged: list[Level] = []
     number: Ints | None = None
     for level in reversed(levels):

@@ -16,11 +16,13 @@ from statetrack.errors import UserError
 
 
 def dfa_to_stage(dfa: DFA) -> Stage | None:
-    """Return a single stage that computes a minimal DFA, or None if none of these forms fits.
+    """Return a single stage that computes a minimal DFA, or None if it is of none of these forms.
 
-    A permutation automaton: its group acts on as few points as it can. Symbols that permute or
-    reset: the states are the axes. A sink that only resets leave, where all other symbols take no
-    two states to the same one, except to the sink: it is the vector 0, so matrices can forget.
+    - Every symbol permutes the states: the axes are the fewest points on which their group acts.
+    - Every symbol permutes the states or resets them: the axes are the states.
+    - There is a sink that only resets leave, and every other symbol takes different states to
+      different ones unless it takes them to the sink: the axes are the other states, and the sink
+      is the vector 0.
     """
     permuted = np.sort(dfa.delta, axis=0) == np.arange(dfa.states)[:, None]
     if permuted.all():
@@ -52,7 +54,10 @@ def states_as_axes(dfa: DFA, sink: int) -> Stage:
 
 
 def _least_action(dfa: DFA) -> Stage | None:
-    """By the group that the symbols generate, if it acts on fewer points than there are states."""
+    """Return a stage by the group that the symbols generate, on the fewest points it acts on.
+
+    None if these are not fewer than the states, or if the group is too large.
+    """
     symbols = list(dict.fromkeys(map(tuple, dfa.delta.T.tolist())))
     try:
         generated = group_from_generators("of the DFA", symbols)
@@ -70,20 +75,28 @@ def _least_action(dfa: DFA) -> Stage | None:
 def group_to_stage(group: Group) -> Stage:
     """Return the stage of a group's word problem, with all elements as symbols, on fewest points.
 
-    The product grows on the right, matrices multiply from the left: the stage computes inverses.
+    A new symbol multiplies the product on the right, but a matrix multiplies the state on the left:
+    so the stage computes the inverse of the product.
     """
     try:
         action = minimal_permutation_representation(group)
-    except UserError:  # not known to be the least: what it acts on, or its own elements
+    except UserError:  # the fewest are not known: its own permutations, or those of its elements
         action = group.table if group.permutations is None else group.permutations
     inverses = group.inverses()
     return _action_to_stage(group, action.astype(np.int64), inverses, inverses)
 
 
 def _action_to_stage(group: Group, action: Ints, letters: Ints, states: Ints) -> Stage:
-    """State g holds the images of base points; letter a takes it to a g, whose DFA state is known.
+    """Return the stage whose states are the elements g of a group that acts on points.
 
-    action: [order, points]; letters: [symbols], elements; states: [order].
+    The codeword of g has one column for each base point: the unit vector of its image. A symbol
+    whose element is a takes g to a * g.
+
+    Args:
+        group: the group.
+        action: [order, points]: the image of each point under each element.
+        letters: [symbols]: the element of each symbol.
+        states: [order]: the state of the DFA for each element.
     """
     points = action.shape[1]
     check_size(len(letters), points, group.order)
@@ -100,7 +113,7 @@ def _action_to_stage(group: Group, action: Ints, letters: Ints, states: Ints) ->
 
 
 def _base(action: Ints) -> list[int]:
-    """Points whose images tell the elements apart, each chosen to tell as many as it can."""
+    """Return points whose images distinguish all elements, chosen greedily."""
     classes = np.zeros(len(action), dtype=np.int64)
     base: list[int] = []
     while classes.max() + 1 < len(action):

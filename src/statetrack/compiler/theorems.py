@@ -1,8 +1,8 @@
-"""The paper's constructions by name.
+"""The constructions in the proofs of Grazzi et al. (2025), each as a compiled network.
 
-Rotations and their reflections have entries that no float represents exactly: such networks drift,
-and `horizon` measures up to which length they are right; `compile` has exact ones for the same
-languages.
+Most rotations and reflections of the plane have entries (cos, sin) that floats round, so `cyclic`,
+`theorem6` and `dihedral` are inexact: rounding errors add up, and `horizon` measures how many
+tokens they get right. `compile` makes exact networks for the same languages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from statetrack.layers import Dense
 
 
 class MatrixLayer(Layer):
-    """Any given matrices, without writes; the state is the codeword nearest in direction."""
+    """H_t = A(rule_t) H_{t-1} with given matrices A, and nothing added (B = 0).
+
+    The whole state is read; it counts as the codeword with which it has the largest cosine.
+    """
 
     target = "dense"
     table_names = ("A",)
@@ -47,37 +50,50 @@ class MatrixLayer(Layer):
         return Dense(rows(self.A, rules)[:, :, None])
 
     def identify(self, readings: Tensor) -> Tensor:
-        # codewords are all of one length, until a number type rounds them
+        # normalised, as a low-precision dtype rounds codewords of norm 1 to different norms
         directions = nn.functional.normalize(self.expected.float(), dim=-1)
         return (readings.float() @ directions.mT).argmax(-1)
 
 
 def parity() -> CompiledRNN:
-    """Theorem 3 for m = 2: the scalar 1 or -1, and a 1 changes its sign."""
+    """Theorem 3 for m = 2: the state is the scalar 1 or -1; the symbol x multiplies it by (-1)^x.
+
+    This network is exact.
+    """
     dfa = _addition(2)
-    signs = np.array([[[1.0]], [[-1.0]]])
+    signs = np.array([[[1.0]], [[-1.0]]])  # both the codewords and the matrices
     layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(2), 2), 0, signs, signs)
     return CompiledRNN(dfa, np.arange(2), [layer], "a sign for parity")
 
 
 def cyclic(m: int) -> CompiledRNN:
-    """Theorem 3 for Z_m: x turns the plane by 2 pi x / m, which is two reflections."""
+    """Theorem 3 for addition modulo m: the symbol x rotates a plane vector by 2 pi x / m.
+
+    A rotation is a product of two reflections (Householder factors).
+    """
     dfa = _addition(m)
-    turns = _rotation(2 * np.pi * np.arange(m) / m)
-    layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(m), m), 0, turns[:, :, :1], turns)
+    rotations = _rotation(2 * np.pi * np.arange(m) / m)
+    points = rotations[:, :, :1]  # where they take (1, 0)
+    layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(m), m), 0, points, rotations)
     return CompiledRNN(dfa, np.arange(m), [layer], f"rotations for Z{m}", exact=False)
 
 
 def permutations(given: Group | str) -> CompiledRNN:
-    """Theorem 3: a group's word problem in one layer of swaps, on the fewest points."""
+    """Theorem 3: a group's word problem in one layer.
+
+    The group acts by permutation matrices, on as few points as `compile` finds; each is a product
+    of swaps of two points, which are reflections (Householder factors). This network is exact.
+    """
     return compile(given, target="householder")
 
 
 def theorem4(language: str | DFA | Group) -> CompiledRNN:
-    """Theorem 4: any regular language, by a cascade; each layer's decoder reads its state only.
+    """Theorem 4: any regular language, by a cascade of layers. This network is exact.
 
-    At most |Q| - 1 layers, where the theorem has 2^|Q|. A state has up to 2 |Q| rows, where the
-    theorem has |Q|: in every layer but the last it keeps the one before a reset.
+    As in the theorem, a layer passes on only its symbol and its current state H_t, never H_{t-1}.
+    But the next layer needs the state before the token, which a reset erases; so every layer except
+    the last also stores it in a second half of H_t. A state thus has up to 2 |Q| rows, where the
+    theorem has |Q|. There are at most |Q| - 1 layers, where the theorem has 2^|Q|.
     """
     return compile(decompose(find_dfa(language).minimal()), target="householder", delay="state")
 
@@ -85,33 +101,38 @@ def theorem4(language: str | DFA | Group) -> CompiledRNN:
 def theorem6(m: int) -> CompiledRNN:
     """Theorem 6: addition modulo m with one reflection per token, in two layers.
 
-    The first layer changes its sign p with every token. The second reflects angle f to p x - f (in
-    units of 2 pi / m), so that it holds p times the sum. It uses m points, where the paper's second
-    layer uses 2 m, with other angles: m after an even number of tokens and m after an odd one. In
-    return the decoder here reads p.
+    The state of the first layer is a sign p that changes with every token. The state of the second
+    is a point on the unit circle at angle f, in units of 2 pi / m; the symbol x reflects it to
+    angle p x - f. So f is p times the sum of the symbols, and the output is p f modulo m.
+
+    The second layer has m points. The paper's has 2 m, one set after an even number of tokens and
+    another after an odd one, so that its decoder need not read p.
     """
     dfa = _addition(m)
     x = np.arange(m)
     signs = np.array([[[1.0]], [[-1.0]]])
-    # rules of the second layer: symbol x, then whether p is -1 after it
-    flips = np.tile([1, 0], (m, 1))
+    # rule 2 x + n of the second layer: the symbol is x, and n = 1 if p is -1 after it
+    flips = np.tile([1, 0], (m, 1))  # [symbols, n before]: n after
     first = MatrixLayer(flips, 2 * x[:, None] + flips, 0, signs, -np.ones((m, 1, 1)))
     symbols, negative = np.divmod(np.arange(2 * m), 2)
-    turn = (1 - 2 * negative) * symbols
-    moves = (turn[:, None] - x) % m
-    out = np.where(negative[:, None] == 1, -x, x) % m
-    angles = 2 * np.pi / m
-    points = np.stack([np.cos(angles * x), np.sin(angles * x)], -1)[:, :, None]
-    second = MatrixLayer(moves, out, 0, points, _reflection(angles * turn))
+    px = (1 - 2 * negative) * symbols  # p x
+    moves = (px[:, None] - x) % m
+    out = np.where(negative[:, None] == 1, -x, x) % m  # p f
+    unit = 2 * np.pi / m
+    points = np.stack([np.cos(unit * x), np.sin(unit * x)], -1)[:, :, None]
+    second = MatrixLayer(moves, out, 0, points, _reflection(unit * px))
     return CompiledRNN(dfa, x, [first, second], f"reflections for Z{m}", exact=False)
 
 
 def dihedral(m: int) -> CompiledRNN:
     """The word problem of D_m with one reflection per token, in two layers.
 
-    The first layer's sign p changes with every rotation. With F the reflection of the second axis,
-    the second layer holds G if p is 1, else F G: whatever the symbol, a single reflection leads
-    from one to the next. As words grow on the right, G is the inverse of the product.
+    The state of the first layer is a sign p that changes with every symbol that is a rotation. Let
+    G be the inverse of the product of the symbols so far, and F the reflection diag(1, -1). The
+    state of the second layer is the matrix G if p is 1, and F G if p is -1. Then each token
+    multiplies it on the left by a single reflection: a rotation r by F r^-1 or r^-1 F, a reflection
+    s by s or F s F. (G is the inverse because a new symbol multiplies the product on the right, but
+    a layer multiplies its state on the left.)
     """
     name = f"D{m}"
     elements = group(name)
@@ -119,32 +140,37 @@ def dihedral(m: int) -> CompiledRNN:
     order = elements.order
     angles = 2 * np.pi * np.arange(m) / m
     matrices = np.concatenate([_rotation(angles), _reflection(angles)])  # r_k, then s_k
-    F = m  # s_0
+    F = m  # the number of the element s_0 = diag(1, -1)
     symbols = np.arange(order)
     rotates = symbols < m
-    flips = np.where(rotates[:, None], [1, 0], [0, 1])  # [symbols, p negative before]
-    # rules of the second layer: the symbol, then whether p is -1 after it
+    # rule 2 x + n of the second layer: the symbol is x, and n = 1 if p is -1 after it
+    flips = np.where(rotates[:, None], [1, 0], [0, 1])  # [symbols, n before]: n after
     signs = np.array([[[1.0]], [[-1.0]]])
-    turns = np.where(rotates, -1.0, 1.0)[:, None, None]
-    first = MatrixLayer(flips, 2 * symbols[:, None] + flips, 0, signs, turns)
+    factors = np.where(rotates, -1.0, 1.0)[:, None, None]  # of p
+    first = MatrixLayer(flips, 2 * symbols[:, None] + flips, 0, signs, factors)
     symbol, after = np.divmod(np.arange(2 * order), 2)
     before = np.where(rotates[symbol], 1 - after, after)
+    # the reflection that each rule applies, as a group element
     step = inverses[symbol]
     step = np.where(after == 1, table[F, step], step)
     step = np.where(before == 1, table[step, F], step)
-    held = np.where(after[:, None] == 1, table[F], np.arange(order))  # G, by what is held
-    second = MatrixLayer(table[step], inverses[held], 0, matrices, matrices[step])
+    G = np.where(after[:, None] == 1, table[F], np.arange(order))  # [rules, second layer's state]
+    second = MatrixLayer(table[step], inverses[G], 0, matrices, matrices[step])
     return CompiledRNN(
         word_problem(elements), symbols, [first, second], f"reflections for {name}", exact=False
     )
 
 
 def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str, Any]:
-    """Measure up to which length a network is right, on one repeated symbol and on random ones.
+    """Measure how many tokens a network gets right before its first wrong state.
+
+    It runs on two words: "constant", the second symbol of the alphabet repeated (the first is often
+    the identity), and "random", uniform symbols.
 
     Returns:
-        For each kind of word the number of tokens before the first wrong state, None if there was
-        none in `tokens`, and the largest distance of a state from the codeword it was taken for.
+        `tokens`, and for each of the two words a dictionary of `holds_for`, the number of tokens
+        before the first wrong state (None if none is wrong), and `deviation`, the largest
+        difference of an entry of a layer's state from the codeword it was identified as.
     """
     at_least("tokens", tokens, 1)
     rng = np.random.default_rng(seed)
@@ -163,7 +189,7 @@ def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str,
 
 
 def _addition(m: int) -> DFA:
-    """The sum modulo m; words that add up to 0 are accepted."""
+    """Return the DFA of addition modulo m, with symbols 0..m-1; it accepts words of sum 0."""
     if not 2 <= m <= limits.MAX_MODULUS:
         raise UserError(
             f"the modulus must be from 2 to {limits.MAX_MODULUS:,}, for tables have m^2 numbers; "
@@ -175,16 +201,17 @@ def _addition(m: int) -> DFA:
 
 
 def _same_for_all(states: Ints, rules: int) -> Ints:
+    """[rules, S]: the DFA's state by the layer's state, whatever the rule."""
     return np.tile(states, (rules, 1))
 
 
 def _rotation(angles: Array) -> Array:
-    """[..., 2, 2]."""
+    """[..., 2, 2]: adds `angles` to the angle of a vector."""
     c, s = np.cos(angles), np.sin(angles)
     return np.stack([np.stack([c, -s], -1), np.stack([s, c], -1)], -2)
 
 
 def _reflection(angles: Array) -> Array:
-    """[..., 2, 2]: takes the angle f to `angles` - f; one Householder matrix."""
+    """[..., 2, 2]: takes a vector at angle f to angle `angles` - f; I - 2 v v^T for a unit v."""
     c, s = np.cos(angles), np.sin(angles)
     return np.stack([np.stack([c, s], -1), np.stack([s, -c], -1)], -2)

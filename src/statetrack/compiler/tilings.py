@@ -1,8 +1,9 @@
 """Cover sets of states by smaller sets, level by level: the plan of a cascade.
 
-A holonomy decomposition follows how words shrink the set of all states. At each level a set X of
-states that are still possible is covered by *tiles*, smaller sets; the cascade's level remembers
-in which tile the state is. Sets are integers whose bits are the states.
+A cascade narrows down the state of the DFA from level to level. At each level the states that are
+possible, given the levels above, are a set X. It is covered by smaller sets, its *tiles*, which may
+overlap; the level's state is the number of a tile that contains the DFA's state. That tile is the X
+of the levels below, until it has a single state. Sets are integers whose bits are the states.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from statetrack.errors import UserError
 
 
 class TooLargeError(UserError):
-    """A method exceeds a limit; another method may not."""
+    """A method of decomposition exceeds a limit; another method may stay within it."""
 
 
 def members(states: int) -> list[int]:
@@ -33,9 +34,10 @@ def members(states: int) -> list[int]:
 class Tiling(ABC):
     """Assign every set that can occur a height and tiles.
 
-    Singletons have height 0. The tiles of a set are proper subsets of lower heights that cover it.
-    If a symbol takes X onto Y of the same height, it takes the tiles of X one to one onto those of
-    Y; and the image of a set lies in a tile of Y if it is a proper subset of Y.
+    Singletons have height 0, and a set of height h is split at level h of the cascade. The tiles of
+    a set are proper subsets of lower heights that cover it. Two conditions make every symbol
+    permute or reset a level: if it takes X onto Y of the same height, it takes the tiles of X one
+    to one onto those of Y; and any image that is a proper subset of Y lies within a tile of Y.
     """
 
     def __init__(self, dfa: DFA) -> None:
@@ -64,10 +66,10 @@ class Tiling(ABC):
 
 
 class BannedStateTiling(Tiling):
-    """Esik's: each tile leaves out one state, so |Q| states give |Q| - 1 levels.
+    """The tiling of Esik: each tile of X is X without one state, so |Q| states give |Q| - 1 levels.
 
-    A symbol that is one to one on X takes "all but x" to "all but x.a"; one that is not misses a
-    state of Y, and the image of X lies within "all but that".
+    A symbol a that is one to one from X onto Y takes the tile without x to the tile without x.a.
+    Otherwise the image of X misses a state of Y, and lies within the tile of Y without that state.
     """
 
     def __init__(self, dfa: DFA) -> None:
@@ -85,12 +87,13 @@ class BannedStateTiling(Tiling):
 
 
 class HolonomyTiling(Tiling):
-    """The tiles of a set are the largest images of all states, and singletons, within it.
+    """The holonomy decomposition: sets are the images of the set of all states, and singletons.
 
-    Heights are the textbook's if `strict`: a set is higher than its images, unless they lead back
-    to it. Then the permutations of tiles are those of groups in the transition monoid, so only the
-    identity occurs for star-free languages. Otherwise a set may also share the height of an image
-    onto whose tiles its own go one to one: usually fewer levels.
+    The tiles of a set are the maximal ones of these sets within it. With `strict` the heights are
+    those of the textbook: a set is higher than each of its images from which no word leads back to
+    it. Then the permutations of tiles come from groups in the transition monoid, so only the
+    identity occurs for star-free languages. Without `strict` a set may also have the height of an
+    image if its tiles go one to one onto those of the image, which usually gives fewer levels.
     """
 
     def __init__(self, dfa: DFA, strict: bool) -> None:
@@ -112,7 +115,10 @@ class HolonomyTiling(Tiling):
         return self._tiles[states]
 
     def _family(self, dfa: DFA) -> list[int]:
-        """The images of all states by all words, and the singletons; large ones first."""
+        """Return the images of the set of all states under all words, and the singletons.
+
+        The largest come first.
+        """
         most = limits.MAX_CASCADE_IMAGES
         try:
             found = reach(
@@ -154,7 +160,10 @@ class HolonomyTiling(Tiling):
                 self._heights.update(dict.fromkeys(component, least))
 
     def _components(self, sets: list[int]) -> list[set[int]]:
-        """Tarjan: sets of one size that lead to each other; those that are led to come first."""
+        """Return the strongly connected components of sets of one size (Tarjan's algorithm).
+
+        A component comes after those that it leads to.
+        """
         number: dict[int, int] = {}
         low: dict[int, int] = {}
         stack: list[int] = []
@@ -190,7 +199,10 @@ class HolonomyTiling(Tiling):
         return found
 
     def _order_tiles(self) -> None:
-        """Carry the order of tiles from set to image, so that most symbols keep their numbers."""
+        """Number the tiles of an image like those of the set that they come from.
+
+        Most symbols then keep the numbers, that is, they act as the identity on the level.
+        """
         ordered: set[int] = set()
 
         def carried_to(X: int) -> Iterator[int]:
@@ -210,7 +222,7 @@ class HolonomyTiling(Tiling):
 
 
 def _maximal(sets: Iterable[int]) -> list[int]:
-    """Those that lie in no other; `sets` come with the largest first."""
+    """Return the sets that lie in no other one; `sets` must come with the largest first."""
     kept: list[int] = []
     for S in sets:
         if not any(S | K == K for K in kept):

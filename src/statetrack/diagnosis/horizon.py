@@ -1,4 +1,8 @@
-"""The horizon, the longest length at which accuracy stays >= 0.99: predicted and measured."""
+"""The horizon, the longest length at which accuracy stays >= 0.99: predicted and measured.
+
+The measurement runs the model on long sequences. The prediction runs it on sequences of the largest
+training length only, and composes the affine maps of their memory to longer ones (`segments`).
+"""
 
 from __future__ import annotations
 
@@ -14,27 +18,31 @@ from statetrack.training import RunConfig, curve, finite_training_set
 from statetrack.training.curves import SOLVED
 from statetrack.training.curves import horizon as horizon_of_curve
 
-MAX_HORIZON = 1_000_000  # tokens; the prediction ends here
-EXTRA_DOUBLINGS = 2  # past the horizon, for the figure
-LISTED_HEADS = 8  # in the table
-TRIED_HEADS = 16  # that are tried as the limiting one
+MAX_HORIZON = 1_000_000  # tokens; no longer sequences are predicted
+EXTRA_DOUBLINGS = 2  # predicted past the horizon, for the figure
+LISTED_HEADS = 8  # rows of the table
+TRIED_HEADS = 16  # candidates for the limiting head
 
 
 def percent(share: float) -> str:
-    """0.37 %."""
+    """Format a share with three digits: 0.00372 is "0.372 %"."""
     return f"{100 * share:.3g} %"
 
 
 @dataclass(frozen=True)
 class Head:
-    """How well one head or channel retains the DFA's state."""
+    """How well the memory of one head or channel retains the DFA's state.
+
+    The difference between states is that of the head's mean memories in two states of the DFA; see
+    `retention`.
+    """
 
     layer: int
     head: int
     share: float  # of the variance of its memory that the DFA's state explains
-    lost: float  # of the difference between states, per token
-    token: str | None  # that loses most
-    token_lost: float | None  # share that it loses at each reading
+    lost: float  # share of the difference between states that an average token erases
+    token: str | None  # the token that erases most
+    token_lost: float | None  # the share that this token erases each time it is read
 
     @property
     def name(self) -> str:
@@ -48,7 +56,8 @@ class Point:
 
     length: float
     accuracy: float
-    retained: list[list[float | None]]  # by layer and head, of the difference between states
+    # [layer][head]: the share of the difference between states that is left; None if it has none
+    retained: list[list[float | None]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Prediction:
     learned: bool  # whether accuracy is at least 0.99 up to the largest training length
     horizon: float  # MAX_HORIZON if it lies beyond
     heads: tuple[Head, ...] = ()
-    limiting: Head | None = None  # restoring its memory raises accuracy most
+    limiting: Head | None = None  # the head whose memory, if restored, raises accuracy most
     points: tuple[Point, ...] = ()
 
 
@@ -119,7 +128,11 @@ class Horizon:
             )
 
     def _reached(self) -> str:
-        """The length in words: the measured one unless that lies beyond the lengths tried."""
+        """Return the horizon in words, "" if there is none.
+
+        It is the measured one; if accuracy was still 0.99 at the largest length tried, it is the
+        predicted one.
+        """
         measured = self.measured
         if measured is not None and not measured.beyond:
             return f"about {measured.horizon:,}" if measured.horizon else ""
@@ -179,10 +192,11 @@ def measure_horizon(
 
 
 def predict_horizon(model: SequenceModel, config: RunConfig) -> Prediction:
-    """Predict the horizon from the transitions at the training lengths.
+    """Predict the horizon from sequences of the largest training length.
 
-    Segments are doubled until accuracy after them is below 0.99; a bisection over the doubled
-    segments then finds the longest that are solved.
+    Each is cut into a prefix, a segment and a suffix. Segments are composed with each other, which
+    doubles their length, until accuracy on suffixes after them is below 0.99. A bisection, which
+    appends shorter segments to the longest solved ones, then finds the length where it falls.
 
     Raises:
         NotPredictableError: the task has no DFA, or a layer has no linear memory.
@@ -193,6 +207,8 @@ def predict_horizon(model: SequenceModel, config: RunConfig) -> Prediction:
     points: list[Point] = []
 
     def solved(segments: Segments) -> bool:
+        """Whether suffixes are answered after these segments; also append to `points`."""
+        # accuracy is a mean over the suffix, so the point lies at the suffix's middle
         length = probe.cuts[0] + segments.tokens + (probe.size - probe.cuts[1]) / 2 - probe.lead
         retained = [
             [float(v) if np.isfinite(v) else None for v in heads]
@@ -215,7 +231,7 @@ def predict_horizon(model: SequenceModel, config: RunConfig) -> Prediction:
         horizon = min(horizon, _bisect(probe, doubled, solved, rng))
         for _ in range(EXTRA_DOUBLINGS):
             failing = failing.then(failing, rng)
-            solved(failing)
+            solved(failing)  # only for its point
     points.sort(key=lambda point: point.length)
     return Prediction(True, horizon, heads, limiting, tuple(points))
 
@@ -226,7 +242,10 @@ def _bisect(
     solved: Callable[[Segments], bool],
     rng: np.random.Generator,
 ) -> float:
-    """The longest solved length between the last of the doubled segments and twice it."""
+    """Return the horizon, given that `doubled` are solved and twice the last of them is not.
+
+    The length is that of prefix and segment, without the suffix, and at least the training length.
+    """
     if not doubled:
         return probe.length
     best = doubled[-1]
@@ -240,11 +259,11 @@ def _bisect(
 def _horizon_within_training(probe: Probe) -> int | None:
     """The horizon, if it is less than the largest training length."""
     scored = probe.scored.sum(0)
-    at = np.flatnonzero(scored)
-    accuracy = probe.right.sum(0)[at] / scored[at]
+    positions = np.flatnonzero(scored)
+    accuracy = probe.right.sum(0)[positions] / scored[positions]
     if (accuracy >= SOLVED).all():
         return None
-    return horizon_of_curve(at + 1 - probe.lead, accuracy) or 0
+    return horizon_of_curve(positions + 1 - probe.lead, accuracy) or 0
 
 
 def _heads(
@@ -255,7 +274,7 @@ def _heads(
     for layer, shares in enumerate(means.explained(probe)):
         for head, share in enumerate(shares):
             retained = max(first.retained[layer][head] or 0.0, 0.0)
-            lost = 1 - retained ** (1 / probe.segments.tokens)
+            lost = 1 - retained ** (1 / probe.segments.tokens)  # the geometric mean per token
             losses = by_token[layer][:, head]
             token, most = None, None
             if not np.isnan(losses).all():
@@ -272,13 +291,17 @@ def _limiting_head(
     failing: Segments,
     rng: np.random.Generator,
 ) -> Head:
-    """The head whose memory, restored to that of the training lengths, raises accuracy most."""
+    """Return the head that raises accuracy most if its memory is restored.
+
+    Restored means replaced by the memory of a sequence of the training length that leaves the DFA
+    in the same state. Only the TRIED_HEADS with the largest loss are tried.
+    """
 
     def lost(head: Head) -> float:
         return head.share * abs(1 - (point.retained[head.layer][head.head] or 0.0))
 
     tried = sorted(heads, key=lost, reverse=True)[:TRIED_HEADS]
-    seed = rng.integers(1 << 32)  # the same sequences for each
+    seed = rng.integers(1 << 32)  # every head is tried on the same sequences
 
     def accuracy(head: Head) -> float:
         return probe.accuracy(failing, np.random.default_rng(seed), [(head.layer, head.head)])

@@ -1,12 +1,14 @@
-"""Read the automaton off a model whose states recur: what it computes at every length.
+"""Read the automaton off a model with finitely many states: what it computes at every length.
 
-Heads, or channels, do not act on each other. So the states of each component are explored by
-itself, from the start under every token, until no new one is found. In a later layer a token's
-effect depends on the state of the layers below, which is explored along. Two states count as one if
-they are within STATE_TOLERANCE of each other, relative to the largest: in float64 that is rounding.
+Heads, or channels, do not act on each other. So each of these components is explored separately,
+from its start state under every token, until no new state is found. In a later layer the effect of
+a token depends on the state of the layers below, so a component's state is explored together with
+theirs. Two states count as one if they are within STATE_TOLERANCE of each other, relative to the
+largest state: in float64 that is rounding.
+
 Where a token lets a channel fade by a factor a < 1, states never recur exactly; there they count as
-one within FADING_TOLERANCE. Such errors do not add up: a token that fades shrinks earlier ones, and
-the others do not enlarge them, since no transition expands. They stay below
+one within FADING_TOLERANCE. Such errors do not add up: a token that lets the channel fade shrinks
+earlier errors, and other tokens do not enlarge them, since no transition expands. They stay below
 FADING_TOLERANCE / (1 - a).
 """
 
@@ -30,13 +32,13 @@ from statetrack.layers import Diagonal
 from statetrack.models import SequenceModel, State
 from statetrack.models.sequence_model import Block
 
-MAX_MODEL_STATES = 4096  # of the model, before minimising: seconds of work
+MAX_MODEL_STATES = 4096  # before minimising; it takes seconds
 STATES_AT_ONCE = 16  # explored in one batch
 STATE_TOLERANCE = 1e-9
 FADING_TOLERANCE = 1e-3
-PROJECTIONS = 8  # random ones in which the nearest known state is searched
-MODULUS_TOLERANCE = 1e-9  # of an eigenvalue of modulus 0 or 1
-MIN_MARGIN = 2.0  # to first order 1 would do
+PROJECTIONS = 8  # random directions in which the nearest known state is searched
+MODULUS_TOLERANCE = 1e-9  # within which the modulus of an eigenvalue counts as 0 or 1
+MIN_MARGIN = 2.0  # of `Reading.margin`; to first order 1 would be enough
 
 Ints = NDArray[np.int64]
 
@@ -47,9 +49,11 @@ class Reading:
 
     dfa: DFA  # minimal; its outputs are the model's answers
     states: int  # of the model, before minimising
-    merge_error: float  # largest distance of states that count as one, relative to the largest
-    separation: float | None  # smallest distance of other states; None: there is one state
-    margin: float | None  # how many times larger fading errors might be; None: nothing fades
+    merge_error: float  # largest distance of states that count as one, over the largest norm
+    separation: float | None  # smallest distance of two different states; None: there is only one
+    # by which factor errors in fading channels could grow before an answer changes, to first order;
+    # None: nothing fades
+    margin: float | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -68,7 +72,7 @@ class Machine:
     """The joint state machine of a model's first layers."""
 
     next: Ints  # [states, symbols]; the start is state 0
-    stream: Tensor  # [states, symbols, D]: the residual stream after them when a symbol is read
+    stream: Tensor  # [states, symbols, D]: the residual stream they give for a symbol in a state
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,8 @@ class Explored:
     """All states of the P components of a layer."""
 
     components: list[_Component]
-    max_error: Tensor  # [P]: how far a component may be from its state, at every length
-    merge_error: float  # as in Reading, where nothing fades
+    max_error: Tensor  # [P]: bound on the error of a fading component, at every length; else 0
+    merge_error: float  # as in Reading, without tokens that let a component fade
     separation: float
 
 
@@ -90,9 +94,10 @@ def read_automaton(
 ) -> Reading:
     """Return the minimal DFA whose outputs are the answers of a float64 model.
 
-    Its symbols are the tokens that recur; a token that only ever comes first, a BOS, has been read
-    at the start. The model answers tokens, so the start state gets the answer that makes the DFA
-    smallest. The states of `memoryless` layers have no effect and are left out.
+    Its symbols are the tokens that recur. A token that only ever comes first, a BOS, has been read
+    in the start state. The model gives answers at tokens, so there is none for the empty word: the
+    start state gets the answer that makes the DFA smallest. `memoryless` are layers whose state has
+    no effect; it is left out.
 
     Raises:
         UserError: the model has a convolution or more than MAX_MODEL_STATES states, or an answer
@@ -148,8 +153,8 @@ def read_automaton(
 def _fading_factors(block: Block, below: Machine, name: str) -> Tensor:
     """[states below, symbols, P]: the factor by which a token lets a channel fade, else 0.
 
-    A head fades along a key only, where errors would drift in other directions: a head that fades
-    is an error. `name` is the layer's in its message.
+    Only channels may fade. A head with Householder factors fades along its key but not in other
+    directions, where errors would add up, so it raises a UserError; `name` names the layer there.
     """
     transition = block.mixer.transitions(block.mixer_input(below.stream))
     assert transition is not None
@@ -173,7 +178,12 @@ def _step(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Explored:
-    """Find the states of every component of a float64 layer from its state `start` [P, s] on."""
+    """Find all states of the components of a float64 layer, from its state `start` [P, s].
+
+    Each round takes one state m of the machine below and runs all symbols from states that the
+    components have beside it: a batch row has one state of each component, independently of what
+    states occur together.
+    """
     components = [_Component(row) for row in start]
     largest, merge_error, symbols = start.norm(dim=1).max(), 0.0, below.next.shape[1]
     while (m := next((m for c in components for m in c.waiting), None)) is not None:
@@ -202,7 +212,11 @@ def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Exp
 
 
 class _Component:
-    """The states of one component found so far, of s numbers each."""
+    """The states of one component that were found so far; each has s numbers.
+
+    A state of the component is kept together with the state of the machine below: the same numbers
+    beside another state below are another state.
+    """
 
     def __init__(self, start: Tensor) -> None:
         self.states = start[None]  # [n, s]
@@ -218,10 +232,10 @@ class _Component:
         return waiting[:STATES_AT_ONCE]
 
     def add(self, states: list[int], after: Tensor, below: Ints, tolerance: Tensor) -> Tensor:
-        """Add where every symbol leads these states, after [states symbols, s].
+        """Add the states `after` [states symbols, s] to which the symbols lead `states`.
 
-        `below` is where it leads the machine below. Returns the distances from the states that they
-        count as.
+        `below` [symbols] are the next states of the machine below. Returns the distance of each
+        from the state that it counts as.
         """
         known = len(self.states)
         beside = torch.from_numpy(below).repeat(len(states))
@@ -235,12 +249,15 @@ class _Component:
         return distances
 
     def _merge(self, new: Tensor, beside: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which states `new` [m, s] count as, after adding new ones, and how far off."""
-        # random projections find the nearest state, if one is within the tolerance
+        """Return the known states that `new` [m, s] count as, and the distances from them.
+
+        Those that are within the tolerance of no known state are added as states of their own.
+        """
+        # random projections guess the nearest state; if it is too far, all are compared
         projection = torch.randn(
             new.shape[1], PROJECTIONS, generator=torch.Generator().manual_seed(0)
         ).double()
-        exactly = "donot_use_mm_for_euclid_dist"  # the other way rounds above STATE_TOLERANCE
+        exactly = "donot_use_mm_for_euclid_dist"  # with mm, rounding exceeds STATE_TOLERANCE
         apart = torch.cdist(new @ projection, self.states @ projection, compute_mode=exactly)
         apart.masked_fill_(beside[:, None] != self.below, torch.inf)
         targets = apart.argmin(1)
@@ -268,9 +285,9 @@ class _Component:
 
 
 def _combine(found: Explored, below: Machine) -> tuple[Ints, Ints]:
-    """Return the joint states of all components, [states, 1 + P], and the next, [states, symbols].
+    """Return the joint states that occur, [states, 1 + P], and the next ones, [states, symbols].
 
-    The first number of a state is that of the machine below.
+    A joint state is the number of a state of the machine below and one of each component.
     """
     tables = [c.table() for c in found.components]
     first = [
@@ -293,7 +310,7 @@ def _combine(found: Explored, below: Machine) -> tuple[Ints, Ints]:
 def merge_equivalent(following: Ints) -> Ints:
     """[states]: the first state with the same successors [states, symbols] as this one.
 
-    Answers depend on the state that a token leads to, so nothing tells the two apart.
+    Answers depend on the state that a token leads to, so no later answer differs between the two.
     """
     _, first, again = np.unique(following, axis=0, return_index=True, return_inverse=True)
     return first[again.ravel()]
@@ -309,7 +326,11 @@ def _situations(below: Machine, found: Explored, states: Ints) -> Iterator[tuple
 
 
 def _margin(model: SequenceModel, below: Machine, found: Explored, states: Ints) -> float:
-    """Return how many times larger fading errors in the last layer might be, to first order."""
+    """Return by which factor fading errors could grow before an answer changes; see Reading.
+
+    Raises:
+        UserError: it is below MIN_MARGIN.
+    """
     margin = np.inf
     for x, here in _situations(below, found, states):
         with torch.enable_grad():
@@ -328,7 +349,11 @@ def _margin(model: SequenceModel, below: Machine, found: Explored, states: Ints)
 
 
 def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str]]) -> DFA:
-    """Turn answers at transitions into answers at states: pairs of a state and an answer."""
+    """Return the smallest DFA with these answers, which belong to transitions [states][symbols].
+
+    Its states, before minimising, are pairs of a state and the answer on the way to it. The start
+    has no answer: every answer is tried for it.
+    """
 
     def successors(pair: tuple[int, str | None]) -> Iterable[tuple[int, str | None]]:
         return zip(rows[pair[0]], answers[pair[0]], strict=True)
@@ -346,8 +371,8 @@ def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str
 def agree(read: DFA, task: DFA) -> bool:
     """Return whether two automata give the same answers wherever the task's has one.
 
-    Of a task's automaton without outputs only the accepted words count: the answers to accepted and
-    to rejected words must be different.
+    If the task's automaton has no outputs, it is enough that no answer is given both to an accepted
+    and to a rejected word.
     """
     if set(read.alphabet) != set(task.alphabet) or read.outputs is None:
         return False
@@ -360,9 +385,9 @@ def agree(read: DFA, task: DFA) -> bool:
 
 
 def accepting_as(read: DFA, task: DFA) -> DFA:
-    """Return an automaton that agrees with the task's, with its accepting states as far as it can.
+    """Return `read` with the accepting states of `task`, with which it agrees.
 
-    It cannot where it has one state for two of the task's of which one accepts.
+    A state that corresponds to both accepting and rejecting states of the task does not accept.
     """
     pairs = _reached_pairs(read, task) | {(read.start, task.start)}
     yes, no = ({a for a, b in pairs if task.accepting[b] == side} for side in (1, 0))

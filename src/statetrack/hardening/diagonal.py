@@ -1,8 +1,9 @@
 """Round the gates of a layer whose transitions are diagonal.
 
-A gate close to 1 becomes 1 and writes nothing; a gate close to -1 becomes -1. The others let their
-channel fade. They become 0 if the model stays as good, so that its states recur; for long sequences
-that is not needed, since errors in what fades do not add up.
+A gate close to 1 becomes 1, and its input then writes nothing; a gate close to -1 becomes -1. All
+other gates let their channel fade. They become 0 if the model stays as good, so that it has
+finitely many states and an automaton can be read off it. Accuracy on long sequences does not need
+that, since errors in what fades do not add up.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from statetrack.layers import Diagonal, Mixer
 from statetrack.layers.inverse import DependentError
 from statetrack.models import SequenceModel
 
-GATE_TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # of a gate from 1 or -1
-ZERO_BELOW = (1.0, 0.5, 0.0)  # other gates of at most this modulus become 0
+GATE_TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # tried: how far from 1 or -1 a gate is rounded to it
+ZERO_BELOW = (1.0, 0.5, 0.0)  # tried: other gates of at most this modulus become 0
 FADES = "a gate fades more slowly than training shows"
 DRIFTS = "two tokens flip it, but not about the same point"
 
 
 @dataclass(frozen=True)
 class RoundedGates:
-    """What n inputs do to C channels with N gates each."""
+    """The rounded gates of C channels with N gates each, for n inputs."""
 
-    targets: Tensor  # [n, C, N]: 1, -1, 0, or NaN for gates that are left
-    fades: Tensor  # [n, C, N] bool: left, and not 0
-    rounded: Tensor  # [C] bool: has a gate that is not left
-    slow: Tensor  # [C] bool: a gate fades too slowly for training to show, or the channel drifts
-    drifts: Tensor  # [C] bool: two inputs flip it, each about a point of its own
-    error: Tensor  # [C]: how far gates were from 1 or -1 at most
+    targets: Tensor  # [n, C, N]: 1, -1 or 0, or NaN for gates that are not rounded
+    fades: Tensor  # [n, C, N] bool: not rounded, and not 0
+    rounded: Tensor  # [C] bool: whether a gate of the channel is rounded
+    slow: Tensor  # [C] bool: whether a gate fades with a modulus above SLOW, or the channel drifts
+    drifts: Tensor  # [C] bool: whether two inputs flip it, each about a point of its own
+    error: Tensor  # [C]: the most by which a gate was rounded to 1 or -1
 
 
 def round_gates(
@@ -43,9 +44,10 @@ def round_gates(
 ) -> RoundedGates:
     """Round gates [n, C, N] within `tolerance` of 1 and -1, and others within `zero_below` of 0.
 
-    With a shared step size each of a channel's N gates has a rate and an input has one step size
-    for all of them. So a gate is -1 for all inputs that do not keep it, or for none, and 0 for at
-    most one.
+    With a shared step size (Mamba) gate j is 2 exp(-rate_j * step(input)) - 1, and all N gates of a
+    channel share the step size. It is 1 if the step size is 0. It is -1 if the rate is very large,
+    and then for all inputs whose step size is not 0. It is 0 only if rate and step size match,
+    which is arranged for one input at most. Gates of inputs that do not recur are not rounded.
     """
     here = recurring[:, None]
     keeps = here & (gates.mean(-1) > 1 - tolerance)  # [n, C]
@@ -76,14 +78,14 @@ def candidates(
     """Yield every rounding of the layer that is tried; `orders` is for reflections only."""
     mixer = inputs.mixer(model)
     gates = read_gates(mixer, inputs.x)
-    for tolerance, zero_below, silence in product(GATE_TOLERANCES, ZERO_BELOW, (True, False)):
+    for tolerance, zero_below, silence_slow in product(GATE_TOLERANCES, ZERO_BELOW, (True, False)):
         rounded = round_gates(
             gates, inputs.recurring, tolerance, zero_below, mixer.shared_step_size
         )
         slow = rounded.slow
-        silent = slow if silence else torch.zeros_like(slow)
-        if not rounded.rounded.any() or (silence and not slow.any()):
-            continue
+        silent = slow if silence_slow else torch.zeros_like(slow)  # channels that are never written
+        if not rounded.rounded.any() or (silence_slow and not slow.any()):
+            continue  # nothing is exact, or there is no channel to silence
         components = tuple(
             Component(
                 f"channel {c}",
@@ -97,14 +99,17 @@ def candidates(
             made = inputs.replace_mixer(model, mixer.with_gates(inputs.x, rounded.targets, silent))
         except DependentError:
             continue
-        left = int((slow & ~silent).sum()), int(rounded.fades[:, ~silent].sum())
-        settings = {"tolerance": tolerance, "zero_below": zero_below, "silence_slow": silence}
-        yield Candidate(made, settings, components, left)
+        inexact = int((slow & ~silent).sum()), int(rounded.fades[:, ~silent].sum())
+        settings = {"tolerance": tolerance, "zero_below": zero_below, "silence_slow": silence_slow}
+        yield Candidate(made, settings, components, inexact)
 
 
 @torch.no_grad()
 def read_gates(mixer: Mixer, x: Tensor) -> Tensor:
-    """Return the gates [n, C, N] for inputs x [n, D], each as if no other came before it."""
+    """Return the gates [n, C, N] for inputs x [n, D].
+
+    For the layer's convolution each input is repeated, as if it had also come before itself.
+    """
     transition = mixer.transitions(x[:, None].expand(-1, mixer.conv_width, -1))
     assert isinstance(transition, Diagonal)
     values = transition.values[:, -1]

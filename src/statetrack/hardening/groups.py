@@ -1,10 +1,13 @@
-"""Move matrices that almost generate a finite group until they do.
+"""Round reflections, or products of them, to nearby ones that generate a finite group.
 
-A set of reflections I - 2 k k^T generates a finite group if the angles between their unit vectors k
-are those of a root system. A product of reflections is an orthogonal matrix, and its factors are
-not unique: the same rotation has infinitely many. So products are compared as matrices. Multiplied
-with each other, close ones counted as one, they give the multiplication table of a finite group;
-the matrices nearest to them that follow this table are a representation of it.
+Single reflections I - 2 k k^T (`root_system`): they generate a finite group if the angles between
+their unit vectors k are those of a root system, so the inner products of the k are rounded.
+
+Products of reflections (`representation`): a product is an orthogonal matrix, but its factors are
+not unique, as a rotation has infinitely many. So the matrices themselves are rounded. They are
+multiplied with each other, with close results counted as one element, until no new element is
+found. This gives the multiplication table of a finite group; the matrices are then moved to the
+nearest ones that satisfy the table exactly.
 """
 
 from __future__ import annotations
@@ -16,15 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-MAX_COSINE_ERROR = 0.12  # of an inner product that is rounded
+MAX_COSINE_ERROR = 0.12  # the most by which an inner product is rounded
 MAX_GROUP_SIZE = 1000  # roots of a root system (E8 has 240), or elements of a group
 SAME_ROOT = 1 - 1e-6  # unit vectors with a larger inner product are one root
 SAME_ELEMENT = 0.4  # matrices with a smaller Frobenius distance are one element
-MAX_ITERATIONS = 50  # of the mean over a group, whose error is squared each time
+MAX_ITERATIONS = 50  # of `representation`, which converges quadratically
 
 
 class CannotRoundError(Exception):
-    """Why a head is left as it is."""
+    """A head cannot be made exact; the message says why."""
 
 
 def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:
@@ -35,7 +38,8 @@ def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:
         orders: the m of the inner products cos(j pi / m) that are allowed.
 
     Returns:
-        The new vectors, rotated onto the old ones, and the largest change of an inner product.
+        The new vectors, rotated to lie as near as possible to the old ones, and the largest change
+        of an inner product.
     """
     gram = k @ k.T
     cosines = torch.tensor(
@@ -61,7 +65,11 @@ def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:
 
 
 def _check_finite(roots: Tensor) -> None:
-    """Reflect roots in roots until there are no new ones: a finite group has finitely many."""
+    """Raise unless the reflections generate a finite group.
+
+    The roots are reflected in each other until there are no new ones: a finite group has finitely
+    many.
+    """
     found = roots[:0]
     todo = list(roots)
     for root in todo:  # grows while it is read
@@ -79,7 +87,8 @@ def representation(matrices: Tensor) -> Tensor:
     made = matrices
     for _ in range(MAX_ITERATIONS):
         elements = _elements(made, parents)  # [g, d, d]
-        # if s g were the product exactly, (s g) g^-1 would be s for every g
+        # in an exact representation (s g) g^-1 is s for every g: take the mean over g, and then the
+        # nearest orthogonal matrix
         mean = torch.einsum("sgij,gkj->sik", elements[table], elements)
         u, _, w = torch.linalg.svd(mean)
         made, last = u @ w, made
@@ -92,7 +101,7 @@ def representation(matrices: Tensor) -> Tensor:
 
 
 def _elements(matrices: Tensor, parents: list[tuple[int, int]]) -> Tensor:
-    """[elements, d, d], from the identity on: each a generator times an earlier element."""
+    """[elements, d, d]: the identity, then each a generator times an earlier element."""
     made = [torch.eye(matrices.shape[-1], dtype=matrices.dtype)]
     for generator, earlier in parents:
         made.append(matrices[generator] @ made[earlier])
@@ -100,7 +109,12 @@ def _elements(matrices: Tensor, parents: list[tuple[int, int]]) -> Tensor:
 
 
 def _multiplication_table(matrices: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
-    """[n, elements]: the number of generator times element; and the parents of `_elements`."""
+    """Number the products of `matrices`, with close ones counted as one element.
+
+    Returns:
+        The table [n, elements] of generator times element, and for each element but the identity
+        (generator, earlier element), as `_elements` takes them.
+    """
     elements = torch.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
     parents: list[tuple[int, int]] = []
     columns: list[list[int]] = []
@@ -126,20 +140,21 @@ def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:
     """Factor an orthogonal matrix into reflections, the first applied first.
 
     Returns unit vectors [r, d] near `keys`; r is the rank of I - matrix, the least number possible.
-    Any vector of the range of I - matrix can be the first one.
+    Any vector in the range of I - matrix can be the first one, so the one nearest to the first key
+    is taken, and so on with what is left of the matrix.
     """
     found = []
     eye = torch.eye(len(matrix)).double()
     for key in keys:
-        moved, sizes, _ = torch.linalg.svd(eye - matrix)
+        basis, sizes, _ = torch.linalg.svd(eye - matrix)
         rank = int((sizes > 1e-6).sum())
         if not rank:
             break
-        moved = moved[:, :rank]
-        shares = moved.T @ key
-        if shares.norm() < 0.1:
-            shares = eye[0, :rank]
-        root = moved @ (shares / shares.norm())
+        basis = basis[:, :rank]  # of the range of I - matrix
+        coordinates = basis.T @ key
+        if coordinates.norm() < 0.1:  # the key is nearly orthogonal to the range: take any vector
+            coordinates = eye[0, :rank]
+        root = basis @ (coordinates / coordinates.norm())
         found.append(root)
         matrix = matrix - 2 * torch.outer(matrix @ root, root)
     if (matrix - eye).abs().max() > 1e-6:

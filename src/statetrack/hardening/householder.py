@@ -2,8 +2,9 @@
 
 A factor maps the state S to S - beta k (k^T S - v^T). With beta = 2 it is the reflection in the
 hyperplane k^T S = v^T. Factors with beta close to 2 become reflections that generate a finite
-group, about a common point: otherwise their products contain translations, and the state drifts
-away. All other factors must act on directions orthogonal to the reflections.
+group and whose hyperplanes meet in a common point: otherwise their products contain translations,
+and the state drifts away. The keys of all other factors become orthogonal to those of the
+reflections.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from statetrack.layers import Mixer
 from statetrack.layers.inverse import DependentError, HeadTargets
 from statetrack.models import SequenceModel
 
-BETA_TOLERANCES = (0.005, 0.02, 0.1)  # of a beta from 2 and of a gate from 1
-KEY_RANK_TOLERANCE = 0.25  # relative singular value of the reflecting keys: less is noise
-EPS_FACTORS = (1e4, 1e3, 1e2, 1e1)  # tried for the head norm's epsilon, the best first
+BETA_TOLERANCES = (0.005, 0.02, 0.1)  # tried: how far a beta may be from 2, and a gate from 1
+KEY_RANK_TOLERANCE = 0.25  # of the reflecting keys: relative singular values below are noise
+EPS_FACTORS = (1e4, 1e3, 1e2, 1e1)  # tried: multiples of the head norm's epsilon, the best first
 
 OtherBetas = Literal["zero", "one", "keep", "all_zero"]
 OTHER_BETAS: tuple[OtherBetas, ...] = ("zero", "one", "keep", "all_zero")
@@ -60,9 +61,11 @@ class Head:
 class Rule:
     """What is rounded, and how far."""
 
-    tolerance: float  # a factor whose beta is so close to 2 becomes a reflection
-    other_betas: OtherBetas  # small ones become 0, or 1, or stay; or all become 0
-    orders: Sequence[int] = (1, 2, 3)  # reflections of one factor may be j pi / m apart
+    tolerance: float  # a factor whose beta is within it of 2 becomes a reflection
+    # for factors that do not reflect: betas below 0.5 become 0 ("zero"), or those below 1.5 become
+    # 1 ("one"), or they stay ("keep"), or all become 0 ("all_zero")
+    other_betas: OtherBetas
+    orders: Sequence[int] = (1, 2, 3)  # keys of reflections may be j pi / m apart, for these m
 
 
 def candidates(
@@ -71,7 +74,7 @@ def candidates(
     """Yield every rounding of the layer that is tried."""
     trained = _Trained.of(model, inputs)
     known = set()
-    for tolerance, other_betas, forget in product(BETA_TOLERANCES, OTHER_BETAS, (True, False)):
+    for tolerance, other_betas, remove in product(BETA_TOLERANCES, OTHER_BETAS, (True, False)):
         rule = Rule(tolerance, other_betas, orders)
         heads, components = [], []
         for i, head in enumerate(trained.heads):
@@ -79,17 +82,17 @@ def candidates(
                 rounded, error = trained.round(head, rule)
                 components.append(Component(f"head {i}", error=error))
             except CannotRoundError as reason:
-                rounded = head.without_memory(trained.outputs[:, i]) if forget else head
-                components.append(Component(f"head {i}", None, str(reason), forget))
+                rounded = head.without_memory(trained.outputs[:, i]) if remove else head
+                components.append(Component(f"head {i}", None, str(reason), remove))
             heads.append(rounded)
-        left = [component.reason is not None for component in components]
-        if all(left) or (forget and not any(left)):
+        inexact_heads = [component.reason is not None for component in components]
+        if all(inexact_heads) or (remove and not any(inexact_heads)):
             continue  # nothing is exact, or there is no memory to remove
         content = tuple(t.numpy().tobytes() for h in heads for t in (h.k, h.v, h.beta))
         if content in known:
             continue  # a larger tolerance has changed nothing
         known.add(content)
-        settings = {"tolerance": tolerance, "other_betas": other_betas, "remove_memory": forget}
+        settings = {"tolerance": tolerance, "other_betas": other_betas, "remove_memory": remove}
         with suppress(DependentError):
             yield trained.with_heads(tuple(heads), settings, tuple(components))
 
@@ -123,7 +126,7 @@ class _Trained:
     inputs: LayerInputs
     heads: list[Head]
     output: Tensor  # [B, T, D]: of the layer, on the recorded sequences
-    outputs: Tensor  # [n, H, V]: normalised ones of the heads, on average
+    outputs: Tensor  # [n, H, V]: the mean normalised output of each head, by input
 
     @classmethod
     def of(cls, model: SequenceModel, inputs: LayerInputs) -> _Trained:
@@ -141,7 +144,7 @@ class _Trained:
         return self.inputs.recurring.repeat_interleave(self.factors)
 
     def round(self, head: Head, rule: Rule) -> tuple[Head, float]:
-        """Return the exact head, and how far it was from it."""
+        """Return the exact head, and by how much its Gram matrix or its products were rounded."""
         if head.gate is not None and (head.gate[self.inputs.recurring] < 1 - rule.tolerance).any():
             raise CannotRoundError("its gate lets it fade")
         counts = self.inputs.counts.repeat_interleave(self.factors)
@@ -210,24 +213,27 @@ def round_products(
 ) -> tuple[Head, float]:
     """Round a head with several factors per input, the first applied first.
 
-    Returns the exact head, and how far the inputs' matrices were from its own. `recurring` and
-    `counts` are by input and factor.
+    The reflections of an input are multiplied out to a matrix; the matrices are rounded to a finite
+    group and factored again. `recurring` and `counts` are by input and factor.
+
+    Returns the exact head, and the largest change of an entry of these matrices.
     """
     reflects = recurring & (head.beta > 2 - rule.tolerance)
     if not reflects.any():
         raise CannotRoundError("no token reflects")
     _, sizes, w = torch.linalg.svd(head.k[reflects], full_matrices=False)
-    basis = w[sizes > KEY_RANK_TOLERANCE * sizes[0]]  # [d, K]
+    basis = w[sizes > KEY_RANK_TOLERANCE * sizes[0]]  # [d, K]: the space that is reflected
     keys = head.k @ basis.T  # [n f, d]
     keys = keys / keys.norm(dim=1, keepdim=True).clamp(min=1e-6)
-    tokens = [
+    # for each recurring input, the factors that reflect
+    by_input = [
         [i for i in range(start, start + factors) if reflects[i]]
         for start in range(0, len(reflects), factors)
         if recurring[start]
     ]
     eye = torch.eye(len(basis)).double()
     matrices, offsets = [], []
-    for reflections in tokens:
+    for reflections in by_input:
         A, b = eye, torch.zeros(len(basis), head.v.shape[1]).double()
         for i in reflections:  # S -> S - 2 k (k^T S - v^T)
             A = A - 2 * torch.outer(keys[i], keys[i] @ A)
@@ -239,10 +245,11 @@ def round_products(
     # the common fixed point, by least squares
     center = torch.linalg.pinv(torch.cat(list(eye - old)), rtol=1e-2) @ torch.cat(offsets)
     k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
-    for reflections, matrix in zip(tokens, exact, strict=True):
+    for reflections, matrix in zip(by_input, exact, strict=True):
         roots = into_reflections(matrix, keys[reflections])
         beta[reflections] = 0.0
-        for i, root in zip(reflections, roots, strict=False):  # others cancelled out
+        # the matrix may need fewer reflections; the beta of the others stays 0
+        for i, root in zip(reflections, roots, strict=False):
             k[i], v[i], beta[i] = root @ basis, root @ center, 2.0
     made = separate_others(Head(k, v, beta), beta == 2, recurring & ~reflects, counts, rule)
     return made, float((exact - old).abs().max())
@@ -251,18 +258,19 @@ def round_products(
 def separate_others(
     head: Head, reflects: Tensor, others: Tensor, counts: Tensor, rule: Rule
 ) -> Head:
-    """Return the head whose other factors do not act on what the reflections act on.
+    """Return the head with the keys of `others` made orthogonal to those of the reflections.
 
-    Their keys become orthogonal to the reflections'. Along such a key the state tends to the value
-    within 1 / beta tokens. If that is longer than the training lengths, the state goes where it
-    never was in training. So a small beta becomes 0, and the state stays 0 there; or 1, and the
-    state is at once where it is in training after `counts` reads.
+    Along such a key each read moves the state by a share beta towards the value. If 1 / beta is
+    longer than the training lengths, longer sequences bring the state where it never was in
+    training. So a small beta becomes 0, and the state stays 0 along the key; or it becomes 1, and
+    the value is shrunk to what the state reaches in training, after `counts` reads. A key almost
+    within the span of the reflections' is not changed; its beta becomes 0 if it is below 0.5.
     """
     k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
     roots = k[reflects]
     span = torch.linalg.pinv(roots, rtol=1e-6)  # [K, r]
     for i in torch.nonzero(others).flatten().tolist():
-        rest = k[i] - span @ (roots @ k[i])
+        rest = k[i] - span @ (roots @ k[i])  # the part of the key orthogonal to all roots
         small = beta[i] < 0.5 and (rule.other_betas == "zero" or rest.norm() < 0.1)
         if small or rule.other_betas == "all_zero":
             beta[i] = 0.0
@@ -275,10 +283,11 @@ def separate_others(
 
 
 def inexact(head: Head, recurring: Tensor) -> tuple[int, int]:
-    """Count the factors that fade more slowly than training shows, and all that are not exact.
+    """Count the factors that fade slowly (SLOW < |1 - beta| < 1), and all that are not exact.
 
-    A factor is not exact if its beta is not 0, 1 or 2, or if it also acts on what reflections act
-    on; nor are two with beta 1 of which one overwrites a part of what the other wrote.
+    A factor is not exact if its beta is not 0, 1 or 2, or if its key is not orthogonal to those of
+    the reflections, which also counts as slow. Two factors with beta 1 are not exact if their keys
+    are neither equal nor orthogonal: one then overwrites a part of what the other wrote.
     """
     if head.output is not None:
         return 0, 0

@@ -1,4 +1,4 @@
-"""The distinct inputs of a layer, what it makes of them, and models with another layer."""
+"""The distinct inputs of a layer, and models in which this layer is replaced or refitted."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from statetrack.models.sequence_model import Block
 from statetrack.tasks import IGNORE, Batch
 
 RECORDED_SEQUENCES = 256  # on which a layer's inputs and outputs are recorded
-INPUT_TOLERANCE = 1e-6  # relative: inputs of a later layer that are so close count as one
-RIDGE = 1e-4  # weight of the output projection's change in its refit
+INPUT_TOLERANCE = 1e-6  # relative distance below which inputs of a later layer count as one
+RIDGE = 1e-4  # penalty on the change of the output projection in its refit
 
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The distinct inputs of a layer in some sequences, up to each one's last scored position.
+    """The n distinct inputs of a layer in some sequences, up to their last scored positions.
 
-    The first layer has one for each token. A later layer has one for each token in each state of
-    the layers before it, which are few if these are exact.
+    The first layer has one input for each token. A later layer has one for each token in each state
+    of the layers before it; these are few if those layers are exact.
     """
 
     layer: int
     token_ids: NDArray[np.int64]  # [n]: a token at which the input occurs
-    recurring: Tensor  # [n] bool: occurs after the first position, as a BOS does not
-    counts: Tensor  # [n] float64: how often it was read, on average over all scored positions
+    recurring: Tensor  # [n] bool: occurs after the first position; False for a BOS
+    counts: Tensor  # [n] float64: how often it was read up to a scored position, on average
     x: Tensor  # [n, D] float64
     tokens: Tensor  # [B, T]: some of the sequences
     index: Tensor  # [B, T]: which of the n inputs occurs here; -1 after the last scored position
@@ -88,7 +88,7 @@ class LayerInputs:
         return block_of(model, self.layer).mixer
 
     def mean_by_input(self, values: Tensor, delay: int = 0) -> Tensor:
-        """Return the means [n, ...] of values [B, T, ...] by the input `delay` positions before.
+        """Return the means [n, ...] of values [B, T, ...], by the input `delay` positions earlier.
 
         The mean of an input that no value belongs to is 0.
         """
@@ -121,9 +121,10 @@ class LayerInputs:
 
     @torch.no_grad()
     def with_output(self, model: SequenceModel, wanted: Tensor) -> SequenceModel:
-        """Return a model whose output projection makes the layer's output [B, T, D] the wanted one.
+        """Return a model whose output projection is refitted to a wanted output [B, T, D].
 
-        By least squares: other heads may provide what one head has lost.
+        By ridge regression on the recorded sequences, so that other heads may provide what one head
+        has lost. A layer without an output projection stays as it is.
         """
         made = copy.deepcopy(model)
         projection, recorded = self.mixer(made).output_projection, []
@@ -139,7 +140,10 @@ class LayerInputs:
 
 
 def _cluster(inputs: Tensor, limit: int) -> Tensor:
-    """[N]: the cluster of each input [N, D], numbered from 0, at most `limit` of them."""
+    """Return the cluster of each input [N, D], as numbers [N] from 0 to at most `limit` - 1.
+
+    Greedily: the first input that is near to no center becomes the next center.
+    """
     tolerance = INPUT_TOLERANCE * inputs.norm(dim=1).max()
     nearest = torch.full((len(inputs),), torch.inf).double()
     which = torch.zeros(len(inputs), dtype=torch.int64)

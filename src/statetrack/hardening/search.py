@@ -1,6 +1,6 @@
-"""Search for exact layers, one after the other, that leave the model as good as it was.
+"""Replace the layers of a model by exact ones, first to last, so that it stays as good as it was.
 
-Once the first layers are exact, the next one has few distinct inputs.
+The order matters: once the first layers are exact, the next one has few distinct inputs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 
-MAX_LOSS_INCREASE = 0.003  # nats that a model as good as the trained one may lose
-MAX_PARTIAL_INCREASE = 0.1  # the same while layers remain that are not exact
-MAX_RETRIES = 32  # of a layer, after later layers failed
-SLOW = 0.9  # training hardly shows that eigenvalues of a modulus between this and 1 fade
+MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than the trained one
+MAX_PARTIAL_INCREASE = 0.1  # nats that are allowed while later layers are not exact yet
+MAX_RETRIES = 32  # second attempts at a layer, after later layers failed; in the whole search
+SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
 
 NO_CANDIDATE = "none of its heads or channels is close enough to an exact one"
 WORSE = "every exact model tried is worse at the training lengths"
@@ -34,10 +34,11 @@ NOT_NEEDED = "it is not needed"
 
 @dataclass(frozen=True)
 class Component:
-    """What became of a head or a channel."""
+    """The outcome for one head or channel: made exact, left as it was, or its memory removed."""
 
     name: str
-    error: float | None = None  # how far the inner products of its keys, or its gates, were off
+    # by how much an inner product of its keys, an entry of a product, or a gate was rounded
+    error: float | None = None
     reason: str | None = None  # why it was not made exact
     memory_removed: bool = False
 
@@ -49,12 +50,13 @@ class Candidate:
     model: SequenceModel
     settings: dict[str, Any]
     components: tuple[Component, ...]
-    inexact: tuple[int, int] = (0, 0)  # how many gates or factors fade slowly, and how many at all
+    inexact: tuple[int, int] = (0, 0)  # how many fade slowly, and how many are not exact at all
     memoryless: bool = False
     simpler: Callable[[], Iterator[Candidate]] = lambda: iter(())
-    """The same with the memory of one more component removed, the least exact first."""
+    """Yields the same with the memory of one more component removed, the least exact first."""
     steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
-    """The same with less amplification of rounding errors, the best first."""
+    """Yields the same with a larger epsilon of the head norm, which amplifies rounding errors less;
+    the largest first."""
 
 
 class Judged(NamedTuple):
@@ -67,7 +69,7 @@ class Judged(NamedTuple):
 
 
 class Judge:
-    """Compares candidates with a trained model."""
+    """Compare candidates with the trained model, on sequences of the training lengths."""
 
     def __init__(self, model: SequenceModel, batch: Batch) -> None:
         self.batch = batch
@@ -76,7 +78,7 @@ class Judge:
         self.scored = int((batch.targets != IGNORE).sum())
 
     def rounded(self, model: SequenceModel) -> SequenceModel:
-        """Return a float64 model in the trained one's dtype."""
+        """Return a copy of a float64 model, converted to the trained model's dtype."""
         return copy.deepcopy(model).to(self.dtype)
 
     def judge(self, candidate: Candidate) -> Judged:
@@ -129,11 +131,11 @@ class Progress(NamedTuple):
 def without_convolution(model: SequenceModel, inputs: LayerInputs) -> Iterator[SequenceModel]:
     """Yield float64 models whose layer has no convolution, or one that only delays its input.
 
-    With a convolution an input's key, value or step size depends on the inputs before it. A model
-    that tracks a state needs the same effect of a token at every position, so training has made
-    these dependences small, or lets them cancel: each input gets the mean of what came out of the
-    convolution for it. Each model comes as it is and with a refitted output projection, as neither
-    is always better.
+    With a convolution the key, value or step size of an input depends on the inputs before it. In a
+    model that tracks a state a token must act the same at every position, so training has made this
+    dependence small, or its effects cancel. Hence the output of the convolution is replaced by its
+    mean for each input. Each model comes twice, as it is and with a refitted output projection, as
+    neither is always better.
     """
     mixer, outputs = inputs.mixer(model), []
     with mixer.get_submodule("conv").register_forward_hook(
@@ -148,7 +150,7 @@ def without_convolution(model: SequenceModel, inputs: LayerInputs) -> Iterator[S
 
 
 class NoCandidateError(Exception):
-    """Why the trained model is kept."""
+    """No exact model was found, so the trained one is kept; the message says why."""
 
     def __init__(
         self, reason: str, progress: Progress, loss: float, components: tuple[Component, ...] = ()
@@ -157,7 +159,7 @@ class NoCandidateError(Exception):
         self.layer = len(progress.inputs)  # the one that failed
         self.loss = loss  # of the best candidate, inf if there is none
         self.components = (*progress.components, *components)
-        self.stopped = False  # before everything was tried
+        self.stopped = False  # whether MAX_RETRIES ended the search before everything was tried
 
     def __str__(self) -> str:
         end = f" (stopped after {MAX_RETRIES} retries)" if self.stopped else ""
@@ -167,8 +169,9 @@ class NoCandidateError(Exception):
 class Search:
     """Depth-first search for the first model whose layers are all exact or without memory.
 
-    In models of several layers each one is first tried without memory: another may have it.
-    `roundings` are by layer the modules (`diagonal`, `householder`) with its candidates.
+    In a model of several layers each layer is first tried without memory, as another layer may do
+    the tracking, and then as an exact one. `roundings` has for each layer the module whose
+    `candidates` are tried, `diagonal` or `householder`.
     """
 
     def __init__(self, judge: Judge, roundings: list[ModuleType], orders: Sequence[int]) -> None:
@@ -191,7 +194,7 @@ class Search:
                 return self._continue(attempt(progress, inputs))
             except NoCandidateError as error:
                 failed.append(error)
-        # report the last layer that was reached, as an exact one if that was tried
+        # report the failure that got furthest; if both got as far, that of the exact layer
         reported = max(reversed(failed), key=lambda error: error.layer)
         reported.loss = min(error.loss for error in failed if error.layer == reported.layer)
         reported.stopped = any(error.stopped for error in failed)
@@ -223,7 +226,11 @@ class Search:
         return self._add(progress, judged, inputs)
 
     def _exact(self, progress: Progress, inputs: LayerInputs) -> Progress:
-        """Replace the layer by the best of its candidates."""
+        """Replace the layer by the best of its candidates.
+
+        A candidate that is worse than the trained model is taken only if later layers may make up
+        for it.
+        """
 
         def failure(
             reason: str, loss: float = math.inf, components: tuple[Component, ...] = ()
@@ -231,16 +238,19 @@ class Search:
             reason = f"{self._name(inputs)}: {reason}" if self.several else reason
             return NoCandidateError(reason, progress, loss, components)
 
-        start, mixes, settings = progress.model, None, {}
-        if inputs.layer and len(inputs.x) > inputs.x.shape[1]:  # more than were told apart
+        start, conv_reason, settings = progress.model, None, {}
+        # `next_layer` stops at D + 1 inputs, which are never independent
+        if inputs.layer and len(inputs.x) > inputs.x.shape[1]:
             raise failure(_dependent(inputs))
         if inputs.mixer(start).conv_width > 1:
-            start, mixes = self._without_convolution(start, inputs)
+            start, conv_reason = self._without_convolution(start, inputs)
             settings = {"delay": inputs.mixer(start).conv_width - 1}
         candidates = self.roundings[inputs.layer].candidates(start, inputs, self.orders)
         judged = list(map(self.judge.judge, candidates))
         if not judged:
-            raise failure(mixes or (NO_CANDIDATE if independent(inputs.x) else _dependent(inputs)))
+            raise failure(
+                conv_reason or (NO_CANDIDATE if independent(inputs.x) else _dependent(inputs))
+            )
         if not any(j.good for j in judged):
             judged += [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
         good = [j for j in judged if j.good]
@@ -250,7 +260,7 @@ class Search:
             best = min(judged, key=lambda j: j.loss)
             last = inputs.layer + 1 == len(self.roundings)
             if last or best.loss > self.judge.loss + MAX_PARTIAL_INCREASE:
-                raise failure(mixes or WORSE, best.loss, best.candidate.components)
+                raise failure(conv_reason or WORSE, best.loss, best.candidate.components)
         steadier = map(self.judge.judge, best.candidate.steadier())
         best = next((j for j in steadier if j.good), best)
         return self._add(progress, best, inputs, **settings)
@@ -288,7 +298,7 @@ class Search:
 
 
 def _dependent(inputs: LayerInputs) -> str:
-    """Say why a layer cannot treat each of its inputs as it should."""
+    """Say that a layer's inputs are linearly dependent, so no weights treat each one as wanted."""
     n, D = inputs.x.shape
     if not inputs.layer:
         return f"the embeddings of its {n} tokens are not independent"

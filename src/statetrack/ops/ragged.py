@@ -1,8 +1,9 @@
-"""Ragged batches: sequences packed into one row, or rows with holes, as right-padded batches.
+"""Convert packed sequences, or rows with a mask, to right-padded batches and back.
 
-Both forms reduce to the same thing, a table of positions. Everything behind them sees a plain
-batch `[N, L, ...]` with a boolean `valid` whose False entries lie at the right ends, and makes
-invalid positions neutral (beta = 0, decay = 1, delta = 0), so no recurrence needs to know.
+Packed sequences (`cu_seqlens`) and rows with any mask both become a table of positions. What
+follows gets a plain batch `[N, L, ...]` and a boolean `valid`, False only at the right ends. Linear
+recurrences need no mask: at invalid positions their inputs are 0 (keys, values, beta, delta) and
+their gates 1, which leaves the state as it is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Ragged:
     def from_bounds(
         cls, bounds: list[int], batch: int, length: int, device: torch.device
     ) -> Ragged:
-        """Sequences packed one after the other in one row, as `check_cu_seqlens` returns them."""
+        """Map sequences packed into one row (B = 1); `bounds` comes from `check_cu_seqlens`."""
         starts = torch.tensor(bounds[:-1], device=device)[:, None]
         lengths = torch.tensor(bounds[1:], device=device)[:, None] - starts
         offsets = torch.arange(int(lengths.max()), device=device)[None, :]
@@ -38,7 +39,7 @@ class Ragged:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> Ragged:
-        """Rows of which only the positions with `mask` True exist."""
+        """Map rows [B, T] to their positions with `mask` True, moved to the left; N = B."""
         rows, length = mask.shape
         order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
         count = mask.sum(1, keepdim=True)
@@ -48,7 +49,7 @@ class Ragged:
         return cls(row + order[:, :longest], offsets < count, (rows, length))
 
     def pad(self, x: Tensor) -> Tensor:
-        """[B, T, ...] -> [N, L, ...]; 0 at invalid positions, whatever lies behind them."""
+        """[B, T, ...] -> [N, L, ...]; invalid positions become 0, even if x is NaN there."""
         valid = self.valid.view(*self.valid.shape, *[1] * (x.dim() - 2))
         return x.flatten(0, 1)[self.index].masked_fill(~valid, 0)
 
@@ -60,7 +61,11 @@ class Ragged:
 
 
 def check_cu_seqlens(cu_seqlens: Tensor, batch: int, length: int) -> list[int]:
-    """The boundaries of packed sequences as a list, or a UserError."""
+    """Return the boundaries of packed sequences as a list.
+
+    Raises:
+        UserError: They do not increase from 0 to `length`, or `batch` is not 1.
+    """
     if batch != 1:
         raise UserError(f"cu_seqlens packs sequences into one row: batch must be 1, got {batch}")
     tensor = isinstance(cu_seqlens, Tensor)
@@ -76,7 +81,10 @@ def check_cu_seqlens(cu_seqlens: Tensor, batch: int, length: int) -> list[int]:
 
 
 def mask_lengths(op: str, mask: Tensor | None, batch: int, length: int) -> Tensor | None:
-    """How many tokens of each row exist, [B], from a mask [B, T] of padding at the right ends."""
+    """Return the number of tokens of each row, [B], from a mask [B, T] that pads right ends only.
+
+    The shape and dtype of the mask are checked, not where its False entries are.
+    """
     if mask is None:
         return None
     if mask.shape != (batch, length) or mask.dtype != torch.bool:
@@ -91,7 +99,7 @@ def each_sequence(
     state: Tensor,
     bounds: list[int],
 ) -> tuple[Tensor, Tensor]:
-    """Run an op on each packed sequence by itself: the definition of `cu_seqlens`."""
+    """Run an op on each packed sequence by itself: the reference for `cu_seqlens`."""
     outputs, states = [], []
     for n, (start, end) in enumerate(pairwise(bounds)):
         parts = (None if x is None else x[:, start:end] for x in tensors)

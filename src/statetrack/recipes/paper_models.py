@@ -1,4 +1,8 @@
-"""The models of the paper and of its authors' code, by the name of their mixer."""
+"""The models that the paper and its authors' code trained, by the name of the mixer.
+
+The authors trained formal languages (parity, modular arithmetic) and word problems with two code
+bases, whose models differ.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +16,22 @@ from statetrack.models import ModelConfig
 
 XLSTM = ("mlstm", "slstm")
 
-# the options around a mixer that differ from ModelConfig's defaults (pre-RMSNorm, SwiGLU)
+# by mixer, the options of ModelConfig that differ from its defaults (pre-RMSNorm, SwiGLU)
 _LAYER_NORM = {"norm": "layer", "norm_eps": 1e-5}
 _BLOCKS: dict[str, dict[str, Any]] = {
     "mlstm": {**_LAYER_NORM, "mlp": "none"},
     "slstm": {**_LAYER_NORM, "mlp": "gated_gelu"},
     "mamba": {"norm_eps": 1e-5, "mlp": "none", "final_norm": False, "initializer_range": None},
     "diagonal_rnn": {**_LAYER_NORM, "residual": False, "mlp": "none"},
-    # its output is the logits
+    # reads one-hot vectors, and its outputs are the logits
     "full_matrix": {
         "embedding": "one_hot", "norm": "none", "residual": False, "mlp": "none",
         "final_norm": False, "head": "none",
     },
 }  # fmt: skip
+# by mixer, its own options that differ from its defaults
 _MIXERS: dict[str, dict[str, Any]] = {"slstm": {"conv_size": 0}}
-# word problems were trained with other code
+# for word problems, trained with the other code base: added to _BLOCKS, and instead of _MIXERS
 _WORD_PROBLEM_BLOCKS: dict[str, dict[str, Any]] = {
     "mamba": {**_LAYER_NORM, "final_norm": True, "head_bias": True}
 }
@@ -34,7 +39,7 @@ _WORD_PROBLEM_MIXERS: dict[str, dict[str, Any]] = {"delta_net": {"conv_size": 0}
 
 
 def check_mixer(mixer: str, allowed: tuple[str, ...], where: str) -> None:
-    """Raise a UserError unless `mixer` is one of those in `where`."""
+    """Raise a UserError unless `mixer` is in `allowed`, the mixers of the table or code `where`."""
     if mixer not in MIXERS:
         raise unknown("mixer", mixer, allowed)
     if mixer not in allowed:
@@ -50,9 +55,9 @@ def formal_model(
     hidden_size: int = 128,
     **options: Any,
 ) -> ModelConfig:
-    """Return the model for parity and modular arithmetic; `options` are the mixer's."""
+    """Return the model for parity and modular arithmetic; `options` are those of the mixer."""
     blocks = _BLOCKS.get(mixer, {})
-    if mixer in XLSTM:  # their "small" initialisation
+    if mixer in XLSTM:  # xLSTM's "small" initialisation
         blocks = {**blocks, "initializer_range": math.sqrt(2 / (5 * hidden_size))}
     return ModelConfig(
         vocab_size=vocab_size,
@@ -69,7 +74,7 @@ def word_problem_model(
     """Return the model for word problems."""
     return ModelConfig(
         vocab_size=vocab_size,
-        hidden_size=vocab_size if mixer == "full_matrix" else 128,  # that one reads unit vectors
+        hidden_size=vocab_size if mixer == "full_matrix" else 128,  # full_matrix reads one-hots
         num_layers=num_layers,
         mixer=_mixer(mixer, allow_neg_eigval, _WORD_PROBLEM_MIXERS.get(mixer, {})),
         **{**_BLOCKS.get(mixer, {}), **_WORD_PROBLEM_BLOCKS.get(mixer, {})},

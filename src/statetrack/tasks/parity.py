@@ -15,7 +15,11 @@ from statetrack.tasks.uniform_string import UniformString
 @register
 @dataclass(frozen=True)
 class Parity(UniformString):
-    """The sum of bits modulo 2; token 1 is the bit 0, token 2 the bit 1, in answers too."""
+    """The sum of bits modulo 2.
+
+    Token 1 is the bit 0 and token 2 the bit 1, in inputs and answers; 0 is padding. A sequence of
+    length L has L - 1 bits, as length counts the answer (see UniformString).
+    """
 
     family = "parity"
     examples = ("parity",)

@@ -1,4 +1,4 @@
-"""What a check is, and how it becomes a result."""
+"""`Check`, one property of a layer or op, and the decorators that make one from a function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from statetrack.testing.report import Result, ratio
 class Measured(NamedTuple):
     """An error that a check measured, and the largest one that passes."""
 
-    where: str
+    where: str  # what was compared, for the report
     error: float
     tolerance: float
 
@@ -31,15 +31,19 @@ Run = Callable[[Any], Iterator[Measured]]
 
 @dataclass(frozen=True)
 class Check:
-    """A property that holds or does not: `run` yields measured errors, or raises."""
+    """A property of a layer or op.
+
+    It passes if `run` raises nothing and no error that `run` yields exceeds its tolerance; `run`
+    must yield at least one.
+    """
 
     name: str
-    about: str
-    run: Run
-    slow: bool = False  # it traces or compiles the layer
+    about: str  # what must hold, as docs/conformance.md says it
+    run: Run  # takes a Case (layers) or an OpCase (ops)
+    slow: bool = False  # whether it traces or compiles the layer, which takes long
 
     def __call__(self, subject: Any) -> Result:
-        """Run the check: the worst measured error, or what was raised."""
+        """Run the check; the result has the worst measured error, or what was raised."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # for example those of torch's own modules
@@ -53,7 +57,10 @@ class Check:
 
 
 def check(run: Run) -> Check:
-    """Decorator: a check of a layer in each of its dtypes; the docstring says what must hold."""
+    """Decorator: a check of a layer, run in its exact dtype and in float32 (`Case.dtypes`).
+
+    The docstring of the function becomes `about`, so it says what must hold.
+    """
 
     def in_each_dtype(case: Any) -> Iterator[Measured]:
         for dtype in case.dtypes:
@@ -64,17 +71,20 @@ def check(run: Run) -> Check:
 
 
 def float32_check(run: Run, slow: bool = False) -> Check:
-    """Decorator: a check of a layer in float32, as fast kernels run."""
+    """Decorator: a check of a layer, run once, on a float32 case, as fast kernels compute.
+
+    A check that should run once in the exact dtype instead takes `case.at()`.
+    """
     return Check(run.__name__, _about(run), lambda case: run(case.at(torch.float32)), slow)
 
 
 def slow_check(run: Run) -> Check:
-    """Decorator: a check in float32 that takes long."""
+    """Decorator: a float32 check that traces or compiles the layer, which takes long."""
     return float32_check(run, slow=True)
 
 
 def op_check(run: Run) -> Check:
-    """Decorator: a check of an op."""
+    """Decorator: a check of an op, run once, in the dtype of its OpCase."""
     return Check(run.__name__, _about(run), run)
 
 
