@@ -56,6 +56,12 @@ def test_cycles() -> None:
     assert group_from_generators("G", ["()"]).order == 1
 
 
+def test_leading_zeros() -> None:
+    assert group_from_generators("G", ["(0000000001 2)"]).order == 2
+    with pytest.raises(UserError, match="points must be 1 to 1,000"):
+        group_from_generators("G", ["(0000000001001 2)"])
+
+
 @pytest.mark.parametrize(
     ("generators", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.testing import CHECKS, ConformanceError, check_layer
+from statetrack.testing.report import ratio
 from tests.testing.layers import PAGE, Leaky
 
 
@@ -70,6 +72,11 @@ def test_an_error_that_is_not_finite_is_null_in_json():
     report = check_layer(lambda: NotANumber(8), only=["rows"])
     assert report["rows"].error == torch.inf
     assert report.as_json()["checks"][0]["error"] is None
+
+
+def test_an_error_that_is_nan_fails():
+    assert ratio(math.nan, 1e-5) == math.inf
+    assert ratio(math.nan, 0.0) == math.inf
 
 
 def test_what_is_declared_must_be_true():

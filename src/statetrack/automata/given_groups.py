@@ -61,10 +61,10 @@ def _cycles(text: str, name: str) -> list[int]:
     """Parse "(1 2)(3 4 5)" into the images of points counted from 0."""
     if not re.fullmatch(r"\s*(\(\s*([0-9]+([\s,]+[0-9]+)*)?\s*\)\s*)+", text):
         raise UserError(f"group {name}: a generator must look like '(1 2)(3 4 5)'; got {text!r}")
-    # int() raises on very long strings; of a number with more than 9 digits the first 9 alone are
-    # above MAX_POINTS, unless it begins with zeros
+    # int() raises on very long strings, and nine digits are above MAX_POINTS already
     cycles = [
-        [int(point) for point in re.findall("[0-9]{1,9}", c)] for c in re.findall(r"\(.*?\)", text)
+        [int(digits.lstrip("0")[:9] or "0") for digits in re.findall("[0-9]+", cycle)]
+        for cycle in re.findall(r"\(.*?\)", text)
     ]
     moved = [point for cycle in cycles for point in cycle]
     if moved and not 1 <= min(moved) <= max(moved) <= MAX_POINTS:

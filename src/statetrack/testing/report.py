@@ -100,7 +100,9 @@ class Report:
 
 
 def ratio(error: float, tolerance: float) -> float:
-    """The error as a multiple of its tolerance, which may be 0."""
+    """The error as a multiple of its tolerance, which may be 0; infinite for NaN."""
+    if math.isnan(error):
+        return math.inf
     if tolerance == 0:
         return math.inf if error else 0.0
     return error / tolerance
