@@ -15,7 +15,7 @@ from tests.conftest import ROOT
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PRINTED = {
-    "own-layer": ["Rotation: 35 passed", "Rotation: token accuracy 1.0"],
+    "own-layer": ["Rotation: 36 passed", "Rotation: token accuracy 1.0"],
     "parity": ["DeltaNet [-1,1], lengths (3, 40): accuracy 1.0", "hardened: accuracy 1.000"],
     "regex-to-network": ["proved: a cascade", "wrong states: 0"],
 }
