@@ -45,7 +45,7 @@ def test_named_languages(name: str) -> None:
     assert found.properties is not None
     assert found.properties.is_aperiodic == (name in STAR_FREE)
     assert bool(found.exclusions) == (name not in STAR_FREE)
-    assert ("star-free (aperiodic)" in str(found)) == (name in STAR_FREE)
+    assert ("Star-free (aperiodic)" in str(found)) == (name in STAR_FREE)
     assert found.cascade.verify().holds
     data = json.loads(json.dumps(found.to_dict()))
     assert data["states"] == len(data["dfa"]["transitions"])

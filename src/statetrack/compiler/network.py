@@ -179,12 +179,17 @@ class CompiledRNN(nn.Module, Compiled):
     def _layers(self) -> list[str]:
         return [f"Layer {i}: {layer}." for i, layer in enumerate(self.stack, 1)]
 
+    def _certified(self) -> list[str]:
+        facts = "Certificate: integer tables, norms at most 1, writes only to cleared rows."
+        return [facts] if self.certificate()["exact"] else []
+
     def _unproved(self) -> str:
         facts = self.certificate()
         if not facts["exact"]:
-            return "Rounds: theorems.horizon measures up to which length it is right"
+            how_far = "theorems.horizon measures up to which length it is right"
+            return f"Computes {self.name} with rounding: {how_far}"
         formats = " and ".join(facts["formats"])
-        return f"Exact at any length in {formats}: integer tables, norms at most 1, fresh writes"
+        return f"Computes {self.name} exactly at any length in {formats}, by its certificate"
 
     def certificate(self) -> dict[str, Any]:
         """Compute the facts from which it follows that nothing is rounded, however long the word.

@@ -40,16 +40,11 @@ class Proof:
         """Whether the claim is proved."""
         return self.counterexample is None
 
-    def sentence(self) -> str:
-        """Return the verdict as a report begins with it."""
-        verdict, _, rest = str(self).partition(": ")
-        return f"{verdict.capitalize()} for words of any length: {rest}"
-
     def __str__(self) -> str:
         if self.counterexample is None:
-            return f"proved: {self.claim} ({self.evidence})"
+            return f"Proved for words of any length: {self.claim} ({self.evidence})"
         word = " ".join(self.counterexample) or "the empty word"
-        return f"refuted: {self.claim}; after {word}: {self.reason}"
+        return f"Refuted: {self.claim}; after {word}: {self.reason}"
 
 
 def check_levels(
