@@ -97,7 +97,7 @@ def test_who_is_excluded() -> None:
     # no single symbol goes around more than two states
     assert ("Theorem 2", 1) not in arithmetic
     text = str(explain("Z3").exclusions[-1])
-    assert text.startswith("1 layer of DeltaNet [-1,1]; DeltaProduct [-1,1], n = 1; Gated DeltaNet")
+    assert text.startswith("1 layer of DeltaNet [-1,1]; Gated DeltaNet [0,1], gate [-1,1]; ")
     assert text.endswith(
         "(Theorem 2): powers of 1 are counted modulo 3, and all eigenvalues are real"
     )

@@ -41,12 +41,7 @@ class Exclusion:
         depth = "Any number of layers"
         if self.layers is not None:
             depth = "1 layer" if self.layers == 1 else f"Up to {self.layers} layers"
-        factors: dict[str, str] = {}  # "DeltaProduct [0,1]": ", n = 1, n = 2"
-        for title in self.architectures:
-            name, comma, n = title.partition(", n ")
-            factors[name] = factors.get(name, "") + comma + n
-        names = "; ".join(name + n for name, n in factors.items())
-        return f"{depth} of {names} ({self.theorem}): {self.why}"
+        return f"{depth} of {'; '.join(self.architectures)} ({self.theorem}): {self.why}"
 
 
 def find_exclusions(counters: tuple[Counter, ...]) -> tuple[Exclusion, ...]:

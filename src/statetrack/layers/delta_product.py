@@ -48,10 +48,13 @@ class DeltaProductConfig(DeltaNetConfig):
 
 
 def by_factors(configs: dict[str, Any]) -> dict[str, Any]:
-    """Replace configurations by those of 1, 2 and at least 3 factors, whose guarantees differ."""
+    """Replace configurations by those of 2 and at least 3 factors, whose guarantees differ.
+
+    One factor is left out: that is DeltaNet or Gated DeltaNet.
+    """
     found = {}
     for given in configs.values():
-        for n in (1, 2, 3):
+        for n in (2, 3):
             config = replace(given, num_householder=n)
             found[config.title.replace("n = 3", "n >= 3")] = config
     return found
