@@ -29,6 +29,7 @@ from statetrack.layers import (
     MixerConfig,
 )
 from statetrack.models import ModelConfig, SequenceModel
+from tests.compiler.cascades import verify
 from tests.compiler.languages import LANGUAGES, ONE_LAYER, SHORTER
 from tests.compiler.languages import STAR_FREE as NO_GROUPS
 
@@ -46,7 +47,7 @@ def test_named_languages(name: str) -> None:
     assert found.properties.is_aperiodic == (name in STAR_FREE)
     assert bool(found.exclusions) == (name not in STAR_FREE)
     assert ("Star-free (aperiodic)" in str(found)) == (name in STAR_FREE)
-    assert found.cascade.verify().holds
+    assert verify(found.cascade).holds
     data = json.loads(json.dumps(found.to_dict()))
     assert data["states"] == len(data["dfa"]["transitions"])
     assert data["sufficient"]["layers"] <= data["most_layers"]

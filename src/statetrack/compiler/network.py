@@ -29,7 +29,7 @@ from statetrack.compiler.proof import (
     Ints,
     LevelStates,
     Mistake,
-    Reached,
+    ModelStates,
     State,
     check_levels,
     explore,
@@ -274,7 +274,7 @@ class CompiledRNN(nn.Module, Compiled):
         start = np.array([[layer.start for layer in self.stack]])
         begin = (LevelStates(torch.from_numpy(start)),)
         found = explore(read, begin, self.dfa, max_states, STEPS_AT_ONCE)
-        if isinstance(found, Reached):
+        if isinstance(found, ModelStates):
             states = len(found.dfa_states)
             steps = counted(states * len(self.dfa.alphabet), "step")
             return f"all {steps} from {counted(states, 'state')}", None
@@ -320,7 +320,7 @@ class CompiledRNN(nn.Module, Compiled):
             for layer, column in zip(self.stack, numbers.T.copy(), strict=True)
         )
         parents = np.array([p * len(self.dfa.alphabet) + a for p, a in found.parents])
-        every = Reached(states, np.array(found.states), parents, None)
+        every = ModelStates(states, np.array(found.states), parents, None)
 
         def read(symbols: Tensor, before: State) -> tuple[Tensor, State]:
             trace = self.run(symbols, before, "torch")
