@@ -304,7 +304,7 @@ def test_tables_and_report() -> None:
             assert all(map(torch.equal, maps, dense_maps(theirs)))
     report = compile("S5").report(verbose=True)
     assert "Layer 1: householder, state [5, 4], 120 update rules, 4 Householder factors" in report
-    assert report.startswith("Exact at any length in float32 and bfloat16")
+    assert report.startswith("Computes S5 exactly at any length in float32 and bfloat16")
 
 
 def test_writes_that_add_up_are_not_certified() -> None:
@@ -412,9 +412,11 @@ def test_one_of_a_thing_is_no_plural() -> None:
     ):
         net = compile(language, target)
         texts += [net.report(net.prove(), verbose=True), net.report()]
-    texts.append(compile("(0|1)*1", "diagonal", "holonomy").report())
+    texts.append(compile("(0|1)*1", "diagonal", "holonomy").report(verbose=True))
     assert [text for text in texts if re.search(PLURAL_OF_ONE, text)] == []
-    assert "A cascade of 1 layer (method holonomy, target diagonal)" in texts[-1]
+    assert texts[-1].startswith("Computes (0|1)*1 exactly at any length in float32 and bfloat16")
+    assert "\nA cascade of 1 layer for a DFA with " in texts[-1]
+    assert "\nSettings: method holonomy, target diagonal." in texts[-1]
 
 
 def test_long_reports_are_abridged() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +20,16 @@ from statetrack.diagnosis.verdicts import architectural
 from statetrack.errors import UserError
 from statetrack.explanation import explain
 from statetrack.explanation.explain import Explanation
-from statetrack.layers import MIXERS, Diagonal, Mixer, MixerConfig
+from statetrack.layers import (
+    MIXERS,
+    DeltaProductConfig,
+    Diagonal,
+    GatedDeltaProductConfig,
+    Mixer,
+    MixerConfig,
+)
 from statetrack.models import ModelConfig, SequenceModel
+from tests.compiler.cascades import verify
 from tests.compiler.languages import LANGUAGES, ONE_LAYER, SHORTER
 from tests.compiler.languages import STAR_FREE as NO_GROUPS
 
@@ -38,8 +46,8 @@ def test_named_languages(name: str) -> None:
     assert found.properties is not None
     assert found.properties.is_aperiodic == (name in STAR_FREE)
     assert bool(found.exclusions) == (name not in STAR_FREE)
-    assert ("star-free (aperiodic)" in str(found)) == (name in STAR_FREE)
-    assert found.cascade.verify().holds
+    assert ("Star-free (aperiodic)" in str(found)) == (name in STAR_FREE)
+    assert verify(found.cascade).holds
     data = json.loads(json.dumps(found.to_dict()))
     assert data["states"] == len(data["dfa"]["transitions"])
     assert data["sufficient"]["layers"] <= data["most_layers"]
@@ -75,7 +83,9 @@ def test_who_is_excluded() -> None:
     assert {"Mamba [0,1]", "DeltaNet [0,1]", "DeltaProduct [0,1], n = 2"} <= first
     assert not any("[-1,1]" in title for title in first)
     # products of three can have negative eigenvalues, so that Theorem 1 says nothing of them
-    assert parity["Proposition 1.3", None] == {"DeltaProduct [0,1], n = 3"}
+    assert parity["Proposition 1.3", None] == {
+        "DeltaProduct [0,1], n >= 3", "Gated DeltaProduct [0,1], n >= 3"
+    }  # fmt: skip
     # for longer words, fewer factors per token
     arithmetic = excluded("modular_arithmetic")
     assert "Gated DeltaNet [0,1]" in arithmetic["Theorem 1", None]
@@ -100,15 +110,28 @@ def test_exclusions_are_those_of_the_diagnosis(name: str) -> None:
     found = explain(name)
     too_few = {title: e.layers for e in found.exclusions for title in e.architectures}
     for kind in MIXERS.values():
-        for config in kind.variants():
+        for title, config in kind.architectures().items():
             for layers in (1, 2, 3):
                 model = SequenceModel(ModelConfig(3, 12, layers, config, mlp="none"))
                 transitions = model.transitions(torch.randint(3, (1, 6)))
                 bounds = [(architectural(transitions, len(c.word)).factor, c.m) for c in
                           found.counters]  # fmt: skip
                 ruled_out = any(factor is not None and factor % m for factor, m in bounds)
-                most = too_few.get(config.title, 0)
-                assert ruled_out == (most is None or layers <= most), (config.title, layers)
+                most = too_few.get(title, 0)
+                assert ruled_out == (most is None or layers <= most), (title, layers)
+
+
+@pytest.mark.parametrize("kind", [DeltaProductConfig, GatedDeltaProductConfig])
+def test_guarantees_from_three_factors_on_are_the_same(kind: type[MixerConfig]) -> None:
+    for title, config in kind.architectures().items():
+        if "n >= 3" in title:
+            first, *others = [
+                replace(config, num_householder=n).build(12).transitions(torch.zeros(1, 1, 12))
+                for n in (3, 4, 5, 8)
+            ]
+            for other in others:
+                for length in (1, 2, 3):
+                    assert first.guarantee(length) is other.guarantee(length)
 
 
 def test_a_layer_of_a_plugin_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:

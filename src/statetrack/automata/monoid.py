@@ -74,10 +74,6 @@ class TransitionMonoid:
             raise UserError(f"the mapping {row.tolist()} is not in the transition monoid")
         return self._closure.numbers[key]
 
-    def compose(self, first: int, second: int) -> int:
-        """Return the element of a word of `first` followed by a word of `second`."""
-        return self._closure.numbers[self.elements[second][self.elements[first]].tobytes()]
-
     def word(self, element: int) -> tuple[str, ...]:
         """Return the shortest word of an element; of several, the first in alphabetical order."""
         return tuple(self.dfa.alphabet[letter] for letter in self._closure.word(element))

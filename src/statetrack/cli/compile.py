@@ -32,7 +32,7 @@ def compile(
         method: how the automaton is decomposed into a cascade.
         delay: how a layer learns the old state of the one before.
         prove: prove that the network computes the automaton for words of any length.
-        verbose: show the cascade, its stages and every layer as well.
+        verbose: show the settings, the cascade, its stages and every layer as well.
     """
     from statetrack.compiler import compile as compile_language
 
@@ -51,7 +51,7 @@ def compile(
             raise UserError(f"not written, for the proof fails: {proof}")
     report = net.report(proof, verbose=verbose)
     folder = net.save(out)
-    console.print(f"{found.text} ({found.kind})\n{report}", soft_wrap=True)
+    console.print(report, soft_wrap=True)
     console.print(f"Next: statetrack run {folder} WORD ...", soft_wrap=True)
     facts = {
         "language": found.text,

@@ -6,21 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from statetrack.automata import DFA
 from statetrack.compiler.factor import swaps
-from statetrack.compiler.limits import MAX_PROOF_STATES
-from statetrack.compiler.proof import (
-    Bools,
-    Ints,
-    LevelStates,
-    Mistake,
-    Proof,
-    check_levels,
-    explore,
-)
+from statetrack.compiler.proof import Bools, Ints
 from statetrack.compiler.tilings import members
 from statetrack.compiler.wording import abridge, counted, listed
 
@@ -132,32 +121,6 @@ class Cascade:
         for table, column in zip(self.tree, states.T, strict=True):
             nodes = table[nodes, column]
         return nodes
-
-    def verify(self, max_states: int = MAX_PROOF_STATES) -> Proof:
-        """Prove that the cascade computes the DFA, or find a word after which it does not.
-
-        By induction down the levels; if that fails, the word is looked for among the first
-        `max_states` states of the cascade, breadth first.
-        """
-        claim = f"the cascade computes the DFA with {counted(self.dfa.states, 'state')}"
-        tables = [(x.moves, x.out, np.ones(x.moves.shape, dtype=np.bool_)) for x in self.levels]
-        steps = check_levels(self.dfa, self.first, self.start.tolist(), tables, self.tree)
-        if steps is not None:
-            return Proof(claim, f"all {counted(steps, 'step')} of its levels")
-        state = int(self.decode(self.start[None])[0])
-        if state != self.dfa.start:
-            return Proof(claim, "the start", (), f"state {state} instead of {self.dfa.start}")
-
-        def read(symbols: Tensor, before: tuple[LevelStates]) -> tuple[Tensor, tuple[LevelStates]]:
-            new = self.step(before[0].numbers.numpy(), symbols[:, 0].numpy())
-            decoded = torch.from_numpy(self.decode(new))[:, None]
-            return decoded, (LevelStates(torch.from_numpy(new)),)
-
-        start = (LevelStates(torch.from_numpy(self.start[None])),)
-        found = explore(read, start, self.dfa, max_states)
-        if isinstance(found, Mistake):
-            return Proof(claim, "its states", *found)
-        return Proof(claim, f"all steps from {counted(len(found.dfa_states), 'state')}")
 
     @property
     def cost(self) -> tuple[int, int, int]:

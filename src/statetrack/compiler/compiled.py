@@ -54,6 +54,7 @@ class Compiled(ABC):
     dfa: DFA
     title: str  # what it is, in words
     source: Source | None = None  # None if `compile` did not make it from a language
+    settings: str = ""  # the target and the method, if `compile` made it
     alternative: str = ""  # a target that would need fewer layers, in words
     forms: tuple[object, ...] = ()  # the cascade, if there is one, and the stages
 
@@ -148,31 +149,43 @@ class Compiled(ABC):
         checked = self._check(max_states)
         how = "token by token" + " and in chunks" * bool(checked.certificate["exact"])
         states, formats = counted(self.dfa.states, "state"), " and ".join(checked.formats)
-        claim = f"{self.title} computes the DFA with {states}, {how}, in {formats}"
+        claim = f"{self.title} computes {self.name} ({states}), {how}, in {formats}"
         word, reason = checked.mistake or (None, "")
         return Proof(claim, checked.evidence, word, reason, checked.certificate)
+
+    @property
+    def name(self) -> str:
+        """The language's name, if it has one."""
+        return "the DFA" if self.source is None else self.source.language.name
 
     def report(self, proof: Proof | None = None, *, verbose: bool = False) -> str:
         """Say whether it is exact, and what it consists of.
 
         Args:
             proof: the result of `prove`, if it was called.
-            verbose: add the intermediate forms of the compiler and every layer.
+            verbose: add the settings and intermediate forms of the compiler, and every layer.
         """
         title = self.title[:1].upper() + self.title[1:]
+        kind = "" if self.source is None else f" ({self.source.language.kind})"
         lines = [
-            f"{self._unproved() if proof is None else proof.sentence()}.",
-            f"{title} for a DFA with {size_of(self.dfa)}: {self.summary()}.",
+            f"{self._unproved() if proof is None else proof}.",
+            f"{title} for a DFA with {size_of(self.dfa)}{kind}: {self.summary()}.",
         ]
         lines += [self.alternative] if self.alternative else []
         if verbose:
+            lines += [f"Settings: {self.settings}."] if self.settings else []
+            lines += self._certified()
             lines += [*abridge([*map(str, self.forms)], "stage")]
             lines += abridge(self._layers(), "layer")
         return "\n".join(lines)
 
+    def _certified(self) -> list[str]:
+        """Why it is exact, if that is known without a proof."""
+        return []
+
     def _unproved(self) -> str:
         """The verdict without a proof."""
-        return "Built to be exact at any length; prove() proves it"
+        return f"Built to compute {self.name} exactly at any length; prove() proves it"
 
     def save(self, folder: Path | str | None = None) -> Path:
         """Write it to a new folder; language.json, last, says how it was compiled.

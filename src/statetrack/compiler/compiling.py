@@ -91,12 +91,16 @@ def compile(
     compiled: CompiledRNN | CompiledModel
     if target == MODEL:
         model = stages_to_model(plan.dfa, plan.first, stages).to(dtype)
-        compiled = CompiledModel(plan.dfa, model, plan.title.format(target=MODEL))
+        compiled = CompiledModel(plan.dfa, model, plan.title)
+        made = MODEL
     else:
         made = _network_target(target, plan, stages, method)
         layers = stages_to_layers(stages, made, delay)
-        title = plan.title.format(target=made)
-        compiled = CompiledRNN(plan.dfa, plan.first, layers, title, cascade=cascade).to(dtype)
+        net = CompiledRNN(plan.dfa, plan.first, layers, plan.title, cascade=cascade)
+        compiled = net.to(dtype)
+    compiled.settings = f"target {made}"
+    if cascade is not None:
+        compiled.settings = f"method {cascade.method}, {compiled.settings}"
     compiled.alternative = plan.alternative
     compiled.forms = (*stages,) if cascade is None else (cascade, *stages)
     compiled.source = Source(found, target, method, delay) if found else None
@@ -119,7 +123,7 @@ class _Plan(NamedTuple):
 
     dfa: DFA
     first: np.ndarray[tuple[int], np.dtype[np.int64]]  # [symbols]: the first stage's rules
-    title: str  # with {target} in it
+    title: str
     cascade: Cascade | None = None
     stages: tuple[Stage, ...] = ()
     alternative: str = ""  # a target that would need fewer layers, in words
@@ -130,8 +134,7 @@ def _plan(language: DFA | Group, target: str, method: str) -> _Plan:
     if isinstance(language, Group):
         group, language = language, word_problem(language)
         if method == "auto" and target not in ("diagonal", MODEL):
-            title = f"one layer for {group.name} (target {{target}})"
-            return _plan_stage(language, group_to_stage(group), title)
+            return _plan_stage(language, group_to_stage(group))
     dfa = language.minimal()
     single = dfa_to_stage(dfa) if method == "auto" or dfa.states == 1 else None
     if target == MODEL and single is not None and not fits_model(single):
@@ -147,19 +150,18 @@ def _plan(language: DFA | Group, target: str, method: str) -> _Plan:
         if target == "diagonal":
             single = None
     if single is not None:
-        return _plan_stage(dfa, single, "one layer (target {target})")
+        return _plan_stage(dfa, single)
     return _plan_cascade(dfa_to_cascade(dfa, method), target, method)
 
 
-def _plan_stage(dfa: DFA, stage: Stage, title: str) -> _Plan:
-    return _Plan(dfa, np.arange(len(dfa.alphabet)), title, None, (stage,))
+def _plan_stage(dfa: DFA, stage: Stage) -> _Plan:
+    return _Plan(dfa, np.arange(len(dfa.alphabet)), "one layer", None, (stage,))
 
 
 def _plan_cascade(cascade: Cascade, target: str, method: str) -> _Plan:
     if not cascade.levels:  # one state: nothing to keep
         return _plan(cascade.dfa, target, method)
-    layers = counted(len(cascade.levels), "layer")
-    title = f"a cascade of {layers} (method {cascade.method}, target {{target}})"
+    title = f"a cascade of {counted(len(cascade.levels), 'layer')}"
     return _Plan(cascade.dfa, cascade.first, title, cascade)
 
 

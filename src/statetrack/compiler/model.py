@@ -24,7 +24,7 @@ from statetrack.compiler.compiled import (
 from statetrack.compiler.limits import MAX_PROOF_STATES
 from statetrack.compiler.proof import (
     Mistake,
-    Reached,
+    ModelStates,
     State,
     explore,
     read_in_chunks,
@@ -213,11 +213,11 @@ class _Facts(NamedTuple):
     longest_chunk: int  # 0 if anything is missing
 
 
-def _facts(model: SequenceModel, found: Reached | Mistake, symbols: int) -> _Facts:
-    known = isinstance(found, Reached)
+def _facts(model: SequenceModel, found: ModelStates | Mistake, symbols: int) -> _Facts:
+    known = isinstance(found, ModelStates)
     if isinstance(found, Mistake):  # what follows is about the start only, and nothing is claimed
         zero = np.zeros(1, dtype=np.int64)
-        found = Reached(model.init_state(1), zero, zero, None)
+        found = ModelStates(model.init_state(1), zero, zero, None)
     dyadic, whole, norm, largest = True, True, 0.0, 1.0
     given = _op_inputs(model, found, symbols)
     for layer, its, (q, k, v, beta, gate) in zip(_mixers(model), found.states, given, strict=True):
@@ -235,7 +235,7 @@ def _facts(model: SequenceModel, found: Reached | Mistake, symbols: int) -> _Fac
     return _Facts(dyadic, whole, norm, largest, longest)
 
 
-def _op_inputs(model: SequenceModel, found: Reached, symbols: int) -> list[tuple[Tensor, ...]]:
+def _op_inputs(model: SequenceModel, found: ModelStates, symbols: int) -> list[tuple[Tensor, ...]]:
     """What every layer gives to its op in any state on any symbol, in float64, each once.
 
     q [N, H, K], k [N, n, H, K], v [N, n, H, V], beta [N, n, H], gate [N, H].

@@ -29,7 +29,7 @@ from statetrack.compiler.proof import (
     Ints,
     LevelStates,
     Mistake,
-    Reached,
+    ModelStates,
     State,
     check_levels,
     explore,
@@ -179,12 +179,17 @@ class CompiledRNN(nn.Module, Compiled):
     def _layers(self) -> list[str]:
         return [f"Layer {i}: {layer}." for i, layer in enumerate(self.stack, 1)]
 
+    def _certified(self) -> list[str]:
+        facts = "Certificate: integer tables, norms at most 1, writes only to cleared rows."
+        return [facts] if self.certificate()["exact"] else []
+
     def _unproved(self) -> str:
         facts = self.certificate()
         if not facts["exact"]:
-            return "Rounds: theorems.horizon measures up to which length it is right"
+            how_far = "theorems.horizon measures up to which length it is right"
+            return f"Computes {self.name} with rounding: {how_far}"
         formats = " and ".join(facts["formats"])
-        return f"Exact at any length in {formats}: integer tables, norms at most 1, fresh writes"
+        return f"Computes {self.name} exactly at any length in {formats}, by its certificate"
 
     def certificate(self) -> dict[str, Any]:
         """Compute the facts from which it follows that nothing is rounded, however long the word.
@@ -269,7 +274,7 @@ class CompiledRNN(nn.Module, Compiled):
         start = np.array([[layer.start for layer in self.stack]])
         begin = (LevelStates(torch.from_numpy(start)),)
         found = explore(read, begin, self.dfa, max_states, STEPS_AT_ONCE)
-        if isinstance(found, Reached):
+        if isinstance(found, ModelStates):
             states = len(found.dfa_states)
             steps = counted(states * len(self.dfa.alphabet), "step")
             return f"all {steps} from {counted(states, 'state')}", None
@@ -315,7 +320,7 @@ class CompiledRNN(nn.Module, Compiled):
             for layer, column in zip(self.stack, numbers.T.copy(), strict=True)
         )
         parents = np.array([p * len(self.dfa.alphabet) + a for p, a in found.parents])
-        every = Reached(states, np.array(found.states), parents, None)
+        every = ModelStates(states, np.array(found.states), parents, None)
 
         def read(symbols: Tensor, before: State) -> tuple[Tensor, State]:
             trace = self.run(symbols, before, "torch")

@@ -40,16 +40,11 @@ class Proof:
         """Whether the claim is proved."""
         return self.counterexample is None
 
-    def sentence(self) -> str:
-        """Return the verdict as a report begins with it."""
-        verdict, _, rest = str(self).partition(": ")
-        return f"{verdict.capitalize()} for words of any length: {rest}"
-
     def __str__(self) -> str:
         if self.counterexample is None:
-            return f"proved: {self.claim} ({self.evidence})"
+            return f"Proved for words of any length: {self.claim} ({self.evidence})"
         word = " ".join(self.counterexample) or "the empty word"
-        return f"refuted: {self.claim}; after {word}: {self.reason}"
+        return f"Refuted: {self.claim}; after {word}: {self.reason}"
 
 
 def check_levels(
@@ -108,8 +103,12 @@ class Mistake(NamedTuple):
     reason: str
 
 
-class Reached(NamedTuple):
-    """Pairs of a network's state and the DFA's state that some word leads to."""
+class ModelStates(NamedTuple):
+    """Pairs of a network's state and the DFA's state that some word leads to.
+
+    `automata.search.Reached` holds hashable states one by one; these are batches of tensors, since
+    a network steps thousands of states at once.
+    """
 
     states: State
     dfa_states: Ints  # [N]
@@ -126,7 +125,7 @@ class Reached(NamedTuple):
 
 def explore(
     read: Read, start: State, dfa: DFA, max_states: int, rows: int = ROWS
-) -> Reached | Mistake:
+) -> ModelStates | Mistake:
     """Visit all states that can be reached symbol by symbol, breadth first.
 
     Returns:
@@ -138,7 +137,7 @@ def explore(
     """
     symbols = len(dfa.alphabet)
     first = np.array([dfa.start])
-    found = [Reached(start, first, np.zeros(1, dtype=np.int64), None)]
+    found = [ModelStates(start, first, np.zeros(1, dtype=np.int64), None)]
     keys = {_keys(start, first)[0].tobytes()}
     begin = 0  # number of the batch's first pair
     for batch in found:  # which grows meanwhile
@@ -157,7 +156,7 @@ def explore(
             if fresh:
                 keys.update(new_keys[i].tobytes() for i in fresh)
                 rest = np.array(fresh)
-                found.append(Reached(take(after, rest), right[rest], parents[rest], None))
+                found.append(ModelStates(take(after, rest), right[rest], parents[rest], None))
             if len(keys) > max_states:
                 raise UserError(
                     f"more than {max_states:,} states can be reached, the most that this proof was "
@@ -167,11 +166,11 @@ def explore(
     layers = zip(*(part.states for part in found), strict=True)
     states = tuple(type(same[0])(*map(torch.cat, zip(*same, strict=True))) for same in layers)
     every = [np.concatenate(column) for column in zip(*(part[1:3] for part in found), strict=True)]
-    return Reached(states, every[0], every[1], keys)
+    return ModelStates(states, every[0], every[1], keys)
 
 
 def read_in_chunks(
-    read: Read, reached: Reached, dfa: DFA, stride: int = 1, rows: int = ROWS
+    read: Read, reached: ModelStates, dfa: DFA, stride: int = 1, rows: int = ROWS
 ) -> Mistake | None:
     """Read a random word at once, as the ops' chunks do, from every state or every `stride`-th.
 

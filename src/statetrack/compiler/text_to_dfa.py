@@ -18,6 +18,7 @@ GROUP_TASK = rf"{GROUP_NAME}(_only_swaps|_up_to_[0-9]+)?"
 PLAIN = r"[\w/ -]+"  # what a name may look like, well spelt or not
 GROUP = "word problem of a group"
 REGEX = "regular expression"
+GIVEN = "given as it is"
 SIMILAR = 0.8  # a plain word this close to the name of a task is taken for a misspelling
 LEAST_LETTERS = 4  # of a word that is taken for part of a name
 
@@ -28,6 +29,11 @@ class Language(NamedTuple):
     text: str
     kind: str  # in words
     value: DFA | Group
+
+    @property
+    def name(self) -> str:
+        """The text as the subject of a sentence."""
+        return "the DFA" if self.kind == GIVEN else self.text
 
 
 def find_language(given: str | DFA | Group) -> Language:
@@ -42,7 +48,7 @@ def find_language(given: str | DFA | Group) -> Language:
     if isinstance(given, Group):
         return Language(given.name, GROUP, given)
     if isinstance(given, DFA):
-        return Language("a DFA", "given as it is", given)
+        return Language("a DFA", GIVEN, given)
     if not isinstance(given, str):
         raise UserError(
             "a language is a regular expression, the name of a group or a task, a DFA or its file, "

@@ -132,9 +132,6 @@ class HolonomyTiling(Tiling):
         family = {*found.states, *(1 << state for state in range(dfa.states))}
         return sorted(family, key=lambda X: (-X.bit_count(), X))
 
-    def _all_images(self, X: int) -> list[int]:
-        return [self.image(X, a) for a in self._symbols]
-
     def _moves_tiles(self, X: int, a: int) -> bool:
         """Whether a symbol takes the tiles of X one to one onto those of its image."""
         image = self.image(X, a)

@@ -9,7 +9,7 @@ of the next layer's input, and so on (Theorems 1 and 2, Proposition 1.3; docs/di
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -98,14 +98,12 @@ def _architectures() -> Iterator[tuple[str, Transition]]:
 
 @cache
 def _transitions(kind: type[MixerConfig]) -> dict[str, Transition]:
-    """The transitions of a registered layer, by the titles of its variants in both ranges."""
+    """The transitions of a registered layer, by the titles of its architectures."""
     found = {}
-    for switch in (False,) if kind.no_switch else (False, True):
-        for config in kind.variants():
-            config = replace(config, allow_neg_eigval=switch)
-            with torch.random.fork_rng(devices=[]):
-                layer = config.build(VARIANT_SIZE)
-            transition = layer.transitions(torch.zeros(1, 1, VARIANT_SIZE))
-            if transition is not None:
-                found[config.title] = transition
+    for title, config in kind.architectures().items():
+        with torch.random.fork_rng(devices=[]):
+            layer = config.build(VARIANT_SIZE)
+        transition = layer.transitions(torch.zeros(1, 1, VARIANT_SIZE))
+        if transition is not None:
+            found[title] = transition
     return found

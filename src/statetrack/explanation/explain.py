@@ -66,20 +66,21 @@ class Explanation:
         Args:
             verbose: add the algebra, the automaton and its cascade.
         """
-        parts = [[self._title()], self._ruled_out(), self._enough(), self._limits()]
+        parts = [[self._verdict()], self._ruled_out(), self._enough(), self._limits()]
         if verbose:
             cascade = [str(self.cascade)] if self.cascade else []
             parts += [self._algebra(), draw(self.dfa), cascade]
         return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
-    def _title(self) -> str:
-        what = f"{self.language.text} ({self.language.kind}), minimal DFA: {size_of(self.dfa)}."
+    def _verdict(self) -> str:
+        name = self.language.name
+        verdict = f"Not known whether {name} is star-free"
         if self.properties is not None and self.properties.is_aperiodic:
-            return f"{what}\nIt is star-free (aperiodic): nothing is counted modulo any number."
-        if self.counters:
+            verdict = f"Star-free (aperiodic): {name} counts nothing modulo any number"
+        elif self.counters:
             moduli = ", ".join(str(counter.m) for counter in self.counters)
-            return f"{what}\nIt is not star-free: it counts modulo {moduli}."
-        return what
+            verdict = f"Not star-free: {name} counts modulo {moduli}"
+        return f"{verdict}.\nMinimal DFA: {size_of(self.dfa)} ({self.language.kind})."
 
     def _ruled_out(self) -> list[str]:
         if self.exclusions:

@@ -76,6 +76,17 @@ class MixerConfig(Named):
         """
         return [cls()] if cls.no_switch else [cls(), cls(allow_neg_eigval=True)]
 
+    @classmethod
+    def architectures(cls) -> dict[str, Self]:
+        """Map titles to the configurations that `explain` lists, of hidden size 12.
+
+        Together they must have every guarantee of eigenvalues that the options allow; by default,
+        the variants in both ranges.
+        """
+        ranges = (False,) if cls.no_switch else (False, True)
+        every = [replace(config, allow_neg_eigval=r) for r in ranges for config in cls.variants()]
+        return {config.title: config for config in every}
+
     @property
     def bounds(self) -> tuple[float, float]:
         """The interval of the real parts of all eigenvalues of A(x), if the switch sets it."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import register
@@ -34,6 +34,10 @@ class DeltaProductConfig(DeltaNetConfig):
             cls(allow_neg_eigval=True, num_heads=3, conv_size=0),
         ]
 
+    @classmethod
+    def architectures(cls) -> dict[str, Self]:
+        return by_factors(super().architectures())
+
     @property
     def factors(self) -> int:
         return self.num_householder
@@ -41,6 +45,19 @@ class DeltaProductConfig(DeltaNetConfig):
     @property
     def title(self) -> str:
         return f"{super().title}, n = {self.num_householder}"
+
+
+def by_factors(configs: dict[str, Any]) -> dict[str, Any]:
+    """Replace configurations by those of 2 and at least 3 factors, whose guarantees differ.
+
+    One factor is left out: that is DeltaNet or Gated DeltaNet.
+    """
+    found = {}
+    for given in configs.values():
+        for n in (2, 3):
+            config = replace(given, num_householder=n)
+            found[config.title.replace("n = 3", "n >= 3")] = config
+    return found
 
 
 @register

@@ -7,6 +7,7 @@ from typing import ClassVar, Self
 
 from statetrack.config import at_least, option
 from statetrack.layers.base import register
+from statetrack.layers.delta_product import by_factors
 from statetrack.layers.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
 
 
@@ -32,6 +33,10 @@ class GatedDeltaProductConfig(GatedDeltaNetConfig):
                 allow_neg_eigval=True, allow_neg_gate=True, num_heads=1, num_v_heads=2, expand_k=0.5
             ),
         ]
+
+    @classmethod
+    def architectures(cls) -> dict[str, Self]:
+        return by_factors(super().architectures())
 
     @property
     def factors(self) -> int:
