@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 
 from statetrack.errors import UserError
 
-GROUP = "statetrack.plugins"
+ENTRY_POINT_GROUP = "statetrack.plugins"
 _LOADED: set[str] = set()
 
 
@@ -29,7 +29,7 @@ def load_plugins(modules: Sequence[str] = ()) -> bool:
     Raises:
         UserError: a plugin cannot be imported; the message names it.
     """
-    plugins = {e.name: e.load for e in entry_points(group=GROUP)}
+    plugins = {e.name: e.load for e in entry_points(group=ENTRY_POINT_GROUP)}
     if modules and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     plugins |= {name: partial(importlib.import_module, name) for name in modules}

@@ -25,14 +25,14 @@ from statetrack.files import check_output, parse_json, regular, write_atomic
 from statetrack.tasks.base import IGNORE, Batch, Ints, Task, generator
 from statetrack.tasks.word_problem import GroupWordProblem
 
-FORMATS = ("jsonl", "parquet", "csv")
+FILE_FORMATS = ("jsonl", "parquet", "csv")
 
 
 def format_of(path: Path) -> str:
     """Return the format that a file's suffix names."""
     format = path.suffix.removeprefix(".")
-    if format not in FORMATS:
-        raise UserError(f"{path} must end in one of {', '.join(f'.{f}' for f in FORMATS)}")
+    if format not in FILE_FORMATS:
+        raise UserError(f"{path} must end in one of {', '.join(f'.{f}' for f in FILE_FORMATS)}")
     return format
 
 
@@ -58,7 +58,7 @@ def export_task(
         The task of the file: with dense supervision if it is a csv.
     """
     if format is not None:
-        one_of("format", format, FORMATS)
+        one_of("format", format, FILE_FORMATS)
     if format not in (None, format_of(path)):
         raise UserError(f"{path} does not end in .{format}, the format asked for")
     at_least("the number of sequences", count, 1)
