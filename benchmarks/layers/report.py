@@ -137,8 +137,9 @@ def markdown(summary: dict[str, Any]) -> str:
         "with their defining loops in float64 (values and all gradients, or the last of several "
         "steps), and each peer, given the same weights, with ours in [0,1] (output and gradient "
         "of the input at full size, or the last of all steps), to 2e-4. Then all took turns in one "
-        "process, and the least time over the rounds counts; whoever has had two turns "
-        "and 5 seconds takes no more. A ratio is the peer's time over ours in [0,1], the switch's cost our time in [-1,1] over "
+        "process, and the least time over the rounds counts; whoever has had two turns and 5 "
+        "seconds takes no more. A ratio is the peer's time over ours in [0,1], the switch's cost "
+        "our time in [-1,1] over "
         f"that in [0,1]. * marks a switch above {SWITCH:g}, and decoding of one sequence below "
         f"{DECODE:g} times the speed of transformers.",
         "",
