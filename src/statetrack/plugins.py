@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from statetrack.errors import UserError
 
@@ -32,6 +33,9 @@ def load_plugins(modules: Sequence[str] = ()) -> bool:
     plugins = {e.name: e.load for e in entry_points(group=ENTRY_POINT_GROUP)}
     if modules and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    for name in modules:
+        if name.endswith(".py") or name.startswith(".") or "/" in name:  # a path
+            raise UserError(f"--plugin {name}: give the module's name, {Path(name).stem}")
     plugins |= {name: partial(importlib.import_module, name) for name in modules}
     fresh = plugins.keys() - _LOADED
     for name in sorted(fresh):

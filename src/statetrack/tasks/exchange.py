@@ -21,7 +21,7 @@ import numpy as np
 
 from statetrack.config import at_least, one_of
 from statetrack.errors import UserError
-from statetrack.files import check_output, parse_json, regular, write_atomic
+from statetrack.files import check_output, parse_json, regular, unreadable, write_atomic
 from statetrack.tasks.base import IGNORE, Batch, Ints, Task, generator
 from statetrack.tasks.word_problem import GroupWordProblem
 
@@ -116,7 +116,7 @@ def compare_task(task: Task, path: Path) -> tuple[Batch, Ints]:
     except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"cannot read {path} as sequences of {task.name}: {error}") from None
+        raise unreadable(path, error, f" as sequences of {task.name}") from None
     try:
         targets = task.solve(tokens)
     except UserError as error:

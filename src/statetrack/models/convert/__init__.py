@@ -22,7 +22,7 @@ from torch import Tensor
 
 from statetrack.config import unknown
 from statetrack.errors import UserError
-from statetrack.files import read_json, regular
+from statetrack.files import read_json, regular, unreadable
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert import fla
 from statetrack.models.convert.checkpoint import Options, Tensors
@@ -144,7 +144,7 @@ def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None)
         try:
             state.update(safetensors.torch.load_file(regular(file)))
         except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"cannot read {file}: {error}") from None
+            raise unreadable(file, error) from None
     return convert(config, state, allow_neg_eigval=allow_neg_eigval)
 
 
