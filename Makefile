@@ -1,6 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Everything lives in .venv; nothing is global.
 PYTHON ?= python3
 BIN := .venv/bin
+LIBRARY := pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
 
 .PHONY: demo test test-lowest test-peers docs notebooks sanitize cross fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
@@ -27,7 +28,7 @@ notebooks: .venv/installed-docs
 test-lowest: .venv-lowest/installed
 	.venv-lowest/bin/python -m pytest -n 2
 
-.venv-lowest/installed: requirements/lowest.txt pyproject.toml setup.py $(wildcard csrc/*)
+.venv-lowest/installed: requirements/lowest.txt $(LIBRARY)
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --constraint $< --editable ".[dev]"
 	touch $@
@@ -70,7 +71,7 @@ format: .venv/installed-dev
 # let PIP_EXTRA_INDEX_URL name an index of its CPU builds.
 peers: .venv-peers-hf/installed .venv-peers-fla/installed
 
-.venv-peers-%/installed: requirements/peers-%.txt pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
+.venv-peers-%/installed: requirements/peers-%.txt $(LIBRARY)
 	$(PYTHON) -m venv .venv-peers-$*
 	.venv-peers-$*/bin/python -m pip install --constraint $< --editable .
 	.venv-peers-$*/bin/python -m pip install --no-deps --requirement $<
@@ -82,7 +83,7 @@ peers: .venv-peers-hf/installed .venv-peers-fla/installed
 	touch $@
 
 # Installed anew only when what is to be installed changes.
-.venv/installed: .venv/python pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
+.venv/installed: .venv/python $(LIBRARY)
 	$(BIN)/python -m pip install --editable .
 	touch $@
 

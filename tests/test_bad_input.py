@@ -265,7 +265,7 @@ def test_files_that_are_no_configuration(content: bytes, refused: Refused, tmp_p
 
 
 def test_a_configuration_that_is_not_there(refused: Refused, tmp_path: Path) -> None:
-    refused("train", "--config=nowhere.json", says=["nowhere.json", "No such file"])
+    refused("train", "--config=nowhere.json", says=["nowhere.json does not exist"])
     (tmp_path / "folder").mkdir()
     refused("train", "--config=folder", says=["folder", "directory"])
 
@@ -434,7 +434,7 @@ def test_export(args: list[str], says: list[str], refused: Refused, tmp_path: Pa
 @pytest.mark.parametrize(
     ("args", "says"),
     named(
-        (["none.jsonl", "--task=S3"], ["cannot read none.jsonl as sequences of S3"]),
+        (["none.jsonl", "--task=S3"], ["none.jsonl does not exist"]),
         (["old.csv", "--task=S4"], ["old.csv is no file of S4", "token ids must lie in 0..30"]),
         (["old.csv", "--task=parity"], ["csv", "group word problems", "parity is none"]),
         (["old.csv", "--task=nope"], ["unknown task 'nope'"]),

@@ -175,9 +175,9 @@ def test_read_json_names_what_is_nested_too_deeply(tmp_path: Path) -> None:
 
 
 def test_read_json_names_what_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read .*absent\.json: .*No such file"):
+    with pytest.raises(UserError, match=r"absent\.json does not exist$"):
         read_json(tmp_path / "absent.json")
-    with pytest.raises(UserError, match=r"cannot read .*: .*[Dd]irectory"):
+    with pytest.raises(UserError, match=r"cannot read .*: Is a directory$"):
         read_json(tmp_path)
 
 

@@ -131,14 +131,15 @@ def markdown(summary: dict[str, Any]) -> str:
         + ", ".join(f"{name} {text}" for name, text in sorted(versions.items())) + ".",
         "",
         "Tokens per second in float32. Training is forward and backward of one layer: the "
-        "gradients of its input and of all parameters. Decoding is `layer.step` without gradients, "
-        "the state carried along. Layers have their default options, 4 heads at width 128 and 8 "
-        "at width 1024. Before anything was timed, ours were compared with their defining loops in "
-        "float64 (values and all gradients, or the last of several steps), and each peer, given "
-        "the same weights, with ours in [0,1] (output and gradient of the input at full size, or "
-        "the last of all steps), to 2e-4. Then all took turns in one process, and the least time "
-        "over the rounds counts; whoever has had two turns and 5 seconds takes no more. A ratio "
-        "is the peer's time over ours in [0,1], the switch's cost our time in [-1,1] over "
+        "gradients of its input and of all parameters. Decoding is a step of the layer's "
+        "decoder, without gradients, the state carried along. Layers have their default options, 4 "
+        "heads at width 128 and 8 at width 1024. Before anything was timed, ours were compared "
+        "with their defining loops in float64 (values and all gradients, or the last of several "
+        "steps), and each peer, given the same weights, with ours in [0,1] (output and gradient "
+        "of the input at full size, or the last of all steps), to 2e-4. Then all took turns in one "
+        "process, and the least time over the rounds counts; whoever has had two turns and 5 "
+        "seconds takes no more. A ratio is the peer's time over ours in [0,1], the switch's cost "
+        "our time in [-1,1] over "
         f"that in [0,1]. * marks a switch above {SWITCH:g}, and decoding of one sequence below "
         f"{DECODE:g} times the speed of transformers.",
         "",

@@ -132,7 +132,15 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(regular(Path(path)).read_text())
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: Exception, what: str = "") -> UserError:
+    """Return the error that says why a file cannot be read, as `what` it should hold."""
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"{path} does not exist")
+    reason = (isinstance(error, OSError) and error.strerror) or error
+    return UserError(f"cannot read {path}{what}: {reason}")
 
 
 def regular(path: Path) -> Path:

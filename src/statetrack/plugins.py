@@ -13,10 +13,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from statetrack.errors import UserError
 
-GROUP = "statetrack.plugins"
+ENTRY_POINT_GROUP = "statetrack.plugins"
 _LOADED: set[str] = set()
 
 
@@ -29,9 +30,12 @@ def load_plugins(modules: Sequence[str] = ()) -> bool:
     Raises:
         UserError: a plugin cannot be imported; the message names it.
     """
-    plugins = {e.name: e.load for e in entry_points(group=GROUP)}
+    plugins = {e.name: e.load for e in entry_points(group=ENTRY_POINT_GROUP)}
     if modules and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    for name in modules:
+        if name.endswith(".py") or name.startswith(".") or "/" in name:  # a path
+            raise UserError(f"--plugin {name}: give the module's name, {Path(name).stem}")
     plugins |= {name: partial(importlib.import_module, name) for name in modules}
     fresh = plugins.keys() - _LOADED
     for name in sorted(fresh):

@@ -255,6 +255,7 @@ def test_unknown_letters_and_spoilt_folders(
     ):
         about.write_text(json.dumps({**good, **changes}))
         refused("run", "net", "ab", says=[says])
+    refused("eval", "net", says=["net holds compiled tables", "use statetrack run net"])
     about.write_text("{")
     refused("run", "net", "ab", says=["cannot read net/language.json"])
     about.write_text(json.dumps(good))

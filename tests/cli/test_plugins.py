@@ -178,6 +178,11 @@ def test_a_plugin_that_fails_to_import(plugin: str, refused: Refused) -> None:
     refused("models", "--plugin", "swinging_too", says=says)
 
 
+@pytest.mark.parametrize("path", ["swinging.py", "./swinging.py", "./swinging"])
+def test_a_path_instead_of_a_plugin(path: str, plugin: str, refused: Refused) -> None:
+    refused("models", "--plugin", path, says=["give the module's name, swinging"])
+
+
 def test_an_installed_plugin(plugin: str, command: Command, refused: Refused) -> None:
     """An entry point is loaded when a layer or a task is looked for."""
     info = Path("swinging-1.dist-info")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from statetrack.compiler import theorems
 from statetrack.diagnosis import Kind, diagnose
-from statetrack.diagnosis.period import MAX_ORDER, order
+from statetrack.diagnosis.period import MAX_ROOT_ORDER, order
 from statetrack.layers import Dense, Diagonal, Transition
 from tests.diagnosis.constructed import Constructed, rotation, scalar, sign
 
@@ -167,7 +167,7 @@ def test_an_integrator_is_nearly_defective():
 
 
 def test_orders_of_roots_of_unity():
-    for n in range(1, MAX_ORDER + 1):
+    for n in range(1, MAX_ROOT_ORDER + 1):
         for k in range(n):
             root = complex(math.cos(2 * math.pi * k / n), math.sin(2 * math.pi * k / n))
             assert order(root, 1e-9) == n // math.gcd(n, k)

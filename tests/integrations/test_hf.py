@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from statetrack.errors import UserError
-from statetrack.integrations.hf import LAYERS, use_native_kernels
+from statetrack.integrations.hf import HF_LAYERS, use_native_kernels
 
 
 def double(x: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class Layer(nn.Module):
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     functions = {"double": lambda x: 3 * x}
-    monkeypatch.setitem(LAYERS, f"{Layer.__module__}.Layer", functions)
+    monkeypatch.setitem(HF_LAYERS, f"{Layer.__module__}.Layer", functions)
     return nn.Sequential(Layer(), Layer())
 
 

@@ -137,7 +137,7 @@ def test_mixed_lengths_and_padding(name: str, predict: str, supervision: str) ->
         ("regex:ab&b", {"predict": "next_symbols"}, "one answer only for predict=next_symbols"),
         ("flip_flop", {"predict": "next_symbols"}, "one answer only for predict=next_symbols"),
         ("tomita1", {"predict": "next_symbols"}, "one answer only for predict=next_symbols"),
-        ("dfa:/nowhere/at all.json", {}, "cannot read /nowhere/at all.json"),
+        ("dfa:/nowhere/at all.json", {}, "/nowhere/at all.json does not exist"),
         ("tomita1", {"predict": "future"}, "predict must be one of state, membership, next_sy"),
         ("tomita1", {"supervision": "all"}, "supervision must be one of last, dense; got 'all'"),
         ("random_dfa9999_seed0", {}, "random_dfa9999_seed0 is too large: at most 1,024 states"),

@@ -41,6 +41,12 @@ def test_the_page_says_what_our_layers_do_not_support():
     }
 
 
+@pytest.mark.parametrize("perturb", [0, 0.3])
+def test_a_layer_without_a_decoder_does_not_pass_its_check(perturb):
+    (result,) = check_layer(leaky, only=["decoder"], unsupported={}, perturb=perturb).results
+    assert (result.status, result.detail) == ("unsupported", "the layer has no decoder")
+
+
 def test_a_report_for_people_and_for_programs():
     report = check_layer(leaky, only=["rows", "packed"], unsupported={}, title="leaky")
     assert report.summary() == "leaky: 1 passed, 1 failed"

@@ -63,7 +63,7 @@ def right_up_to(task: Task, length: int) -> Fake:
     return Fake(task, lambda positions: positions < task.input_size(length))
 
 
-def at_once(tokens: int, monkeypatch: pytest.MonkeyPatch, bound: str = "TOKENS_AT_ONCE") -> None:
+def at_once(tokens: int, monkeypatch: pytest.MonkeyPatch, bound: str = "TOKENS_PER_CALL") -> None:
     """Let an evaluation hold no more than so many tokens in memory."""
     module = sys.modules[evaluate.__module__]  # its name is also that of a function
     monkeypatch.setattr(module, bound, tokens)

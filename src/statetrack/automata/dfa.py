@@ -17,7 +17,7 @@ from statetrack.files import read_json
 Ints = NDArray[np.int64]
 S = TypeVar("S", bound=Hashable)
 
-KEYS = ("alphabet", "start", "accepting", "transitions")
+DFA_KEYS = ("alphabet", "start", "accepting", "transitions")
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,9 +186,9 @@ class DFA:
         States may have any names. Every transition must be given; "outputs" is optional. `where`
         names the DFA in errors.
         """
-        if not isinstance(data, dict) or set(data) - {"outputs"} != set(KEYS):
+        if not isinstance(data, dict) or set(data) - {"outputs"} != set(DFA_KEYS):
             got = ", ".join(map(str, data)) if isinstance(data, dict) else repr(data)
-            raise UserError(f"{where} must be an object with {', '.join(KEYS)}; got {got}")
+            raise UserError(f"{where} must be an object with {', '.join(DFA_KEYS)}; got {got}")
         alphabet, table, accepted = data["alphabet"], data["transitions"], data["accepting"]
 
         def fail(problem: str) -> NoReturn:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from statetrack.automata.closure import close
-from statetrack.automata.groups import MAX_ORDER, Group
+from statetrack.automata.groups import MAX_GROUP_ORDER, Group
 from statetrack.automata.search import TooManyStatesError
 from statetrack.errors import UserError
 from statetrack.files import read_json
@@ -41,10 +41,10 @@ def group_from_generators(name: str, permutations: Sequence[str | Sequence[int]]
     points = max(map(len, images))
     generators = np.array([p + list(range(len(p), points)) for p in images])
     try:
-        closure = close(generators, MAX_ORDER)
+        closure = close(generators, MAX_GROUP_ORDER)
     except TooManyStatesError:
         raise UserError(
-            f"group {name} has more than {MAX_ORDER:,} elements, which is the most supported"
+            f"group {name} has more than {MAX_GROUP_ORDER:,} elements, which is the most supported"
         ) from None
     # element i is g * parent for a generator g, so row i is i * b = g * (parent * b) for all b;
     # steps[c, g] is g * c
@@ -120,8 +120,10 @@ def _closed(table: ArrayLike, name: str) -> NDArray[np.int64]:
     n = len(array) if array.ndim else 0
     if array.shape != (n, n) or not n or array.dtype.kind not in "iu":
         raise UserError(f"the table of group {name} must be square and of whole numbers")
-    if n > MAX_ORDER:
-        raise UserError(f"group {name} has {n:,} elements; at most {MAX_ORDER:,} are supported")
+    if n > MAX_GROUP_ORDER:
+        raise UserError(
+            f"group {name} has {n:,} elements; at most {MAX_GROUP_ORDER:,} are supported"
+        )
     outside = np.argwhere((array < 0) | (array >= n))
     if len(outside):
         a, b = outside[0]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from statetrack.errors import UserError, check_type
 
-MAX_ORDER = 2520  # A7; a table has order^2 entries
+MAX_GROUP_ORDER = 2520  # A7; a table has order^2 entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +98,10 @@ def group(name: str) -> Group:
 def _group(name: str) -> Group:
     factors = [_factor(part, name) for part in name.split("_x_")]
     order = math.prod(order for order, _ in factors)
-    if order > MAX_ORDER:
-        raise UserError(f"group {name} has {order:,} elements; at most {MAX_ORDER:,} are supported")
+    if order > MAX_GROUP_ORDER:
+        raise UserError(
+            f"group {name} has {order:,} elements; at most {MAX_GROUP_ORDER:,} are supported"
+        )
     groups = [make() for _, make in factors]
     if len(groups) == 1:
         return groups[0]
@@ -129,7 +131,7 @@ def _factor(part: str, name: str) -> tuple[int, Callable[[], Group]]:
         raise UserError(f"group {name}: {part} is trivial; the least are S2 and A3")
     if n > 12:  # far beyond the limit, and large factorials are slow
         raise UserError(
-            f"group {name} has at least 13!/2 elements; at most {MAX_ORDER:,} are supported"
+            f"group {name} has at least 13!/2 elements; at most {MAX_GROUP_ORDER:,} are supported"
         )
     order = math.factorial(n) // (2 if family == "A" else 1)
     return order, lambda: _permutations(part, n, even=family == "A")

@@ -30,7 +30,7 @@ def demo(
     if workers is not None and workers < 1:
         raise UserError(f"workers must be at least 1; got {workers}")
     from statetrack.recipes.demo import Demo
-    from statetrack.report.demo import NOTE, SMOKE, print_tables, write_report
+    from statetrack.report.demo import DEMO_NOTE, SMOKE, print_tables, write_report
     from statetrack.sweep.display import Display
 
     console = make_console(json)
@@ -49,5 +49,5 @@ def demo(
             done = f"{len(this.results)} of {len(this.jobs)} runs are done"
             console.print(f"Cut short: {done}; see {folder}.")
         write_result(json, summary)
-    console.print(SMOKE if smoke else NOTE, style="dim")
+    console.print(SMOKE if smoke else DEMO_NOTE, style="dim")
     console.print(f"{this.seconds:.0f} s. Open {folder / 'index.html'} for the figure.")

@@ -33,12 +33,14 @@ def evaluate(
             length at which it stays at 0.99 or above.
         figure: a PNG, SVG or PDF of the results against length, training lengths marked.
     """
-    from statetrack.compiler.folders import is_compiled
+    from statetrack.compiler.folders import holds_tables, is_compiled
     from statetrack.report.evaluation import evaluation_tables, lengths_text, write_figure
     from statetrack.training import Run, finite_training_set
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model
 
+    if holds_tables(run):
+        raise UserError(f"{run} holds compiled tables, not a run: use statetrack run {run}")
     opened = Run.open(run)
     task, trained = opened.config.task, opened.config.training
     top = trained.max_length

@@ -19,7 +19,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 OTHERS = "0.45"
 BEFORE = "0.55"
 RETENTION_HEIGHT = 2.6  # inches
-COLUMNS = 4  # layers side by side
+MAX_COLUMNS = 4  # layers side by side
 BIN = 0.04  # of the histograms
 TICKS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
@@ -36,7 +36,7 @@ def plot(diagnosis: Diagnosis, path: Path) -> None:
     check_figure(path)
     lanes = _lanes(diagnosis)
     count = len(diagnosis.layers)
-    columns = min(count, COLUMNS)
+    columns = min(count, MAX_COLUMNS)
     rows = -(-count // columns)
     below_height = 0.12 + 0.1 * len(lanes)  # in widths
     predicted = diagnosis.horizon.prediction

@@ -23,7 +23,7 @@ from torch import Tensor
 from statetrack.diagnosis.spectrum import oscillating
 from statetrack.layers import Transition
 
-MAX_ORDER = 64  # of roots of unity that are distinguished from other angles
+MAX_ROOT_ORDER = 64  # of roots of unity that are distinguished from other angles
 MIN_TOKENS = 256  # that are read before the layers are tested for having settled
 ILL_CONDITIONED = 1e6
 
@@ -96,7 +96,9 @@ def _layer(
     left, failed = torch.linalg.inv_ex(vectors)
     conditions = left.norm(dim=-1).flatten().numpy()[np.abs(values) > 0.5]
     whole = {q for q in orders if q is not None}
-    drift = f"an eigenvalue of modulus 1 is no root of unity up to order {MAX_ORDER}: counts drift"
+    drift = (
+        f"an eigenvalue of modulus 1 is no root of unity up to order {MAX_ROOT_ORDER}: counts drift"
+    )
     return LayerPeriod(
         period,
         None if None in orders else math.lcm(*whole),
@@ -115,9 +117,9 @@ def _monodromy(transition: Transition, end: int, period: int) -> Tensor:
 
 
 def order(value: complex, tolerance: float) -> int | None:
-    """The least n <= MAX_ORDER for which the direction of `value` is an n-th root of unity."""
+    """The least n <= MAX_ROOT_ORDER for which the direction of `value` is an n-th root of unity."""
     angle = math.atan2(value.imag, value.real) / (2 * math.pi)
-    for n in range(1, MAX_ORDER + 1):
+    for n in range(1, MAX_ROOT_ORDER + 1):
         if 2 * math.pi * abs(angle - round(n * angle) / n) <= tolerance:
             return n
     return None

@@ -18,7 +18,7 @@ from statetrack.layers import Guarantee
 from statetrack.terminal import PlainConsole, print_table
 
 MODULI = range(2, 13)  # the m for which the report says whether (w^m)* is excluded
-NOTE = (
+CAVEAT = (
     "These are necessary conditions: what is not ruled out need not be possible. They hold for "
     "exact products that are rounded once, as in the theorems; rounding at each step can differ."
 )
@@ -121,7 +121,7 @@ class Diagnosis:
         if verbose and (heads := self.horizon.table()) is not None:
             print_table(console, *heads)
         if verbose:
-            console.print(f"{NOTE} Tolerance of eigenvalues: {self.tolerance:g}.", style="dim")
+            console.print(f"{CAVEAT} Tolerance of eigenvalues: {self.tolerance:g}.", style="dim")
         if self.horizon.remedy:
             console.print(f"Remedy: {self.horizon.remedy}")
 

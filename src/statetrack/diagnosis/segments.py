@@ -34,7 +34,7 @@ MIN_SEQUENCES = 512  # fewer do not distinguish an accuracy of 0.99 from 1 with 
 # again, and their errors add up where those of real sequences cancel.
 PER_STATE = 16
 MAX_ENTRIES = 1 << 25  # of all matrices P together: 0.25 GB
-STREAM = 0x686F72697A  # separates these sequences from those of the validation
+SEGMENT_STREAM = 0x686F72697A  # separates these sequences from those of the validation
 
 Memories = tuple[Tensor, ...]  # by layer [N, heads, n, V]
 
@@ -110,7 +110,7 @@ class Probe:
         size = task.input_size(length)
         if size < 3:
             raise NotPredictableError(f"sequences of {length} are too short to be cut in three")
-        rng = generator(config.training.data_seed, "validation", STREAM)
+        rng = generator(config.training.data_seed, "validation", SEGMENT_STREAM)
         rows = _sequences(model, dfa.states)
         batch = task.sample(rng, np.full(rows, length))
         tokens = torch.from_numpy(batch.tokens)

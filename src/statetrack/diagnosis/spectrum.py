@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 PRECISIONS = {"bf16": 2.0**-9, "fp32": 2.0**-24}  # half a unit in the last place of 1
 LARGEST = float(torch.finfo(torch.bfloat16).max)  # nearly that of float32
 ROUNDING = 1e-11  # of a modulus in float64, for example by the epsilon of a key's norm
-GRID = 100  # cells of a figure per unit length
+CELLS_PER_UNIT = 100  # cells of a figure per unit length
 MAX_PAIRS = 100_000  # of a token and a head in the JSON output
 
 
@@ -167,10 +167,10 @@ def _points(ids: NDArray[np.int64], values: Complexes) -> Points:
     half = 1 << 20  # cells on each side of 0; values beyond are drawn at the edge
     flat = values.ravel()
     real, imag = (
-        np.clip(np.rint(GRID * part), 1 - half, half - 1).astype(np.int64) + half
+        np.clip(np.rint(CELLS_PER_UNIT * part), 1 - half, half - 1).astype(np.int64) + half
         for part in (flat.real, flat.imag)
     )
     cells, count = np.unique((token * 2 * half + real) * 2 * half + imag, return_counts=True)
     rest, imag = np.divmod(cells, 2 * half)
     token, real = np.divmod(rest, 2 * half)
-    return Points(token, (real - half + 1j * (imag - half)) / GRID, count)
+    return Points(token, (real - half + 1j * (imag - half)) / CELLS_PER_UNIT, count)

@@ -45,10 +45,10 @@ class Bound:
         return self.factor is not None and self.factor % m != 0
 
 
-FADES = "so counting fades (up to ties in rounding)"
+COUNTING_FADES = "so counting fades (up to ties in rounding)"
 ARGUMENTS = {  # the weakest guarantee first
     Guarantee.REAL: "its eigenvalues are real",
-    Guarantee.FADING: f"its eigenvalues are 1 or of modulus below 1, {FADES}",
+    Guarantee.FADING: f"its eigenvalues are 1 or of modulus below 1, {COUNTING_FADES}",
     Guarantee.NON_NEGATIVE: "its eigenvalues are real and not negative",
 }
 
@@ -79,7 +79,7 @@ def probed(periods: Sequence[LayerPeriod]) -> Bound:
         factor *= found.factor
     if factor > 1:
         return Bound(factor, "its eigenvalues of modulus 1 are roots of unity of that order")
-    return Bound(factor, f"no eigenvalue has modulus 1 except +1, {FADES}")
+    return Bound(factor, f"no eigenvalue has modulus 1 except +1, {COUNTING_FADES}")
 
 
 def language(word: Sequence[str], m: int | str) -> str:

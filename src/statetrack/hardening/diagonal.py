@@ -23,7 +23,7 @@ from statetrack.models import SequenceModel
 
 GATE_TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # tried: how far from 1 or -1 a gate is rounded to it
 ZERO_BELOW = (1.0, 0.5, 0.0)  # tried: other gates of at most this modulus become 0
-FADES = "a gate fades more slowly than training shows"
+FADES_SLOWLY = "a gate fades more slowly than training shows"
 DRIFTS = "two tokens flip it, but not about the same point"
 
 
@@ -90,7 +90,7 @@ def candidates(
             Component(
                 f"channel {c}",
                 error=float(rounded.error[c]) if rounded.rounded[c] and not slow[c] else None,
-                reason=(DRIFTS if rounded.drifts[c] else FADES) if slow[c] else None,
+                reason=(DRIFTS if rounded.drifts[c] else FADES_SLOWLY) if slow[c] else None,
                 memory_removed=bool(silent[c]),
             )
             for c in torch.nonzero(rounded.rounded | slow).flatten().tolist()

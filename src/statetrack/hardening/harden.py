@@ -65,9 +65,10 @@ def harden(
     Raises:
         UserError: a layer cannot be hardened, or a weight is NaN or infinite.
 
-    Example:
-        >>> result = harden(model, task.sample(generator(0, "validation", 0), np.full(256, 40)))
-        >>> print(result)
+    Example, which docs/hardening.md has in full::
+
+        result = harden(model, task.sample(generator(0, "validation", 0), np.full(256, 40)))
+        print(result)
         Hardened: the model is as good at its training lengths as before.
         ...
     """

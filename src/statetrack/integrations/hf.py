@@ -33,7 +33,7 @@ _DELTA: Functions = {
     "torch_chunk_gated_delta_rule": ours.gated_delta_rule,
     "torch_recurrent_gated_delta_rule": ours.gated_delta_rule_step,
 }
-LAYERS: dict[str, Functions] = {
+HF_LAYERS: dict[str, Functions] = {
     "transformers.models.mamba.modeling_mamba.MambaMixer": {
         **_CONV,
         "mamba_selective_scan": ours.mamba_scan,
@@ -96,10 +96,10 @@ def use_native_kernels(model: nn.Module) -> NativeKernels:
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"use_native_kernels takes a model, a torch.nn.Module; got {model!r}")
-    layers = {m: LAYERS[_path(m)] for m in model.modules() if _path(m) in LAYERS}
+    layers = {m: HF_LAYERS[_path(m)] for m in model.modules() if _path(m) in HF_LAYERS}
     name = type(model).__name__
     if not layers:
-        known = ", ".join(path.rpartition(".")[2] for path in LAYERS)
+        known = ", ".join(path.rpartition(".")[2] for path in HF_LAYERS)
         raise UserError(f"{name} has no layer with native kernels; these have: {known}")
     if not all(p.is_cpu for layer in layers for p in layer.parameters()):
         raise UserError(f"{name} is not on the CPU; native kernels run only there")

@@ -243,6 +243,19 @@ class Mixer(nn.Module, ABC):
         """Record a step for `batch_size` sequences, to decode fast: see `Decoder`."""
         return Decoder(self, batch_size)
 
+    def op_inputs(self, x: Tensor) -> Any:
+        """Return what the layer feeds its op for x [B, T, D], as a NamedTuple.
+
+        With a HouseholderProduct: k [B, T f, H, K], v [B, T f, H, V], beta [B, T f, H] and `gate`,
+        [B, T, H] or None, among others; f factors per position.
+
+        Raises:
+            UserError: The layer does not define them, as one that is not a linear RNN.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not define op_inputs; only linear RNNs have them"
+        )
+
     @abstractmethod
     def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:
         """Mix x [B, T, hidden_size]: y and the next state.
@@ -257,6 +270,10 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def transitions(self, x: Tensor) -> Transition | None:
         """Return A(x_t) for every token of x [B, T, hidden_size]; None if there is no A(x)."""
+
+    def beta_gates(self) -> Mapping[nn.Module, float]:
+        """Return the modules whose output is beta, each with beta's greatest possible value."""
+        return {}
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
         """Initialise what depends on the depth: layer 0, 1, ... of a model, which calls this."""
@@ -325,14 +342,6 @@ class Mixer(nn.Module, ABC):
             DependentError: no weights give each input its gates.
         """
         raise self._not_defined("with_gates")
-
-    def op_inputs(self, x: Tensor) -> Any:
-        """Return what the layer feeds its op for x [B, T, D], as a NamedTuple.
-
-        With a HouseholderProduct: k [B, T f, H, K], v [B, T f, H, V], beta [B, T f, H] and `gate`,
-        [B, T, H] or None, among others; f factors per position.
-        """
-        raise self._not_defined("op_inputs")
 
     def head_outputs(self, x: Tensor) -> Tensor:
         """Return what each head reads for x [B, T, D], normalised, without gain: [B, T, H, V]."""

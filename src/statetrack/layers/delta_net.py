@@ -200,6 +200,9 @@ class DeltaNet(Mixer):
         conv = first_window(self.conv, S, sum(self.sizes))
         return DeltaNetState(S, conv)
 
+    def beta_gates(self) -> dict[nn.Module, float]:
+        return {self.beta: self.beta.top}
+
     def projections(self) -> DeltaProjections:
         """Return the weights that q, k, v, beta and the gate are computed with, as views.
 

@@ -20,7 +20,7 @@ from statetrack.recipes import presets
 from statetrack.sweep.pool import Event, Report, run_jobs
 from statetrack.training import Progress, RunConfig, curve, train
 
-SCHEMA = 1
+DEMO_SCHEMA = 1
 SEEDS = 3  # per model on parity, as in the paper
 PARITY_TEST = (40, 256)
 PARITY_LONGEST = 1000
@@ -122,7 +122,7 @@ def work(job: Job, report: Report) -> dict[str, Any]:
         "score": round(_score(job.experiment, measured.lengths, values), 6),
         "seconds": round(time.perf_counter() - began, 2),
     }
-    write_json(job.folder / "evaluation.json", {"schema": SCHEMA, **result})
+    write_json(job.folder / "evaluation.json", {"schema": DEMO_SCHEMA, **result})
     return result
 
 
@@ -177,7 +177,7 @@ class Demo:
             runs = [r for r in order if r["experiment"] == "swaps" and r["model"] == title]
             swaps += [_swaps_row(title, run) for run in runs]
         return {
-            "schema": SCHEMA,
+            "schema": DEMO_SCHEMA,
             "complete": self.complete,
             "smoke": self.smoke,
             "seed": self.seed,

@@ -21,7 +21,7 @@ from statetrack.terminal import PlainConsole, print_table
 
 # colours that the colour-blind tell apart; widths that show both lines where they coincide
 STYLES = {"Mamba": ("#d55e00", 3.5), "DeltaNet": ("#0072b2", 1.4)}
-NOTE = (
+DEMO_NOTE = (
     "Small models, for a laptop; both ranges of a model are trained alike. Parity: one layer "
     "(Mamba of width 16 with a final norm, DeltaNet of width 32), no convolution, a target at "
     "every position, learning rate 0.01, no weight decay, 300-400 steps of 32-64 sequences; "
@@ -175,7 +175,7 @@ footer {{ margin-top: 2rem; color: #666; font-size: .85rem; }}
 {state}
 {svg}
 {"".join(parts)}
-<p>{html.escape(NOTE)}</p>
+<p>{html.escape(DEMO_NOTE)}</p>
 <h2>Every run</h2>
 {runs}
 <footer>seed {summary["seed"]}, {summary["seconds"]:.0f} s, {html.escape(versions)}</footer>

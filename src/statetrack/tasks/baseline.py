@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Answers = NDArray[np.integer[Any]]
 Bools = NDArray[np.bool_]
 
-STREAM = 0x6D616A6F72  # separates the baseline's random stream from those of the data
+BASELINE_STREAM = 0x6D616A6F72  # separates the baseline's random stream from those of the data
 STANDARD_ERROR = 0.0015  # that the score should have: a 95 % interval of +-0.003
 MAX_TOKENS = 1 << 25  # drawn for one score at most, even if its standard error is then larger
 LEARNED_ROWS = 8192  # sequences from which the most frequent answers are learned
@@ -80,7 +80,7 @@ class _Sample:
         self.task, self.low, self.high = task, low, high
         self.read = last_answers if only_last else answers
         self.width = 1 if only_last else task.input_size(high)
-        self.rng = np.random.default_rng([STREAM, low, high])
+        self.rng = np.random.default_rng([BASELINE_STREAM, low, high])
 
     def draw(self, rows: int) -> Answers:
         """Draw the answers of `rows` sequences, but of at least 64: [max(rows, 64), width]."""

@@ -11,7 +11,7 @@ from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 from statetrack.tasks.statements import fill, fillable
 
-SYMBOLS = ("PAD", ".", "?", "swap")
+BOX_SYMBOLS = ("PAD", ".", "?", "swap")
 PAD, DOT, ASK, SWAP = range(4)
 ENTITY, BOX, OTHER_BOX = -1, -2, -3  # slots that the sampler fills
 
@@ -45,7 +45,7 @@ class Boxes(Task):
     @cached_property
     def vocab(self) -> tuple[str, ...]:
         entities = (f"entity{i}" for i in range(self.entities))
-        return (*SYMBOLS, *entities, *(f"box{i}" for i in range(self.boxes)))
+        return (*BOX_SYMBOLS, *entities, *(f"box{i}" for i in range(self.boxes)))
 
     @property
     def pad(self) -> int:
@@ -57,11 +57,11 @@ class Boxes(Task):
 
     @property
     def _first_entity(self) -> int:
-        return len(SYMBOLS)
+        return len(BOX_SYMBOLS)
 
     @property
     def _first_box(self) -> int:
-        return len(SYMBOLS) + self.entities
+        return len(BOX_SYMBOLS) + self.entities
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
         forms = [(ENTITY, BOX), (ASK, ENTITY), (SWAP, BOX, OTHER_BOX)][: 3 if self.swaps else 2]

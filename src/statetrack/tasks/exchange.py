@@ -21,18 +21,18 @@ import numpy as np
 
 from statetrack.config import at_least, one_of
 from statetrack.errors import UserError
-from statetrack.files import check_output, parse_json, regular, write_atomic
+from statetrack.files import check_output, parse_json, regular, unreadable, write_atomic
 from statetrack.tasks.base import IGNORE, Batch, Ints, Task, generator
 from statetrack.tasks.word_problem import GroupWordProblem
 
-FORMATS = ("jsonl", "parquet", "csv")
+FILE_FORMATS = ("jsonl", "parquet", "csv")
 
 
 def format_of(path: Path) -> str:
     """Return the format that a file's suffix names."""
     format = path.suffix.removeprefix(".")
-    if format not in FORMATS:
-        raise UserError(f"{path} must end in one of {', '.join(f'.{f}' for f in FORMATS)}")
+    if format not in FILE_FORMATS:
+        raise UserError(f"{path} must end in one of {', '.join(f'.{f}' for f in FILE_FORMATS)}")
     return format
 
 
@@ -58,7 +58,7 @@ def export_task(
         The task of the file: with dense supervision if it is a csv.
     """
     if format is not None:
-        one_of("format", format, FORMATS)
+        one_of("format", format, FILE_FORMATS)
     if format not in (None, format_of(path)):
         raise UserError(f"{path} does not end in .{format}, the format asked for")
     at_least("the number of sequences", count, 1)
@@ -116,7 +116,7 @@ def compare_task(task: Task, path: Path) -> tuple[Batch, Ints]:
     except (OSError, ValueError, KeyError, TypeError, OverflowError, csv.Error) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"cannot read {path} as sequences of {task.name}: {error}") from None
+        raise unreadable(path, error, f" as sequences of {task.name}") from None
     try:
         targets = task.solve(tokens)
     except UserError as error:

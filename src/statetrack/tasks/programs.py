@@ -12,7 +12,7 @@ from statetrack.config import option
 from statetrack.tasks.base import IGNORE, MAX_KIND, Ints, Task, register
 from statetrack.tasks.statements import fill
 
-SYMBOLS = ("=", "+", "-", "if", "==", ":", ";", "?")
+PROGRAM_SYMBOLS = ("=", "+", "-", "if", "==", ":", ";", "?")
 VARIABLE, TERM, OTHER_TERM, SIGN = -1, -2, -3, -4  # slots that the sampler fills
 FORMS = ("V = T ;", "V = - T ;", "V = T S U ;", "V = - T S U ;")
 GUARD = "if V == T : "
@@ -52,7 +52,7 @@ class Programs(Task):
     @cached_property
     def vocab(self) -> tuple[str, ...]:
         numbers = map(str, range(self.modulus))
-        return ("PAD", *ascii_lowercase[: self.variables], *numbers, *SYMBOLS)
+        return ("PAD", *ascii_lowercase[: self.variables], *numbers, *PROGRAM_SYMBOLS)
 
     @property
     def chance(self) -> float:
@@ -63,7 +63,7 @@ class Programs(Task):
         return 1 + self.variables  # after PAD and the variables
 
     def _id(self, symbol: str) -> int:
-        return 1 + self.variables + self.modulus + SYMBOLS.index(symbol)
+        return 1 + self.variables + self.modulus + PROGRAM_SYMBOLS.index(symbol)
 
     @cached_property
     def _forms(self) -> list[list[int]]:

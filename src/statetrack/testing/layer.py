@@ -51,8 +51,9 @@ def check_layer(
 
     Returns:
         The report: every check passed or failed, with the largest measured error, or is declared
-        unsupported. A check that is declared unsupported but passes counts as failed, so that
-        declarations stay true; slow checks are not run where they are declared unsupported.
+        unsupported, as `decoder` is for a layer without one. A check that is declared unsupported
+        but passes counts as failed, so that declarations stay true; slow checks are not run where
+        they are declared unsupported.
 
     Raises:
         UserError: `only` or `unsupported` names a check that does not exist.
@@ -75,6 +76,8 @@ def check_layer(
     case = Case(factory, exact, float(perturb))
     layer = case.layer
     declared = getattr(layer, "unsupported", {}) if unsupported is None else unsupported
+    if not hasattr(layer, "decoder"):
+        declared = {"decoder": "the layer has no decoder", **declared}
     wanted = list(CHECKS if only is None else only)
     for name in (*wanted, *declared):
         if not isinstance(name, str) or name not in CHECKS:

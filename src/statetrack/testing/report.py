@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from statetrack.config import unknown
 
-COLUMNS = ["check", "result", "error", "tolerance", "detail"]
+RESULT_COLUMNS = ["check", "result", "error", "tolerance", "detail"]
 
 
 class ConformanceError(AssertionError):
@@ -41,7 +41,7 @@ class Result:
         )
 
     def row(self) -> list[str]:
-        """The cells under `COLUMNS`."""
+        """The cells under `RESULT_COLUMNS`."""
         numbers = ["" if n is None else f"{n:.1e}" for n in (self.error, self.tolerance)]
         return [self.check, self.status, *numbers, self.detail]
 
@@ -72,7 +72,7 @@ class Report:
 
     def table(self) -> str:
         """One line per check, in columns."""
-        rows = [COLUMNS, *(r.row() for r in self.results)]
+        rows = [RESULT_COLUMNS, *(r.row() for r in self.results)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (
             "  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)) for row in rows

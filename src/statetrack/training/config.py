@@ -14,7 +14,7 @@ from statetrack.models import ModelConfig
 from statetrack.plugins import check_plugins, plugins_of
 from statetrack.tasks import Task
 
-SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
+RUN_SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class RunConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the content of config.json; `plugins` are the modules that it needs, if any."""
         plugins = plugins_of([self.task, *self.model.pattern])
-        return {"schema": SCHEMA, **to_dict(self), **({"plugins": plugins} if plugins else {})}
+        return {"schema": RUN_SCHEMA, **to_dict(self), **({"plugins": plugins} if plugins else {})}
 
 
 def read_config(path: Path) -> RunConfig:
@@ -110,8 +110,8 @@ def read_config(path: Path) -> RunConfig:
     if not isinstance(data, dict) or "schema" not in data:
         raise UserError(f"{path} is not a run's configuration: it lacks the key 'schema'")
     schema = data.pop("schema")
-    if schema is True or schema != SCHEMA:
-        raise UserError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
+    if schema is True or schema != RUN_SCHEMA:
+        raise UserError(f"{path} has schema {schema!r}; this version reads {RUN_SCHEMA}")
     check_plugins(data.pop("plugins", []), str(path))
     task = data.get("task")
     if isinstance(task, dict) and isinstance(task.get("name"), str):

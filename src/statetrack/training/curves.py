@@ -21,7 +21,7 @@ from statetrack.training.evaluate import (
     wilson,
 )
 
-GRID = 40  # lengths of a curve that evaluates each length separately
+CURVE_LENGTHS = 40  # lengths of a curve that evaluates each length separately
 SOLVED = 0.99  # the least accuracy up to the horizon
 
 
@@ -75,7 +75,7 @@ def curve(
     task.check_lengths(max_length, max_length)
     if isinstance(task, PrefixTask) and task.prefixes_are_samples:
         return _curve_of_prefixes(model, task, max_length, samples, split, data_seed, exclude)
-    grid = np.geomspace(task.min_length, max_length, GRID).round()
+    grid = np.geomspace(task.min_length, max_length, CURVE_LENGTHS).round()
     lengths = np.unique(grid.astype(np.int64))
     found = [
         evaluate(

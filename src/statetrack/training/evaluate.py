@@ -21,7 +21,7 @@ from statetrack.tasks.base import Ints
 
 Floats = NDArray[np.float64]
 
-TOKENS_AT_ONCE = 1 << 16  # that the model reads in one call
+TOKENS_PER_CALL = 1 << 16  # that the model reads in one call
 TOKENS_HELD = 1 << 21  # of a batch
 SAMPLE_BYTES = 64  # kept of every sequence to the end
 RESAMPLES = 1000  # of a bootstrap interval
@@ -161,7 +161,7 @@ def predict(model: SequenceModel, tokens: Ints) -> Ints:
     was_training = model.training
     model.eval()
     inputs = torch.from_numpy(tokens)
-    size = max(1, TOKENS_AT_ONCE // len(tokens))
+    size = max(1, TOKENS_PER_CALL // len(tokens))
     state = None
     out = []
     for start in range(0, tokens.shape[1], size):
@@ -173,7 +173,7 @@ def predict(model: SequenceModel, tokens: Ints) -> Ints:
 
 def batches(samples: int, size: int) -> Iterator[slice]:
     """Split `samples` sequences of `size` tokens into batches of bounded memory."""
-    per_batch = max(1, min(TOKENS_AT_ONCE // min(size, 1024), TOKENS_HELD // size))
+    per_batch = max(1, min(TOKENS_PER_CALL // min(size, 1024), TOKENS_HELD // size))
     for start in range(0, samples, per_batch):
         yield slice(start, min(start + per_batch, samples))
 

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from statetrack.layers import Mixer
-from statetrack.layers.common import BetaGate
+from statetrack.models import SequenceModel
 from statetrack.training.config import TrainingConfig
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+def make_optimizer(model: SequenceModel, config: TrainingConfig) -> torch.optim.AdamW:
     """Make AdamW with its weight-decay groups; see `TrainingConfig.decay_groups`."""
     embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    mixers = [m for m in model.modules() if isinstance(m, Mixer)]
+    mixers = [block.mixer for block in model.stack()]
     exempt = {id(getattr(mixer, name)) for mixer in mixers for name in mixer.no_weight_decay}
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
@@ -62,16 +61,16 @@ def saturation_weight(config: TrainingConfig, step: int) -> float:
 
 
 @contextmanager
-def recorded_betas(model: nn.Module) -> Iterator[list[tuple[Tensor, float]]]:
+def recorded_betas(model: SequenceModel) -> Iterator[list[tuple[Tensor, float]]]:
     """Collect (beta [B, T, H], its greatest possible value) of every gate that runs inside."""
     found: list[tuple[Tensor, float]] = []
 
-    def record(gate: nn.Module, _: Any, beta: Tensor) -> None:
-        assert isinstance(gate, BetaGate)
-        found.append((beta, gate.top))
+    tops = {gate: top for block in model.stack() for gate, top in block.mixer.beta_gates().items()}
 
-    gates = [m for m in model.modules() if isinstance(m, BetaGate)]
-    hooks = [gate.register_forward_hook(record) for gate in gates]
+    def record(gate: nn.Module, _: Any, beta: Tensor) -> None:
+        found.append((beta, tops[gate]))
+
+    hooks = [gate.register_forward_hook(record) for gate in tops]
     try:
         yield found
     finally:

@@ -25,7 +25,7 @@ from statetrack.files import (
     write_json,
 )
 from statetrack.models import SequenceModel, check_finite
-from statetrack.training.config import SCHEMA, RunConfig, read_config
+from statetrack.training.config import RUN_SCHEMA, RunConfig, read_config
 
 CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
 MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's state of each parameter
@@ -126,7 +126,7 @@ class Run:
         self.checkpoints.mkdir(exist_ok=True)
         write_atomic(file, data)
         digest = hashlib.sha256(data).hexdigest()
-        about = {"schema": SCHEMA, "step": step, "bytes": len(data), "sha256": digest}
+        about = {"schema": RUN_SCHEMA, "step": step, "bytes": len(data), "sha256": digest}
         # written last: a checkpoint without it is incomplete
         write_json(file.with_suffix(".json"), about)
         self._drop_old()
@@ -173,8 +173,8 @@ class Run:
         path = file.with_suffix(".json")
         about = read_json(path)
         schema = about.get("schema") if isinstance(about, dict) else None
-        if schema != SCHEMA:
-            raise UserError(f"{path} has schema {schema!r}; this version reads {SCHEMA}")
+        if schema != RUN_SCHEMA:
+            raise UserError(f"{path} has schema {schema!r}; this version reads {RUN_SCHEMA}")
         if about.get("step", step) != step:
             raise UserError(f"{path} is that of step {about['step']!r}")
         try:

@@ -47,7 +47,7 @@ def test_shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     assert_all_close(load_pretrained(folder).state_dict(), convert(CONFIG, STATE).state_dict(), 0.0)
     (folder / "model-1.safetensors").unlink()
-    with pytest.raises(UserError, match=r"cannot read .*model-1\.safetensors"):
+    with pytest.raises(UserError, match=r"model-1\.safetensors does not exist"):
         load_pretrained(folder)
 
 

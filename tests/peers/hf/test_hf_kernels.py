@@ -12,7 +12,7 @@ from torch import Tensor
 
 from statetrack import UserError
 from statetrack.integrations import hf_functions
-from statetrack.integrations.hf import LAYERS, NativeKernels, use_native_kernels
+from statetrack.integrations.hf import HF_LAYERS, NativeKernels, use_native_kernels
 from tests.docs.pages import blocks
 from tests.ops.common import assert_close
 from tests.peers.common import SINGLE, assert_same_gradients, logits_and_gradients
@@ -180,8 +180,8 @@ def test_packed_sequences_are_refused() -> None:
 
 
 def test_another_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = next(path for path in LAYERS if path.endswith("MambaMixer"))
-    monkeypatch.setitem(LAYERS, path, {"no_such_function": lambda: None})
+    path = next(path for path in HF_LAYERS if path.endswith("MambaMixer"))
+    monkeypatch.setitem(HF_LAYERS, path, {"no_such_function": lambda: None})
     with pytest.raises(UserError, match=r"transformers .* no_such_function"):
         use_native_kernels(models.mamba())
 

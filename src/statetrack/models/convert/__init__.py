@@ -22,7 +22,7 @@ from torch import Tensor
 
 from statetrack.config import unknown
 from statetrack.errors import UserError
-from statetrack.files import read_json, regular
+from statetrack.files import read_json, regular, unreadable
 from statetrack.models.config import ModelConfig
 from statetrack.models.convert import fla
 from statetrack.models.convert.checkpoint import Options, Tensors
@@ -31,11 +31,11 @@ from statetrack.models.convert.olmo_hybrid import olmo_hybrid
 from statetrack.models.convert.weights import Weights
 from statetrack.models.sequence_model import SequenceModel
 
-__all__ = ["FAMILIES", "convert", "load_pretrained", "translate"]
+__all__ = ["CONVERTERS", "convert", "load_pretrained", "translate"]
 
 Family = Callable[[Options, Tensors], tuple[ModelConfig, Weights]]
 
-FAMILIES: dict[str, Family] = {
+CONVERTERS: dict[str, Family] = {
     "delta_net": fla.delta_net,
     "gated_deltanet": fla.gated_delta_net,
     "gated_deltaproduct": fla.gated_delta_product,
@@ -99,10 +99,10 @@ def translate(
     """Return the configuration and the renamed tensors from which `convert` builds the model."""
     _check_types(config, state)
     kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise unknown("model_type", kind, FAMILIES)
+    if not isinstance(kind, str) or kind not in CONVERTERS:
+        raise unknown("model_type", kind, CONVERTERS)
     options, tensors = Options(config), Tensors(state)
-    model_config, weights = FAMILIES[kind](options, tensors)
+    model_config, weights = CONVERTERS[kind](options, tensors)
     options.finish()
     tensors.finish()
     if allow_neg_eigval and all(mixer.no_switch for mixer in model_config.mixers):
@@ -144,7 +144,7 @@ def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None)
         try:
             state.update(safetensors.torch.load_file(regular(file)))
         except (OSError, ValueError, SafetensorError) as error:
-            raise UserError(f"cannot read {file}: {error}") from None
+            raise unreadable(file, error) from None
     return convert(config, state, allow_neg_eigval=allow_neg_eigval)
 
 

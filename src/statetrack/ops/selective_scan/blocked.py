@@ -1,4 +1,4 @@
-"""The selective scan in plain torch, on a blocked parallel scan (see ops/linear_scan.py)."""
+"""The selective scan in plain torch, on the blocked scan of ops/linear_scan/blocked.py."""
 
 from __future__ import annotations
 
