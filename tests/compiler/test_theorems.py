@@ -160,7 +160,7 @@ def test_rotations_have_a_horizon_and_no_proof() -> None:
     net = theorems.cyclic(60)
     with pytest.raises(UserError, match=r"rounds.*horizon"):
         net.prove()
-    assert net.report().startswith("Rounds: ")
+    assert net.report().startswith("Computes the DFA with rounding: ")
     measured = theorems.horizon(net, 5_000)
     assert measured["constant"]["holds_for"] is None
     assert 0 < measured["random"]["deviation"] < 0.01

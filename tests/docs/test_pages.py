@@ -105,6 +105,8 @@ def after_theory(ran: Ran) -> None:
     assert ran.names["model"].keys.grad.abs().max() > 0
     assert "permute 1 0" in ran.printed
     assert "all 14,400 steps from 120 states" in ran.printed
+    assert "Computes A5 exactly at any length" in ran.printed
+    assert "Proved for words of any length: one layer computes S3 (6 states)" in ran.printed
 
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
