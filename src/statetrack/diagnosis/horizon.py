@@ -26,7 +26,7 @@ def percent(share: float) -> str:
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadMemory:
     """How well one head or channel retains the DFA's state."""
 
     layer: int
@@ -57,8 +57,8 @@ class Prediction:
 
     learned: bool  # whether accuracy is at least 0.99 up to the largest training length
     horizon: float  # MAX_HORIZON if it lies beyond
-    heads: tuple[Head, ...] = ()
-    limiting: Head | None = None  # restoring its memory raises accuracy most
+    heads: tuple[HeadMemory, ...] = ()
+    limiting: HeadMemory | None = None  # restoring its memory raises accuracy most
     points: tuple[Point, ...] = ()
 
 
@@ -130,7 +130,7 @@ class Horizon:
         most = max(tried, predicted)
         return f"more than {most:,.0f}" if most else ""
 
-    def listed_heads(self) -> list[Head]:
+    def listed_heads(self) -> list[HeadMemory]:
         """The heads whose memory holds most of the state, and the limiting one."""
         if self.prediction is None:
             return []
@@ -157,7 +157,7 @@ class Horizon:
         return f"Memory of the DFA's state, by head{some}", names.split(","), rows
 
 
-def _worst_token(head: Head) -> str:
+def _worst_token(head: HeadMemory) -> str:
     if head.token is None or head.token_lost is None:
         return "."
     return f", token {head.token} the most ({percent(head.token_lost)})."
@@ -249,7 +249,7 @@ def _horizon_within_training(probe: Probe) -> int | None:
 
 def _heads(
     probe: Probe, means: StateMeans, first: Point, rng: np.random.Generator
-) -> tuple[Head, ...]:
+) -> tuple[HeadMemory, ...]:
     found = []
     by_token = means.lost_by_token(probe, rng)
     for layer, shares in enumerate(means.explained(probe)):
@@ -261,26 +261,26 @@ def _heads(
             if not np.isnan(losses).all():
                 worst = int(np.nanargmax(losses))
                 token, most = probe.dfa.alphabet[worst], float(losses[worst])
-            found.append(Head(layer, head, float(share), lost, token, most))
+            found.append(HeadMemory(layer, head, float(share), lost, token, most))
     return tuple(found)
 
 
 def _limiting_head(
     probe: Probe,
-    heads: tuple[Head, ...],
+    heads: tuple[HeadMemory, ...],
     point: Point,
     failing: Segments,
     rng: np.random.Generator,
-) -> Head:
+) -> HeadMemory:
     """The head whose memory, restored to that of the training lengths, raises accuracy most."""
 
-    def lost(head: Head) -> float:
+    def lost(head: HeadMemory) -> float:
         return head.share * abs(1 - (point.retained[head.layer][head.head] or 0.0))
 
     tried = sorted(heads, key=lost, reverse=True)[:TRIED_HEADS]
     seed = rng.integers(1 << 32)  # the same sequences for each
 
-    def accuracy(head: Head) -> float:
+    def accuracy(head: HeadMemory) -> float:
         return probe.accuracy(failing, np.random.default_rng(seed), [(head.layer, head.head)])
 
     return max(tried, key=accuracy)
