@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         self.add(function_options(function))
 
     def add(self, options: Iterable[Option]) -> None:
-        """Add options."""
+        """Make flags, or positional arguments, of these options, besides those added before."""
         for option in options:
             self.options[option.name] = option
             self._add(option)
