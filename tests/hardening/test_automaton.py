@@ -18,7 +18,7 @@ from statetrack.hardening.automaton import (
     read_automaton,
 )
 from statetrack.hardening.harden import measure_decay
-from statetrack.hardening.householder import Head, write_heads
+from statetrack.hardening.householder import HeadInputs, write_heads
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.layers import DeltaNetConfig, DiagonalRNNConfig
 from statetrack.models import ModelConfig, SequenceModel
@@ -97,7 +97,7 @@ def test_the_decay_of_the_worst_head_and_the_best():
     k = torch.eye(4).double()[:2]
     betas = [[1.0, 1.99], [1.9999, 1.999], [0.3, 1.5]]  # the last one fades too fast to count
     made = [
-        Head(k, torch.ones(2, 4).double(), torch.tensor(beta, dtype=torch.float64))
+        HeadInputs(k, torch.ones(2, 4).double(), torch.tensor(beta, dtype=torch.float64))
         for beta in betas
     ]
     layer = write_heads(inputs.mixer(model), inputs.x, made)

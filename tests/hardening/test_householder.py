@@ -13,7 +13,7 @@ from statetrack.errors import UserError
 from statetrack.hardening.automaton import read_automaton
 from statetrack.hardening.groups import CannotRoundError
 from statetrack.hardening.householder import (
-    Head,
+    HeadInputs,
     Rule,
     candidates,
     inexact,
@@ -37,7 +37,7 @@ from tests.hardening.test_groups import noise, noisy, swaps
 from tests.hardening.test_harden import BATCH
 
 
-def walk(head: Head, tokens: Tensor, factors: int = 1) -> Tensor:
+def walk(head: HeadInputs, tokens: Tensor, factors: int = 1) -> Tensor:
     """The states [T, K, V] of the delta rule from 0, factor by factor, by its definition."""
     S = torch.zeros(head.k.shape[1], head.v.shape[1]).double()
     states = []
@@ -54,7 +54,7 @@ def test_noisy_writes_get_a_point_in_common(other_betas):
     rng = torch.Generator().manual_seed(2)
     k = noisy(torch.cat([swaps(3, 8), torch.randn(1, 8, generator=rng).double()]), 0.01)
     v = torch.randn(4, 5, generator=rng).double()
-    head = Head(k, v, torch.tensor([1.99, 1.985, 1.999, 0.02]).double())
+    head = HeadInputs(k, v, torch.tensor([1.99, 1.985, 1.999, 0.02]).double())
     recurring = torch.ones(4, dtype=torch.bool)
     exact, error = round_reflections(
         head, recurring, torch.full((4,), 10.0), Rule(0.1, other_betas)
@@ -71,7 +71,7 @@ def test_noisy_writes_get_a_point_in_common(other_betas):
 
 def test_what_comes_only_first_is_left_alone():
     k = noisy(swaps(3, 8), 0.01)
-    head = Head(k, torch.ones(3, 2).double(), torch.tensor([1.99, 1.99, 1.99]).double())
+    head = HeadInputs(k, torch.ones(3, 2).double(), torch.tensor([1.99, 1.99, 1.99]).double())
     exact, _ = round_reflections(
         head, torch.tensor([True, True, False]), torch.ones(3), Rule(0.1, "zero")
     )
@@ -80,7 +80,7 @@ def test_what_comes_only_first_is_left_alone():
 
 
 def test_nothing_reflects():
-    head = Head(swaps(3, 8), torch.ones(3, 2).double(), torch.ones(3).double())
+    head = HeadInputs(swaps(3, 8), torch.ones(3, 2).double(), torch.ones(3).double())
     with pytest.raises(CannotRoundError, match="no token reflects"):
         round_reflections(head, torch.ones(3, dtype=torch.bool), torch.ones(3), Rule(0.1, "zero"))
 
@@ -95,7 +95,9 @@ def test_noisy_rotations_reach_five_states():
     k = k + 0.01 * noise(6, 8)
     k = k / k.norm(dim=1, keepdim=True)
     center = noise(8, 3)
-    head = Head(k, k @ center + 0.01 * noise(6, 3), torch.tensor([1.99] * 5 + [1.98]).double())
+    head = HeadInputs(
+        k, k @ center + 0.01 * noise(6, 3), torch.tensor([1.99] * 5 + [1.98]).double()
+    )
     recurring = torch.ones(6, dtype=torch.bool)
     exact, error = round_products(head, 2, recurring, torch.ones(6).double(), Rule(0.1, "zero"))
     assert 0 < error < 0.1
@@ -205,7 +207,7 @@ def test_products_and_gates(config, options):
     k[:, 1] += angles.flatten().sin()
     k = k / k.norm(dim=1, keepdim=True)
     v = torch.randn(4 * n, layer.value_size, generator=rng).double()
-    head = Head(k, v, beta.flatten(), gate)
+    head = HeadInputs(k, v, beta.flatten(), gate)
     rough = inputs.replace_mixer(model, write_heads(layer, inputs.x, [head]))
     with pytest.raises(UserError, match=r"the model still fades \(head 0\)"):
         read_automaton(rough, inputs, Z3.vocab)

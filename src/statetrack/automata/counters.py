@@ -36,11 +36,11 @@ def find_counters(dfa: DFA, monoid: TransitionMonoid | None) -> tuple[Counter, .
     for symbol, step in zip(dfa.alphabet, dfa.delta.T, strict=True):
         found.setdefault(cycle_length(step), (symbol,))
     if monoid is not None:
-        seen = set()
+        tried = set()
         for subgroup in monoid.maximal_subgroups:
             key = subgroup.permutations.tobytes()
-            if key not in seen:
-                seen.add(key)
+            if key not in tried:
+                tried.add(key)
                 orders = np.array([*map(_order, subgroup.permutations.tolist())])
                 for m in set(orders.tolist()) - set(found):
                     found[m] = monoid.word(int(subgroup.elements[orders == m].min()))
@@ -58,11 +58,11 @@ def cycle_length(action: Ints) -> int:
 
 def _order(permutation: list[int]) -> int:
     """Return the order of a permutation: the least common multiple of its cycles' lengths."""
-    order, seen = 1, [False] * len(permutation)
+    order, visited = 1, [False] * len(permutation)
     for point in range(len(permutation)):
         length = 0
-        while not seen[point]:
-            seen[point] = True
+        while not visited[point]:
+            visited[point] = True
             point = permutation[point]
             length += 1
         order = math.lcm(order, max(1, length))

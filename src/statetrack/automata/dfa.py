@@ -77,7 +77,7 @@ class DFA:
 
     @property
     def states(self) -> int:
-        """The number of states."""
+        """How many states there are; they are numbered from 0."""
         return len(self.delta)
 
     def _content(self) -> tuple[object, ...]:

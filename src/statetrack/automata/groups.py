@@ -166,10 +166,10 @@ def _permutations(name: str, n: int, *, even: bool) -> Group:
         i, j = np.triu_indices(n, 1)
         inversions = (perms[:, i] > perms[:, j]).sum(1)
         perms = perms[inversions % 2 == 0]
-    weights = n ** np.arange(n - 1, -1, -1)  # lexicographic order = order of these numbers
-    codes = perms @ weights
+    place_values = n ** np.arange(n - 1, -1, -1)  # lexicographic order = order of these numbers
+    codes = perms @ place_values
     composed = perms[:, perms]  # [a, b, i] = a(b(i))
-    table = np.searchsorted(codes, composed @ weights).astype(np.int32)
+    table = np.searchsorted(codes, composed @ place_values).astype(np.int32)
     return Group(name, table, perms)
 
 

@@ -94,7 +94,7 @@ def _subgroups(group: Group) -> tuple[list[tuple[Mask, Mask]], bool]:
     trivial = np.arange(n) == 0
     found = [(trivial, trivial)]
     cyclic = list(_cyclic_subgroups(group))
-    seen: set[bytes] = set()
+    known: set[bytes] = set()
     layer, work = [trivial], 0
     while layer:
         wider: list[Mask] = []
@@ -106,11 +106,11 @@ def _subgroups(group: Group) -> tuple[list[tuple[Mask, Mask]], bool]:
             work += OVERHEAD + len(both) * int(members.sum())
             if work > MAX_WORK:
                 return found, False
-            if members.all() or members.tobytes() in seen:
+            if members.all() or members.tobytes() in known:
                 continue
             conjugate = np.zeros((n, n), dtype=np.bool_)
             np.put_along_axis(conjugate, conjugates[:, members], True, axis=1)
-            seen.update(row.tobytes() for row in conjugate)
+            known.update(row.tobytes() for row in conjugate)
             work += n * n
             found.append((members, np.asarray(conjugate.all(axis=0))))
             wider.append(members)

@@ -62,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0; 1 if nothing was written (harden) or a check failed (check); 2 for a mistake in the input;
     130 for Ctrl-C.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
-    return exit_code("statetrack", lambda: _run(words))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    return exit_code("statetrack", lambda: _run(arguments))
 
 
 def exit_code(program: str, run: Callable[[], int]) -> int:
@@ -90,25 +90,25 @@ def exit_code(program: str, run: Callable[[], int]) -> int:
     return 2
 
 
-def _run(words: list[str]) -> int:
-    name = words[0] if words else "--help"
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "--help"
     if name in ("--version", "--help", "-h"):
         shown = f"statetrack {version('statetrack')}" if name == "--version" else _help()
         sys.stdout.write(f"{shown}\n")
         return 0
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
-    count = 2 if tuple(words[:2]) in SUBCOMMANDS else 1
-    command = SUBCOMMANDS.get(tuple(words[:2]), COMMANDS[name])
+    count = 2 if tuple(arguments[:2]) in SUBCOMMANDS else 1
+    command = SUBCOMMANDS.get(tuple(arguments[:2]), COMMANDS[name])
     if name in TUNED:
         tune_allocator()
-    parser = Parser(" ".join(["statetrack", *words[:count]]), command)
+    parser = Parser(" ".join(["statetrack", *arguments[:count]]), command)
     parser.add_plugins()
     if command in MORE_OPTIONS:
-        first = parser.first(words[count:])
+        first = parser.first(arguments[count:])
         load_plugins(first["plugin"])
         parser.add(MORE_OPTIONS[command](first))
-    given = parser.parse(words[count:])
+    given = parser.parse(arguments[count:])
     check_json(given.get("json"))
     if given.get("figure") is not None:
         check_figure(given["figure"])

@@ -83,7 +83,7 @@ def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """Parse a command's words; every mistake is a UserError.
+    """Parse a command's arguments; every mistake is a UserError.
 
     Only what was given is returned: the called function has the defaults.
     """
@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         self.add(function_options(function))
 
     def add(self, options: Iterable[Option]) -> None:
-        """Add options."""
+        """Make flags, or positional arguments, of these options, besides those added before."""
         for option in options:
             self.options[option.name] = option
             self._add(option)
@@ -133,18 +133,18 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--plugin", action="append", metavar="MODULE", help=text, default=[])
         self.flags.add("--plugin")
 
-    def first(self, words: Sequence[str]) -> dict[str, Any]:
+    def first(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options that are known so far; none if one lacks its value."""
         try:
-            known = [word for word in words if word not in ("--help", "-h")]
+            known = [word for word in arguments if word not in ("--help", "-h")]
             return self._values(self.parse_known_intermixed_args(self._spelled(known))[0])
         except UserError:  # `parse` will raise it
             return {"plugin": []}
 
-    def parse(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the options in `words`, by name."""
+    def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Return the values of the options in `arguments`, by name."""
         self.add_argument("-h", "--help", action="help", help="show this and exit")
-        found, rest = self.parse_known_intermixed_args(self._spelled(words))
+        found, rest = self.parse_known_intermixed_args(self._spelled(arguments))
         for word in rest:
             flag = word.partition("=")[0]
             if flag.startswith("--"):
@@ -162,10 +162,10 @@ class Parser(argparse.ArgumentParser):
             for name, value in vars(found).items()
         }
 
-    def _spelled(self, words: Sequence[str]) -> list[str]:
-        """Return the words with dashes in known flags that have underscores."""
+    def _spelled(self, arguments: Sequence[str]) -> list[str]:
+        """Return the arguments with dashes in known flags that have underscores."""
         out = []
-        for word in words:
+        for word in arguments:
             flag, equals, value = word.partition("=")
             if equals and value == "--" and flag.startswith("--"):  # argparse drops it
                 raise UserError(f"{flag} cannot be '--'")

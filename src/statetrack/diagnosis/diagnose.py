@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from statetrack.config import at_least, within
 from statetrack.diagnosis.horizon import MAX_HORIZON, Horizon, measure_horizon, predict_horizon
 from statetrack.diagnosis.period import Recurrence, find_periods
-from statetrack.diagnosis.report import Diagnosis, Layer
+from statetrack.diagnosis.report import Diagnosis, LayerReport
 from statetrack.diagnosis.segments import NotPredictableError
 from statetrack.diagnosis.spectrum import Spectrum
 from statetrack.diagnosis.subject import Diagnosable, Subject, find_subject, parse_word
@@ -98,7 +98,7 @@ def diagnose(
         word=tuple(names[i] for i in ids),
         vocab=names,
         tolerance=tolerance,
-        layers=tuple(Layer(*column) for column in columns),
+        layers=tuple(LayerReport(*column) for column in columns),
         architectural=architectural(transitions, len(ids)),
         probed=probed(periods),
         horizon=_horizon(subject, max_length, samples, on_progress),

@@ -13,7 +13,7 @@ from statetrack.files import check_figure, save_figure
 
 if TYPE_CHECKING:
     from statetrack.diagnosis.horizon import Horizon
-    from statetrack.diagnosis.report import Diagnosis, Layer
+    from statetrack.diagnosis.report import Diagnosis, LayerReport
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 OTHERS = "0.45"
@@ -103,7 +103,7 @@ def _draw_retention(axes: Any, horizon: Horizon) -> None:
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _both(layer: Layer) -> list[Spectrum]:
+def _both(layer: LayerReport) -> list[Spectrum]:
     return [s for s in (layer.before, layer.spectrum) if s is not None]
 
 
@@ -135,7 +135,7 @@ def _lanes(diagnosis: Diagnosis) -> list[Lane]:
     return [*lanes, Lane(f"{len(rest)} others", rest, OTHERS)] if len(rest) else lanes
 
 
-def _draw_disk(axes: Any, layer: Layer, lanes: list[Lane], reach: float) -> None:
+def _draw_disk(axes: Any, layer: LayerReport, lanes: list[Lane], reach: float) -> None:
     turn = np.exp(2j * np.pi * np.linspace(0, 1, 361))
     axes.plot(turn.real, turn.imag, color="0.75", lw=0.8)
     axes.axhline(0, color="0.88", lw=0.8, zorder=0)
@@ -168,7 +168,7 @@ def _areas(points: Points) -> NDArray[np.float64]:
     return 6 + 60 * scale**2
 
 
-def _draw_lanes(axes: Any, layer: Layer, lanes: list[Lane]) -> None:
+def _draw_lanes(axes: Any, layer: LayerReport, lanes: list[Lane]) -> None:
     axes.set_yticks(range(len(lanes)), [lane.name for lane in lanes], fontsize=8)
     axes.set_ylim(len(lanes) - 0.3, -0.6)
     axes.grid(axis="x", alpha=0.2)

@@ -30,7 +30,7 @@ def percent(share: float) -> str:
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadMemory:
     """How well the memory of one head or channel retains the DFA's state.
 
     The difference between states is that of the head's mean memories in two states of the DFA; see
@@ -66,8 +66,8 @@ class Prediction:
 
     learned: bool  # whether accuracy is at least 0.99 up to the largest training length
     horizon: float  # MAX_HORIZON if it lies beyond
-    heads: tuple[Head, ...] = ()
-    limiting: Head | None = None  # the head whose memory, if restored, raises accuracy most
+    heads: tuple[HeadMemory, ...] = ()
+    limiting: HeadMemory | None = None  # the head whose memory, if restored, raises accuracy most
     points: tuple[Point, ...] = ()
 
 
@@ -143,7 +143,7 @@ class Horizon:
         most = max(tried, predicted)
         return f"more than {most:,.0f}" if most else ""
 
-    def listed_heads(self) -> list[Head]:
+    def listed_heads(self) -> list[HeadMemory]:
         """The heads whose memory holds most of the state, and the limiting one."""
         if self.prediction is None:
             return []
@@ -170,7 +170,7 @@ class Horizon:
         return f"Memory of the DFA's state, by head{some}", names.split(","), rows
 
 
-def _worst_token(head: Head) -> str:
+def _worst_token(head: HeadMemory) -> str:
     if head.token is None or head.token_lost is None:
         return "."
     return f", token {head.token} the most ({percent(head.token_lost)})."
@@ -268,7 +268,7 @@ def _horizon_within_training(probe: Probe) -> int | None:
 
 def _heads(
     probe: Probe, means: StateMeans, first: Point, rng: np.random.Generator
-) -> tuple[Head, ...]:
+) -> tuple[HeadMemory, ...]:
     found = []
     by_token = means.lost_by_token(probe, rng)
     for layer, shares in enumerate(means.explained(probe)):
@@ -280,30 +280,30 @@ def _heads(
             if not np.isnan(losses).all():
                 worst = int(np.nanargmax(losses))
                 token, most = probe.dfa.alphabet[worst], float(losses[worst])
-            found.append(Head(layer, head, float(share), lost, token, most))
+            found.append(HeadMemory(layer, head, float(share), lost, token, most))
     return tuple(found)
 
 
 def _limiting_head(
     probe: Probe,
-    heads: tuple[Head, ...],
+    heads: tuple[HeadMemory, ...],
     point: Point,
     failing: Segments,
     rng: np.random.Generator,
-) -> Head:
+) -> HeadMemory:
     """Return the head that raises accuracy most if its memory is restored.
 
     Restored means replaced by the memory of a sequence of the training length that leaves the DFA
     in the same state. Only the TRIED_HEADS with the largest loss are tried.
     """
 
-    def lost(head: Head) -> float:
+    def lost(head: HeadMemory) -> float:
         return head.share * abs(1 - (point.retained[head.layer][head.head] or 0.0))
 
     tried = sorted(heads, key=lost, reverse=True)[:TRIED_HEADS]
     seed = rng.integers(1 << 32)  # every head is tried on the same sequences
 
-    def accuracy(head: Head) -> float:
+    def accuracy(head: HeadMemory) -> float:
         return probe.accuracy(failing, np.random.default_rng(seed), [(head.layer, head.head)])
 
     return max(tried, key=accuracy)

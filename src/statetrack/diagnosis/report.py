@@ -25,7 +25,7 @@ CAVEAT = (
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerReport:
     """What is known of one layer; spectrum and guarantee are None if it is no linear RNN."""
 
     guarantee: Guarantee | None  # for single transitions
@@ -42,7 +42,7 @@ class Diagnosis:
     word: tuple[str, ...]
     vocab: tuple[str, ...]
     tolerance: float
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerReport, ...]
     architectural: Bound
     probed: Bound
     horizon: Horizon
@@ -169,7 +169,7 @@ class Diagnosis:
             text += f"; the slowest other eigenvalue along the word lasts {', '.join(tokens)}"
         return text
 
-    def _layer_dict(self, index: int, layer: Layer) -> dict[str, Any]:
+    def _layer_dict(self, index: int, layer: LayerReport) -> dict[str, Any]:
         after, before = (s and s.to_dict(self.vocab) for s in (layer.spectrum, layer.before))
         return {
             "layer": index,
@@ -181,7 +181,7 @@ class Diagnosis:
         }
 
 
-def _cells(layer: Layer) -> list[str]:
+def _cells(layer: LayerReport) -> list[str]:
     period = "-"
     if layer.period is not None:
         period = "?" if layer.period.factor is None else f"x {layer.period.factor}"

@@ -69,8 +69,8 @@ class Extremes:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON; a length without end is null."""
         lengths = {precision: self.decay_length(precision) for precision in PRECISIONS}
-        finite = {p: None if n is None or math.isinf(n) else n for p, n in lengths.items()}
-        return {**asdict(self), "decay_length": finite}
+        decay_lengths = {p: None if n is None or math.isinf(n) else n for p, n in lengths.items()}
+        return {**asdict(self), "decay_length": decay_lengths}
 
 
 def _maxima(values: Complexes, tolerance: float, axis: tuple[int, ...] | None) -> Floats:

@@ -39,7 +39,7 @@ OTHER_BETAS: tuple[OtherBetas, ...] = ("zero", "one", "keep", "all_zero")
 
 
 @dataclass(frozen=True)
-class Head:
+class HeadInputs:
     """What one head feeds its op for n inputs of f factors each, in float64."""
 
     k: Tensor  # [n f, K]
@@ -48,13 +48,13 @@ class Head:
     gate: Tensor | None = None  # [n]; None: 1
     output: Tensor | None = None  # [n, V]: the normalised output of a head without memory
 
-    def without_memory(self, output: Tensor) -> Head:
+    def without_memory(self, output: Tensor) -> HeadInputs:
         """Return a head in which every input overwrites the state, with its last factor."""
         factors = len(self.beta) // len(output)
         k, beta = torch.zeros_like(self.k), torch.zeros_like(self.beta)
         k[:, 0] = 1.0
         beta[factors - 1 :: factors] = 1.0
-        return Head(k, torch.zeros_like(self.v), beta, output=output)
+        return HeadInputs(k, torch.zeros_like(self.v), beta, output=output)
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,20 @@ def candidates(
 
 
 @torch.no_grad()
-def read_heads(mixer: Mixer, x: Tensor) -> list[Head]:
+def read_heads(mixer: Mixer, x: Tensor) -> list[HeadInputs]:
     """Return what every head feeds its op for inputs x [n, D]."""
     made = mixer.op_inputs(x[None])
     k, v, beta = made.k[0], made.v[0], made.beta[0]
     gates = None if made.gate is None else made.gate.values()[0]
     return [
-        Head(k[:, i], v[:, i], beta[:, i], None if gates is None else gates[:, i])
+        HeadInputs(k[:, i], v[:, i], beta[:, i], None if gates is None else gates[:, i])
         for i in range(k.shape[1])
     ]
 
 
-def write_heads(mixer: Mixer, x: Tensor, heads: Sequence[Head], eps_factor: float = 1.0) -> Mixer:
+def write_heads(
+    mixer: Mixer, x: Tensor, heads: Sequence[HeadInputs], eps_factor: float = 1.0
+) -> Mixer:
     """Return a layer with these heads for inputs x [n, D]; see `Mixer.with_op_inputs`."""
     k, v, beta = (torch.stack([getattr(h, name) for h in heads], 1) for name in ("k", "v", "beta"))
     unknown = torch.full((len(x), v.shape[-1]), torch.nan).double()
@@ -124,7 +126,7 @@ class _Trained:
 
     model: SequenceModel
     inputs: LayerInputs
-    heads: list[Head]
+    heads: list[HeadInputs]
     output: Tensor  # [B, T, D]: of the layer, on the recorded sequences
     outputs: Tensor  # [n, H, V]: the mean normalised output of each head, by input
 
@@ -143,7 +145,7 @@ class _Trained:
     def recurring(self) -> Tensor:
         return self.inputs.recurring.repeat_interleave(self.factors)
 
-    def round(self, head: Head, rule: Rule) -> tuple[Head, float]:
+    def round(self, head: HeadInputs, rule: Rule) -> tuple[HeadInputs, float]:
         """Return the exact head, and by how much its Gram matrix or its products were rounded."""
         if head.gate is not None and (head.gate[self.inputs.recurring] < 1 - rule.tolerance).any():
             raise CannotRoundError("its gate lets it fade")
@@ -153,7 +155,10 @@ class _Trained:
         return round_products(head, self.factors, self.recurring, counts, rule)
 
     def with_heads(
-        self, heads: tuple[Head, ...], settings: dict[str, Any], components: tuple[Component, ...]
+        self,
+        heads: tuple[HeadInputs, ...],
+        settings: dict[str, Any],
+        components: tuple[Component, ...],
     ) -> Candidate:
         """Return the model with other heads."""
         slow, fading = zip(*(inexact(head, self.recurring) for head in heads), strict=True)
@@ -190,8 +195,8 @@ class _Trained:
 
 
 def round_reflections(
-    head: Head, recurring: Tensor, counts: Tensor, rule: Rule
-) -> tuple[Head, float]:
+    head: HeadInputs, recurring: Tensor, counts: Tensor, rule: Rule
+) -> tuple[HeadInputs, float]:
     """Round a head with one factor per input.
 
     Returns the exact head, and how far its Gram matrix was from that of the root system. The values
@@ -205,12 +210,14 @@ def round_reflections(
     beta[reflects] = 2.0
     roots = k[reflects]  # [r, K]
     v[reflects] = roots @ (torch.linalg.pinv(roots, rtol=1e-6) @ v[reflects])
-    return separate_others(Head(k, v, beta), reflects, recurring & ~reflects, counts, rule), error
+    return separate_others(
+        HeadInputs(k, v, beta), reflects, recurring & ~reflects, counts, rule
+    ), error
 
 
 def round_products(
-    head: Head, factors: int, recurring: Tensor, counts: Tensor, rule: Rule
-) -> tuple[Head, float]:
+    head: HeadInputs, factors: int, recurring: Tensor, counts: Tensor, rule: Rule
+) -> tuple[HeadInputs, float]:
     """Round a head with several factors per input, the first applied first.
 
     The reflections of an input are multiplied out to a matrix; the matrices are rounded to a finite
@@ -251,13 +258,13 @@ def round_products(
         # the matrix may need fewer reflections; the beta of the others stays 0
         for i, root in zip(reflections, roots, strict=False):
             k[i], v[i], beta[i] = root @ basis, root @ center, 2.0
-    made = separate_others(Head(k, v, beta), beta == 2, recurring & ~reflects, counts, rule)
+    made = separate_others(HeadInputs(k, v, beta), beta == 2, recurring & ~reflects, counts, rule)
     return made, float((exact - old).abs().max())
 
 
 def separate_others(
-    head: Head, reflects: Tensor, others: Tensor, counts: Tensor, rule: Rule
-) -> Head:
+    head: HeadInputs, reflects: Tensor, others: Tensor, counts: Tensor, rule: Rule
+) -> HeadInputs:
     """Return the head with the keys of `others` made orthogonal to those of the reflections.
 
     Along such a key each read moves the state by a share beta towards the value. If 1 / beta is
@@ -279,10 +286,10 @@ def separate_others(
             if beta[i] < 1.5 and rule.other_betas == "one":
                 v[i] *= 1 - (1 - beta[i]).abs() ** counts[i]
                 beta[i] = 1.0
-    return Head(k, v, beta)
+    return HeadInputs(k, v, beta)
 
 
-def inexact(head: Head, recurring: Tensor) -> tuple[int, int]:
+def inexact(head: HeadInputs, recurring: Tensor) -> tuple[int, int]:
     """Count the factors that fade slowly (SLOW < |1 - beta| < 1), and all that are not exact.
 
     A factor is not exact if its beta is not 0, 1 or 2, or if its key is not orthogonal to those of

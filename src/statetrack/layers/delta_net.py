@@ -154,6 +154,12 @@ class DeltaNet(Mixer):
     normalised to length 1. Without the convolution only v gets the SiLU. beta = sigmoid(w x), or
     2 sigmoid(w x) with `allow_neg_eigval`, which turns the eigenvalue along k from [0, 1] into
     [-1, 1]. Options: see DeltaNetConfig.
+
+    >>> layer = DeltaNet(16, num_heads=2, allow_neg_eigval=True)
+    >>> y, state = layer(torch.randn(2, 10, 16))
+    >>> y_t, state = layer.step(torch.randn(2, 16), state)
+    >>> y.shape, y_t.shape
+    (torch.Size([2, 10, 16]), torch.Size([2, 16]))
     """
 
     config_class = DeltaNetConfig

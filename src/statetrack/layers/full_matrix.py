@@ -21,7 +21,7 @@ BLOCK = 16  # tokens
 
 @dataclass(frozen=True)
 class FullMatrixConfig(MixerConfig):
-    """Options of the full matrix."""
+    """The size of `FullMatrix`, which takes hidden_size * n^2 weights for its matrices."""
 
     name: ClassVar[str] = "full_matrix"
     label: ClassVar[str] = "Full matrix"
@@ -48,7 +48,7 @@ class FullMatrixInputs(NamedTuple):
 
 
 class FullMatrixState(NamedTuple):
-    """State of the full matrix."""
+    """The product H of the matrices of all tokens so far."""
 
     E: Tensor  # [B, n, n]: H - I, so that the state before the first token is 0
 

@@ -76,7 +76,7 @@ class GLAInputs(NamedTuple):
 
 
 class GLAState(NamedTuple):
-    """State of GLA."""
+    """A matrix for each of the H heads, and the window of the convolution."""
 
     S: Tensor  # [B, H, K, V]
     conv: Tensor  # [B, conv_size - 1, 2 H K + H V]: the last inputs of the convolution

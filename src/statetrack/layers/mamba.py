@@ -23,7 +23,7 @@ from statetrack.ops.selective_scan import transition
 
 @dataclass(frozen=True)
 class MambaConfig(MixerConfig):
-    """Options of Mamba."""
+    """Sizes, step sizes and range of `Mamba`, which has D = expand * hidden_size channels."""
 
     name: ClassVar[str] = "mamba"
     label: ClassVar[str] = "Mamba"
@@ -68,7 +68,7 @@ class MambaInputs(NamedTuple):
 
 
 class MambaState(NamedTuple):
-    """State of Mamba."""
+    """N numbers for each of the D channels, and the window of the convolution."""
 
     h: Tensor  # [B, D, N]
     conv: Tensor  # [B, conv_size - 1, D]: the last inputs of the convolution

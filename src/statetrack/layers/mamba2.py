@@ -24,7 +24,7 @@ from statetrack.layers.transitions import Diagonal
 
 @dataclass(frozen=True)
 class Mamba2Config(MixerConfig):
-    """Options of Mamba-2."""
+    """Sizes, step sizes and range of `Mamba2`: H = expand * hidden_size / head_dim heads."""
 
     name: ClassVar[str] = "mamba2"
     label: ClassVar[str] = "Mamba2"
@@ -86,7 +86,7 @@ class Mamba2Inputs(NamedTuple):
 
 
 class Mamba2State(NamedTuple):
-    """State of Mamba-2."""
+    """A matrix for each of the H heads, and the window of the convolution."""
 
     S: Tensor  # [B, H, N, P]
     conv: Tensor  # [B, conv_size - 1, H P + 2 G N]: the last inputs of the convolution

@@ -75,7 +75,7 @@ class MLSTMInputs(NamedTuple):
 
 
 class MLSTMState(NamedTuple):
-    """State of mLSTM."""
+    """The memory C and normaliser n of each head at the scale exp(m), and the window."""
 
     S: Tensor  # [B, H, K, K + 1]: C exp(-m), and n exp(-m) as its last column
     m: Tensor  # [B, H]: the logarithm of their scale, a constant to the gradient

@@ -92,7 +92,7 @@ class ModelConfig:
         return self.mixer if isinstance(self.mixer, tuple) else (self.mixer,)
 
     def mixer_of(self, layer: int) -> MixerConfig:
-        """The mixer of one layer."""
+        """The mixer of layer 0, 1, ...: the pattern repeats."""
         return self.pattern[layer % len(self.pattern)]
 
     def has_mlp(self, layer: int) -> bool:

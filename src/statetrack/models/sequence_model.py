@@ -27,7 +27,14 @@ MODULE_BYTES = 4_000  # that Python takes for a module, whatever its parameters
 
 
 class SequenceModel(nn.Module):
-    """Embedding, blocks, norm and head, built from a ModelConfig."""
+    """Embedding, blocks, norm and head, built from a ModelConfig.
+
+    >>> from statetrack import DeltaNetConfig
+    >>> model = SequenceModel(ModelConfig(vocab_size=3, hidden_size=16, mixer=DeltaNetConfig()))
+    >>> logits, state = model(torch.tensor([[1, 2, 1, 1]]))
+    >>> logits.shape
+    torch.Size([1, 4, 3])
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ def formal_model(
 def word_problem_model(
     mixer: str, vocab_size: int, *, num_layers: int, allow_neg_eigval: bool
 ) -> ModelConfig:
-    """Return the model for word problems."""
+    """Return the model for word problems: width 128, or one-hot tokens for full matrices."""
     return ModelConfig(
         vocab_size=vocab_size,
         hidden_size=vocab_size if mixer == "full_matrix" else 128,  # full_matrix reads one-hots

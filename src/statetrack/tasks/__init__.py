@@ -28,6 +28,9 @@ def make_task(name: str, **options: Any) -> Task:
         name: A name that `statetrack tasks` lists, `regex:PATTERN`, `dfa:FILE` or `group:FILE`.
         options: The fields of the task's class.
 
+    Returns:
+        The task: a frozen dataclass that draws sequences (`sample`) and solves them (`solve`).
+
     >>> make_task("S5_only_swaps", supervision="last").family
     'word problem'
     """

@@ -57,12 +57,12 @@ class Case:
 
     @cached_property
     def layer(self) -> Any:
-        """The layer of this case."""
+        """The layer that `build` makes with seed 0; the same one at every access."""
         return self.build()
 
     @property
     def parameters(self) -> list[Tensor]:
-        """The parameters of the layer."""
+        """The parameters of `layer`, in the order of its definition."""
         return list(self.layer.parameters())
 
     def x(self, batch: int, length: int, seed: int = 3) -> Tensor:

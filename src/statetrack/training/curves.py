@@ -67,9 +67,16 @@ def curve(
     lengths; otherwise 40 lengths, evenly spaced on a logarithmic axis, are evaluated separately.
 
     Args:
+        model: The model; its parameters are not changed.
         task: A task, or the name of one with its default options.
+        max_length: The greatest length.
         samples: The number of sequences, of each length if these are evaluated separately.
+        split: "train", "validation" or "test".
+        data_seed: Seed of the sequences.
         exclude: The finite set that the model was trained on; no sequence and no prefix is in it.
+
+    Returns:
+        The accuracy at each length with its 95 % confidence interval, and the horizon.
     """
     task = check_arguments(model, task, samples, exclude)
     task.check_lengths(max_length, max_length)

@@ -80,13 +80,13 @@ def train(
     model = SequenceModel(config.model)
     optimizer = make_optimizer(model, config.training)
     t = config.training
-    finite = finite_training_set(config)
-    data: Data = finite or Stream(
+    dataset = finite_training_set(config)
+    data: Data = dataset or Stream(
         config.task, "train", t.data_seed, t.batch_size, t.min_length, t.max_length
     )
     data.batch(0)
-    if finite and t.eval_every and t.eval_min_length <= t.max_length <= t.eval_max_length:
-        _check_validation(config, finite)
+    if dataset and t.eval_every and t.eval_min_length <= t.max_length <= t.eval_max_length:
+        _check_validation(config, dataset)
     # every error in the configuration has been raised by now, before a folder is made
     folder = Path(folder)
     if resume:
@@ -106,7 +106,7 @@ def train(
             start, tensors = run.load()
             run.restore(tensors, model, optimizer, start)
         run.rewind_metrics(start)
-        _Loop(run, model, optimizer, data, finite).train(start, on_progress)
+        _Loop(run, model, optimizer, data, dataset).train(start, on_progress)
     return run
 
 

@@ -54,6 +54,13 @@ def delta_rule(
     Returns:
         o [B, T, H, V] in the type of `v`, and the final state in float32 (float64 if any input
         is) or None.
+
+    >>> import torch
+    >>> q, k, v = torch.randn(3, 1, 50, 2, 8)
+    >>> k = torch.nn.functional.normalize(k, dim=-1)
+    >>> o, _ = delta_rule(q, k, v, 2 * torch.rand(1, 50, 2))
+    >>> o.shape
+    torch.Size([1, 50, 2, 8])
     """
     tensors = q, k, v, beta, g, decay, initial_state
     options = scale, output_final_state, cu_seqlens, backend
@@ -182,9 +189,20 @@ def delta_product_step(
     scale: float | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """One token of `delta_product`: k [B, n, H, K], v [B, n, H, V], beta [B, n, H].
+    """One token of `delta_product`: update `state` in place and return o.
 
-    The other arguments are those of `delta_rule_step`.
+    Args:
+        state: [B, H, K, V], contiguous float32.
+        q: [B, H, K].
+        k: [B, n, H, K], for n Householder factors.
+        v: [B, n, H, V].
+        beta: [B, n, H].
+        g, decay: [B, H], as in `delta_rule`.
+        scale: as in `delta_rule`.
+        backend: "auto", "torch" or "native".
+
+    Returns:
+        o [B, H, V] in the type of `v`.
     """
     if k.dim() != 4 or k.shape[1] < 1:
         raise UserError(f"delta_product_step: k must be [B, n, H, K], n >= 1; got {list(k.shape)}")
@@ -203,9 +221,18 @@ def gated_linear_attention_step(
     scale: float | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """One token of `gated_linear_attention`: g or decay [B, H] or [B, H, K].
+    """One token of `gated_linear_attention`: update `state` in place and return o.
 
-    The other arguments are those of `delta_rule_step`.
+    Args:
+        state: [B, H, K, V], contiguous float32.
+        q, k: [B, H, K].
+        v: [B, H, V].
+        g, decay: [B, H] or [B, H, K], as in `gated_linear_attention`.
+        scale: as in `delta_rule`.
+        backend: "auto", "torch" or "native".
+
+    Returns:
+        o [B, H, V] in the type of `v`.
     """
     tensors = state, q, k, v, None
     return run_step("gated_linear_attention_step", 1, tensors, g, decay, scale, backend)
