@@ -272,7 +272,7 @@ def test_without_a_certificate_the_claim_is_for_single_tokens() -> None:
     assert not net.certificate()["exact"]
     proof = net.prove()
     assert proof.holds
-    assert "states, token by token, in float32" in proof.claim
+    assert "states), token by token, in float32" in proof.claim
     # nor has a factor that expands, though what it makes of the whole is of norm 1
     net = compile("Z2", "householder")
     layer = net.stack[0]
