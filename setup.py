@@ -23,7 +23,7 @@ FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
 # Extra flags, for instance those of a sanitizer.
 EXTRA = os.environ.get("STATETRACK_CFLAGS", "").split()
-# What the library and the Python files must agree on: see src/statetrack/kernels/interface.py.
+# The library carries the hash of this header; kernels/library.py refuses one with another hash.
 INTERFACE = Path("src/statetrack/kernels/interface.h")
 HASH = hashlib.sha256(INTERFACE.read_bytes()).hexdigest()
 

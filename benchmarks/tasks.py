@@ -1,4 +1,4 @@
-"""How fast sequences are drawn and solved: 1,024 of length 256, for every task."""
+"""Measure the time to draw and solve 1,024 sequences of length 256, for every task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How exact, how far and how fast the networks of `statetrack.compiler` are.
+"""Measure exactness, horizons and speed of compiled networks.
 
     python -m benchmarks theory --out results/theory.md
     python -m benchmarks theory --only exactness --tokens 10000 --names S5 "a*b*"

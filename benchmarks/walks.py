@@ -44,7 +44,7 @@ class Walk(NamedTuple):
 
     @property
     def returns(self) -> int:
-        """How often the walk enters a file that it had left."""
+        """Count the times that the walk enters a file which it had left."""
         return len(self.files) - len(set(self.files))
 
 

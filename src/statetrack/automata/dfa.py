@@ -77,7 +77,7 @@ class DFA:
 
     @property
     def states(self) -> int:
-        """How many states there are; they are numbered from 0."""
+        """The number of states, which are 0, 1, ..."""
         return len(self.delta)
 
     def _content(self) -> tuple[object, ...]:

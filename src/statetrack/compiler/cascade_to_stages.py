@@ -15,7 +15,7 @@ from statetrack.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """What one layer computes: h -> A(rule) h + B(rule), where h [n, V] is the codeword of a state.
+    """The map of one layer, h -> A(rule) h + B(rule), on codewords h [n, V] of states.
 
     A takes each axis to another one or to 0, and B writes a 1 to at most one axis: matrices of norm
     at most 1, exact in any floating-point format. `out` is the update rule of the next stage, by

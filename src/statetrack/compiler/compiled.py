@@ -1,4 +1,4 @@
-"""What a network of tables and an ordinary model have in common once they are compiled."""
+"""`Compiled`, the base class of compiled networks (tables) and compiled models (weights)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LANGUAGE_FILE = "language.json"
 
 
 class Source(NamedTuple):
-    """From what, and with which options, something was compiled."""
+    """The language and the options that `compile` was given."""
 
     language: Language
     target: str
@@ -37,7 +37,7 @@ class Source(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What an attempted proof is about, and what it found."""
+    """The result of checking every step: the certificate, the evidence, the first mistake."""
 
     certificate: dict[str, Any]
     formats: list[str]  # the number types in which every step was checked

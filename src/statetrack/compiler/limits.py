@@ -1,4 +1,4 @@
-"""How large a language, a cascade, a network or a proof may be."""
+"""Upper limits on the sizes of languages, cascades, networks and proofs."""
 
 MAX_CASCADE_IMAGES = 4_096  # sets of states that the holonomy method looks at: a second's work
 MAX_CASCADE_RULES = 200_000  # update rules of all levels: a few seconds' work
