@@ -46,12 +46,15 @@ ALLOWED: dict[str, set[str]] = {
         "errors", "config", "files", "terminal", "automata", "compiler", "diagnosis", "layers",
         "models", "ops", "tasks", "training",
     },
-    "sweep": {"allocator", "errors", "terminal", "training"},
-    "recipes": {
-        "errors", "allocator", "config", "files", "terminal", "automata", "layers", "models",
-        "tasks", "training", "sweep",
+    "sweep": {
+        "allocator", "errors", "config", "files", "terminal", "compiler", "diagnosis", "hardening",
+        "training",
     },
-    "report": {"files", "recipes", "terminal", "training"},
+    "report": {"errors", "config", "files", "terminal", "diagnosis", "sweep", "training"},
+    "recipes": {
+        "errors", "allocator", "config", "files", "terminal", "automata", "compiler", "diagnosis",
+        "hardening", "layers", "models", "report", "sweep", "tasks", "training",
+    },
 }  # fmt: skip
 
 

@@ -35,8 +35,7 @@ CONFIG = RunConfig(
         checkpoint_every=5,
         eval_every=4,
         eval_samples=8,
-        eval_min_length=13,
-        eval_max_length=16,
+        eval_lengths=("13-16",),
         saturation=0.1,
     ),
 )

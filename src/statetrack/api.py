@@ -18,6 +18,7 @@ from statetrack.ops import *  # noqa: F403
 from statetrack.tasks import make_task as make_task
 from statetrack.training import Run as Run
 from statetrack.training import RunConfig as RunConfig
+from statetrack.training import Stage as Stage
 from statetrack.training import TrainingConfig as TrainingConfig
 from statetrack.training import evaluate as evaluate
 from statetrack.training import train as train

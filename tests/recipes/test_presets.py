@@ -208,7 +208,7 @@ def test_figure_1(switch: bool) -> None:
     assert (t.steps, t.batch_size, t.lr, t.min_lr) == (20_000, 256, 1e-3, 1e-6)
     assert (t.warmup, t.weight_decay, t.clip) == (0.0, 0.0, None)
     assert (t.min_length, t.max_length, t.seed, t.data_seed) == (3, 40, 2, 2)
-    assert (t.eval_every, t.eval_min_length, t.eval_max_length) == (200, 40, 256)
+    assert (t.eval_every, t.eval_lengths) == (200, ("40-256",))
     assert (m.num_layers, m.hidden_size, m.norm, m.final_norm) == (1, 10, "layer", True)
     assert (m.residual, m.mlp, m.tie_embeddings) == (False, "none", False)
     assert m.mixers[0].allow_neg_eigval is switch
@@ -237,7 +237,7 @@ def test_the_tables_as_in_the_paper(mixer: str, task: str) -> None:
     assert (t.warmup, t.min_lr, t.weight_decay, t.clip) == (0.1, 1e-6, 0.1, clip)
     assert (t.min_length, t.max_length, t.betas, t.eps) == (3, 40, (0.9, 0.999), 1e-8)
     assert (t.precision, t.dataset_size, t.decay_groups) == ("fp32", None, "paper")
-    assert (t.eval_min_length, t.eval_max_length, t.eval_samples) == (40, 256, 8192)
+    assert (t.eval_lengths, t.eval_samples) == (("40-256",), 8192)
     assert t.eval_every == t.steps  # the tables have the last step's
     assert (m.num_layers, m.hidden_size) == (layers, 128)
     layer: Any = m.mixers[0]
@@ -300,7 +300,7 @@ def test_word_problems_as_in_the_paper(mixer: str, layers: int, task: str) -> No
     assert t.steps * t.batch_size == 100 * t.dataset_size
     assert (t.lr, t.schedule, t.warmup, t.weight_decay, t.clip) == (1e-4, "constant", 0, 0.01, 1)
     assert (t.min_length, t.max_length) == (32, 32)
-    assert (t.eval_min_length, t.eval_max_length, t.eval_samples) == (500, 500, 40_000)
+    assert (t.eval_lengths, t.eval_samples) == (("500",), 40_000)
     assert t.eval_every == t.steps
     assert (m.num_layers, m.hidden_size) == (layers, 128)
     assert config.task.supervision == "dense"  # type: ignore[attr-defined]
@@ -339,7 +339,7 @@ def test_the_authors_commands(mixer: str, task: str) -> None:
     assert (t.precision, t.clip, t.lr, t.schedule) == ("bf16", None, 1e-3, "cosine")
     assert t.min_lr == pytest.approx(1e-6)
     assert (t.min_length, t.max_length, t.dataset_size) == (3, 40, None)
-    assert (t.eval_min_length, t.eval_max_length, t.eval_samples) == (40, 256, 8192)
+    assert (t.eval_lengths, t.eval_samples) == (("40-256",), 8192)
     assert (t.eval_every, t.decay_groups) == (200, "paper")
     assert (t.seed, t.data_seed) == (42, 42)
     assert (config.model.num_layers, config.model.hidden_size) == (2, 128)

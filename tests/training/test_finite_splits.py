@@ -56,9 +56,7 @@ def test_splits_are_disjoint(
 ) -> None:
     """All that the models of a run are given, from training to the command that tests it."""
     low, high = validated
-    config = small_config(
-        steps=12, **FINITE, **VALIDATION, eval_min_length=low, eval_max_length=high
-    )
+    config = small_config(steps=12, **FINITE, **VALIDATION, eval_lengths=(f"{low}-{high}",))
     run = train(config, tmp_path / "run").folder
     learned, validation = read()
     assert command("eval", run, f"--lengths={low}-{high}", "--samples=200").code == 0
@@ -104,9 +102,7 @@ def test_a_curve_of_samples_asks_nothing_that_was_learned(tmp_path: Path, read: 
 
 
 def test_a_validation_row_is_an_evaluation_without_what_was_learned(tmp_path: Path) -> None:
-    config = small_config(
-        steps=4, **FINITE, **VALIDATION, eval_min_length=LENGTH, eval_max_length=9
-    )
+    config = small_config(steps=4, **FINITE, **VALIDATION, eval_lengths=(f"{LENGTH}-9",))
     run = train(config, tmp_path / "run")
     rows = [row for row in run.metrics() if row["kind"] == "validation"]
     assert [row["step"] for row in rows] == [2, 4]
@@ -130,7 +126,7 @@ def test_nothing_is_left_to_validate_on(refused: Refused, tmp_path: Path) -> Non
     # at other lengths there is enough
     config = small_config(
         steps=2, dataset_size=8, min_length=4, max_length=4, eval_every=2, eval_samples=8,
-        eval_min_length=5, eval_max_length=9,
+        eval_lengths=("5-9",),
     )  # fmt: skip
     train(config, tmp_path / "run")
     says = ["parity has no sequence of length 4 left for test: 8 of them are trained on"]

@@ -25,7 +25,7 @@ from statetrack.training import (
 )
 from tests.training.small import small_config
 
-VALIDATION = {"eval_samples": 20, "eval_min_length": 13, "eval_max_length": 20}
+VALIDATION = {"eval_samples": 20, "eval_lengths": ("13-20",)}
 
 
 def test_metrics_rows(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def demo(
     if workers is not None and workers < 1:
         raise UserError(f"workers must be at least 1; got {workers}")
     from statetrack.recipes.demo import Demo
-    from statetrack.report.demo import DEMO_NOTE, SMOKE, print_tables, write_report
+    from statetrack.recipes.demo_page import DEMO_NOTE, SMOKE, print_tables, write_report
     from statetrack.sweep.display import Display
 
     console = make_console(json)

@@ -35,7 +35,7 @@ def evaluate(
     """
     from statetrack.compiler.folders import holds_tables, is_compiled
     from statetrack.report.evaluation import evaluation_tables, lengths_text, write_figure
-    from statetrack.training import Run, finite_training_set
+    from statetrack.training import Run, finite_training_set, length_range
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model
 
@@ -45,7 +45,7 @@ def evaluate(
     task, trained = opened.config.task, opened.config.training
     top = trained.max_length
     default = [(trained.min_length, top), *((n * top, n * top) for n in (1, 2, 4, 8))]
-    wanted = list(dict.fromkeys([_length(text) for text in lengths] or default))
+    wanted = list(dict.fromkeys([length_range(text) for text in lengths] or default))
     for low, high in wanted:
         task.check_lengths(low, high)
     model = opened.model()
@@ -78,11 +78,3 @@ def evaluate(
     if figure is not None:
         write_figure(figure, title, rows, traced, None if compiled else top)
     write_result(json, result)
-
-
-def _length(text: str) -> tuple[int, int]:
-    low, dash, high = text.partition("-")
-    try:
-        return int(low), int(high if dash else low)
-    except ValueError:
-        raise UserError(f"a length is a number or a range such as 40-256; got {text!r}") from None

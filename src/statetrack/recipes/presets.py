@@ -30,7 +30,7 @@ DEMO_MIXERS = ("delta_net", "mamba")
 
 # the validation of parity and modular arithmetic in the paper and in its authors' code
 _VALIDATION: dict[str, Any] = {
-    "eval_min_length": 40, "eval_max_length": 256, "eval_samples": 8192,
+    "eval_lengths": ("40-256",), "eval_samples": 8192,
 }  # fmt: skip
 
 
@@ -139,8 +139,7 @@ def _paper_word_problem(
         dataset_size=1_600_000,
         seed=seed,  # the data are the same for every seed
         eval_every=312_500,
-        eval_min_length=500,
-        eval_max_length=500,
+        eval_lengths=("500",),
         eval_samples=40_000,
     )
     model = word_problem_model(

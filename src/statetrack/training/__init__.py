@@ -1,6 +1,6 @@
 """Training, evaluation by length, runs on disk."""
 
-from statetrack.training.config import RunConfig, TrainingConfig, read_config
+from statetrack.training.config import RunConfig, Stage, TrainingConfig, length_range, read_config
 from statetrack.training.curves import Curve, curve
 from statetrack.training.evaluate import Evaluation, evaluate, predict
 from statetrack.training.loop import DivergedError, Progress, finite_training_set, train
@@ -13,10 +13,12 @@ __all__ = [
     "Progress",
     "Run",
     "RunConfig",
+    "Stage",
     "TrainingConfig",
     "curve",
     "evaluate",
     "finite_training_set",
+    "length_range",
     "predict",
     "read_config",
     "train",

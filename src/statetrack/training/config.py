@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from statetrack.config import at_least, check_types, from_dict, option, to_dict
 from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 from statetrack.models import ModelConfig
 from statetrack.plugins import check_plugins, plugins_of
-from statetrack.tasks import Task
+from statetrack.tasks import PrefixTask, Task
 
-RUN_SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
+RUN_SCHEMA = 2  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,20 @@ class TrainingConfig:
     dataset_size: int | None = option(None, "different training sequences; None for no end")
     eval_every: int = option(0, "steps between validations during training; 0 for none", low=0)
     eval_samples: int = option(256, "sequences per validation", low=1)
-    eval_min_length: int = option(41, "least validation length")
-    eval_max_length: int = option(80, "greatest validation length")
+    eval_lengths: tuple[str, ...] = option(
+        ("41-80",),
+        "validation lengths, or ranges such as 40-256; the first one counts for stopping",
+    )
+    stop_at_score: float | None = option(
+        None, "end the run when the scaled validation score reaches this"
+    )
+    stop_below_score: float | None = option(
+        None, "end the run if no scaled validation score has reached this by stop_below_step"
+    )
+    stop_below_step: int = option(0, "the step at which stop_below_score is checked first", low=0)
+    time_budget: float | None = option(None, "end the run after this many CPU seconds")
+    carry: int = option(1, "parts of a sequence that are trained on in turn, with its state", low=1)
+    carry_start: float = option(0.5, "share of the steps after which the state is carried")
     log_every: int = option(10, "steps between rows of metrics", low=1)
     checkpoint_every: int = option(500, "steps between checkpoints", low=1)
 
@@ -63,21 +76,69 @@ class TrainingConfig:
                 raise UserError(f"{name} must lie in 0..2^32-1; got {getattr(self, name)}")
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise UserError(f"clip must be finite and above 0, or none; got {self.clip}")
+        if self.time_budget is not None and not 0 < self.time_budget < math.inf:
+            raise UserError(f"time_budget must be above 0, or none; got {self.time_budget}")
+        if not 0 <= self.carry_start <= 1:
+            raise UserError(f"carry_start must be a share of the steps; got {self.carry_start}")
+        stops = (self.stop_at_score, self.stop_below_score)
+        if any(stop is not None for stop in stops) and not (self.eval_every and self.eval_lengths):
+            raise UserError("to stop at a score, eval_every and eval_lengths must say where it is")
+        _ = self.eval_ranges
         if not all(0 <= b < 1 for b in self.betas):
             raise UserError(f"betas must lie in 0..1, 1 excluded; got {self.betas}")
         if self.dataset_size is not None:
             at_least("dataset_size", self.dataset_size, self.batch_size)
             if self.min_length != self.max_length:
                 raise UserError("a finite data set has one length: min_length = max_length")
+            if self.carry > 1:
+                raise UserError("the state is carried in endless data only: no dataset_size")
+
+    @property
+    def eval_ranges(self) -> tuple[tuple[int, int], ...]:
+        """The validation lengths as (least, greatest)."""
+        return tuple(map(length_range, self.eval_lengths))
+
+
+def length_range(text: str) -> tuple[int, int]:
+    """Parse a length such as 128 or a range such as 40-256.
+
+    >>> length_range("40-256"), length_range("128")
+    ((40, 256), (128, 128))
+    """
+    match = re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", text)
+    if match is None:
+        raise UserError(f"a length is a number or a range such as 40-256; got {text!r}")
+    return int(match[1]), int(match[2] or match[1])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a run with its own task, lengths or learning rate; None stands for the run's."""
+
+    steps: int = option(1000, "optimiser steps", low=1)
+    task: Task | None = option(None, "the task, of the same vocabulary")  # noqa: RUF009
+    min_length: int | None = option(None, "least training length")
+    max_length: int | None = option(None, "greatest training length")
+    lr: float | None = option(None, "peak learning rate")
+    schedule: Literal["cosine", "constant"] | None = option(None, "after the stage's warm-up")
+    warmup: float | None = option(None, "share of the stage's steps")
+
+    def __post_init__(self) -> None:
+        check_types(self)
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A task, a model and how the model is trained."""
+    """A task, a model and how the model is trained, in stages if there are several.
+
+    The stages change what a step trains on and its learning rate; everything else, validation
+    included, is that of the run. Their steps add up to `training.steps`.
+    """
 
     task: Task
     model: ModelConfig
     training: TrainingConfig
+    stages: tuple[Stage, ...] = ()
 
     def __post_init__(self) -> None:
         check_type("task", self.task, Task, "a Task")
@@ -93,12 +154,52 @@ class RunConfig:
             raise UserError(f"saturation acts on betas, and {self.model.title} has none")
         self.task.check_lengths(t.min_length, t.max_length)
         if t.eval_every:
-            self.task.check_lengths(t.eval_min_length, t.eval_max_length)
+            for low, high in t.eval_ranges:
+                self.task.check_lengths(low, high)
+        if t.carry > 1 and not (
+            isinstance(self.task, PrefixTask) and self.task.supervision == "dense"
+        ):
+            raise UserError(f"carry needs an answer at every position; {self.task.name} has not")
+        self._check_stages()
+
+    def _check_stages(self) -> None:
+        if not self.stages:
+            return
+        total = sum(stage.steps for stage in self.stages)
+        if total != self.training.steps:
+            raise UserError(f"the stages have {total} steps, but steps is {self.training.steps}")
+        if self.training.dataset_size is not None:
+            raise UserError("a run in stages has endless data: no dataset_size")
+        for stage in self.stages:
+            if stage.task is not None and stage.task.vocab != self.task.vocab:
+                raise UserError("the task of a stage must have the vocabulary of the run's task")
+        self.segments()  # checks every stage's values
+
+    def segments(self) -> tuple[Segment, ...]:
+        """Return the stages, each as a configuration without stages and with its first step."""
+        if not self.stages:
+            return (Segment(0, self),)
+        out, start = [], 0
+        for stage in self.stages:
+            names = ("steps", "min_length", "max_length", "lr", "schedule", "warmup")
+            given = {n: v for n in names if (v := getattr(stage, n)) is not None}
+            given["min_lr"] = min(self.training.min_lr, given.get("lr", self.training.lr))
+            training = replace(self.training, **given)
+            out.append(Segment(start, RunConfig(stage.task or self.task, self.model, training)))
+            start += stage.steps
+        return tuple(out)
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of config.json; `plugins` are the modules that it needs, if any."""
         plugins = plugins_of([self.task, *self.model.pattern])
         return {"schema": RUN_SCHEMA, **to_dict(self), **({"plugins": plugins} if plugins else {})}
+
+
+class Segment(NamedTuple):
+    """A stage of a run."""
+
+    start: int  # its first step, counted from 0
+    config: RunConfig
 
 
 def read_config(path: Path) -> RunConfig:

@@ -85,7 +85,8 @@ def train(
         config.task, "train", t.data_seed, t.batch_size, t.min_length, t.max_length
     )
     data.batch(0)
-    if dataset and t.eval_every and t.eval_min_length <= t.max_length <= t.eval_max_length:
+    validated = t.eval_ranges if t.eval_every else ()
+    if dataset and any(low <= t.max_length <= high for low, high in validated):
         _check_validation(config, dataset)
     # every error in the configuration has been raised by now, before a folder is made
     folder = Path(folder)
@@ -208,19 +209,19 @@ class _Loop:
         return float(loss.detach()), float(penalty.detach()), float(right.float().mean())
 
     def validate(self, step: int) -> None:
-        """Evaluate on the validation lengths and log the result."""
+        """Evaluate on the validation lengths and log the results."""
         c = self.config
-        result = evaluate(
-            self.model,
-            self.run.config.task,
-            (c.eval_min_length, c.eval_max_length),
-            samples=c.eval_samples,
-            split="validation",
-            data_seed=c.data_seed,
-            exclude=self.exclude,
-        )
-        row = {"step": step, "kind": "validation", **result.to_json(positions=False)}
-        self.run.log(row)
+        for lengths in c.eval_ranges:
+            result = evaluate(
+                self.model,
+                self.run.config.task,
+                lengths,
+                samples=c.eval_samples,
+                split="validation",
+                data_seed=c.data_seed,
+                exclude=self.exclude,
+            )
+            self.run.log({"step": step, "kind": "validation", **result.to_json(positions=False)})
 
 
 def finite_training_set(config: RunConfig) -> FiniteDataset | None:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import matplotlib.image
 import pytest
 
-from statetrack.report.demo import page, print_tables, tables, write_report
+from statetrack.recipes.demo_page import page, print_tables, tables, write_report
 from statetrack.terminal import PlainConsole
 from tests.recipes.results import demo
 

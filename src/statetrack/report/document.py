@@ -1,0 +1,66 @@
+"""What a report contains: tables, figures and facts, independent of how they are rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Cell = str | float | int | None  # None: not measured, an empty cell
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; numbers are kept as numbers and formatted when rendered (three decimals)."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    name: str = ""  # of its files (CSV, LaTeX); from the title if empty
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a figure, with an interval if there is one."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None  # 95 % interval over seeds
+    high: Sequence[float] | None = None
+    group: str = ""  # series of one group share a colour, e.g. the seeds of a model
+    dashed: bool = False
+    faint: bool = False  # drawn thin: single seeds beside their median
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Lines over one pair of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    log_x: bool = False
+    marks: Sequence[tuple[float, str]] = ()  # vertical lines, e.g. (40, "training length")
+    y_range: tuple[float, float] | None = None
+    raw: Sequence[Series] = ()  # the same lines on the raw axis, if `series` are scaled
+    raw_label: str = ""
+    note: str = ""
+    name: str = ""  # of its files; from the title if empty
+    points: bool = False  # a scatter, e.g. eigenvalues in the complex plane
+
+
+@dataclass(frozen=True)
+class Document:
+    """One experiment: what was asked, the tables and figures, and what they were made with."""
+
+    name: str
+    title: str
+    summary: Sequence[str] = ()  # paragraphs: verdict first
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    notes: Sequence[str] = ()  # what differs from the paper, every cut of the budget
+    facts: dict[str, Any] = field(default_factory=dict)  # command, versions, hardware, CPU seconds
+    configs: dict[str, Any] = field(default_factory=dict)  # run configurations by name

@@ -1,0 +1,53 @@
+"""A job of a sweep: train a model, evaluate it, harden it and evaluate that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from statetrack.config import check_types, option, to_dict
+from statetrack.files import plain_name
+from statetrack.training import RunConfig, length_range
+
+JOB_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training run and what is measured of its model afterwards."""
+
+    name: str = option("", "what people read; need not be unique")
+    config: RunConfig = option(None, "the run")  # noqa: RUF009
+    lengths: tuple[str, ...] = option((), "lengths to evaluate, or ranges such as 40-256")
+    curve: int | None = option(None, "trace accuracy against length up to this one")
+    samples: int = option(1024, "sequences per evaluation", low=1)
+    harden: bool = option(False, "harden the model, and evaluate the result in the same way")
+    orders: tuple[int, ...] = option((1, 2, 3), "orders that harden tries")
+    compiled: str | None = option(None, "start from the weights of this compiled language")
+    noise: float = option(0.0, "standard deviation of what is added to those weights", low=0)
+    spectrum: bool = option(False, "keep a sample of the eigenvalues of the trained model")
+    seconds: float = option(60.0, "expected CPU seconds, for the plan", low=0)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for text in self.lengths:
+            self.config.task.check_lengths(*length_range(text))
+
+    @property
+    def key(self) -> str:
+        """A hash of everything that the result depends on: all but name and expected time."""
+        facts = {k: v for k, v in to_dict(self).items() if k not in ("name", "seconds", "config")}
+        facts["config"] = self.config.to_json()
+        text = json.dumps(facts, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in a sweep."""
+        return f"{plain_name(self.name)[:60]}-{self.key}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of job.json."""
+        return {"schema": JOB_SCHEMA, **to_dict(self), "config": self.config.to_json()}
