@@ -58,11 +58,16 @@ def print_document(console: PlainConsole, document: Document) -> None:
     console.print(document.title, style="bold")
     for text in document.summary:
         console.print(text)
-    for table in document.tables:
+    print_tables(console, document.tables)
+    for note in document.notes:
+        console.print(f"- {note}", style="dim")
+
+
+def print_tables(console: PlainConsole, tables: Sequence[Table]) -> None:
+    """Print the tables that have rows, with their notes."""
+    for table in tables:
         if table.rows:
             rows = [[cell_text(cell) for cell in row] for row in table.rows]
             print_table(console, table.title, list(table.columns), rows)
             if table.note:
                 console.print(table.note, style="dim")
-    for note in document.notes:
-        console.print(f"- {note}", style="dim")

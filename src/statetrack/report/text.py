@@ -161,9 +161,16 @@ def markdown_text(text: str) -> str:
 
 
 def to_json(document: Document) -> str:
-    """Return the data of a document as JSON.
+    """Return the content of document.json."""
+    text = json.dumps(to_plain(document), indent=1, allow_nan=False)
+    # a list of numbers or texts on one line: the newlines of a text are escaped
+    return re.sub(r"\[\n[^\[\]{}]*\n *\]", lambda m: re.sub(r"\n *", " ", m[0]), text) + "\n"
 
-    Numbers of tables and figures have six digits; those that are not finite are null.
+
+def to_plain(document: Document) -> dict[str, Any]:
+    """Return the data of a document as plain values.
+
+    Numbers of tables and figures have six digits; those that are not finite are None.
     """
     rounded = {
         name: _round(json.loads(json.dumps(value, default=lambda array: array.tolist())))
@@ -171,9 +178,7 @@ def to_json(document: Document) -> str:
         else value
         for name, value in asdict(document).items()
     }
-    text = json.dumps({"schema": DOCUMENT_SCHEMA, **rounded}, indent=1, allow_nan=False)
-    # a list of numbers or texts on one line: the newlines of a text are escaped
-    return re.sub(r"\[\n[^\[\]{}]*\n *\]", lambda m: re.sub(r"\n *", " ", m[0]), text) + "\n"
+    return {"schema": DOCUMENT_SCHEMA, **rounded}
 
 
 def _round(value: Any) -> Any:
