@@ -20,6 +20,7 @@ from statetrack.sweep import pool
 from statetrack.sweep.job import KEY_SIZE, Job
 from statetrack.sweep.pool import Report
 from statetrack.sweep.work import RESULT, do_job, read_result
+from statetrack.training.trackers import make_trackers
 
 SWEEP_SCHEMA = 1
 JOB = "job.json"
@@ -54,6 +55,7 @@ def run_sweep(
     engine_options: Mapping[str, Any] | None = None,
     on_event: Callable[[SweepEvent], None] = lambda event: None,
     retry_failed: bool = False,
+    track: Sequence[str] = (),
 ) -> Results:
     """Do every job of a sweep that is not done yet.
 
@@ -70,6 +72,7 @@ def run_sweep(
         engine_options: For Slurm, the parameters of submitit's executor.
         on_event: Called for every event.
         retry_failed: Do jobs that failed earlier once more.
+        track: Also send the metrics of training there: tensorboard, wandb.
 
     Returns:
         The results by the jobs' keys, also of jobs that failed.
@@ -79,9 +82,10 @@ def run_sweep(
         raise UserError(f"workers must be at least 1; got {workers}")
     if engine == "local" and engine_options:
         raise UserError(f"the engine local has no options; got {', '.join(engine_options)}")
+    make_trackers(track)  # refuses unknown ones
     folder = Path(folder)
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
-    sweep = _Sweep(folder, jobs, on_event, retry_failed, read_results(folder))
+    sweep = _Sweep(folder, jobs, on_event, retry_failed, tuple(track), read_results(folder))
     sweep.update()
     while sweep.tasks:
         with closing(_events(engine, folder, sweep.tasks, workers, engine_options)) as events:  # type: ignore[type-var]
@@ -138,6 +142,7 @@ class Task(NamedTuple):
     folder: Path  # of the job
     job: Job
     retry: bool  # although it failed earlier
+    track: tuple[str, ...]  # with these trackers
 
 
 def do_task(task: Task, report: Report) -> dict[str, Any] | None:
@@ -151,7 +156,7 @@ def do_task(task: Task, report: Report) -> dict[str, Any] | None:
                     return result
                 (task.folder / RESULT).unlink()
             log_event(task.sweep, "start", name)
-            result = do_job(task.job, task.folder, report)
+            result = do_job(task.job, task.folder, report, make_trackers(task.track))
             log_event(task.sweep, result["status"], name, result["error"])
             return result
     except LockedError:
@@ -183,6 +188,7 @@ class _Sweep:
     list_jobs: ListJobs
     on_event: Callable[[SweepEvent], None]
     retry_failed: bool
+    track: tuple[str, ...]
     results: Results
     tasks: list[Task] = field(default_factory=list)  # given to the workers, in order
     listed: dict[str, Job] = field(default_factory=dict)
@@ -191,7 +197,10 @@ class _Sweep:
 
     def update(self) -> None:
         """List the jobs that are known from the results so far."""
-        fresh = {job.key: job for job in self.list_jobs(self.results) if job.key not in self.listed}
+        fresh: dict[str, Job] = {}
+        for job in self.list_jobs(self.results):
+            if job.key not in self.listed:
+                fresh.setdefault(job.key, job)
         if not fresh:
             return
         self.listed |= fresh
@@ -204,7 +213,7 @@ class _Sweep:
                 if not (folders[key] / JOB).exists():
                     write_json(folders[key] / JOB, job.to_json())
         for key, job in fresh.items():
-            self._take(Task(self.folder, folders[key], job, self.retry_failed))
+            self._take(Task(self.folder, folders[key], job, self.retry_failed, self.track))
 
     def _take(self, task: Task) -> None:
         """Queue a job unless it has a result."""

@@ -11,6 +11,7 @@ import platform
 import shutil
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,16 @@ from statetrack.models import SequenceModel, count_parameters
 from statetrack.sweep.job import Job
 from statetrack.sweep.pool import Report, cores
 from statetrack.tasks import Stream
-from statetrack.training import Curve, Progress, Run, curve, evaluate, finite_training_set, train
+from statetrack.training import (
+    Callback,
+    Curve,
+    Progress,
+    Run,
+    curve,
+    evaluate,
+    finite_training_set,
+    train,
+)
 
 RESULT_SCHEMA = 1
 RESULT = "result.json"  # its presence means that the job is done, or has failed
@@ -39,7 +49,12 @@ SPECTRUM_SEQUENCES, SPECTRUM_TOKENS = 16, 64
 REPORT_EVERY = 0.2  # seconds between reports of progress
 
 
-def do_job(job: Job, folder: Path, report: Report = lambda progress: None) -> dict[str, Any]:
+def do_job(
+    job: Job,
+    folder: Path,
+    report: Report = lambda progress: None,
+    callbacks: Sequence[Callback] = (),
+) -> dict[str, Any]:
     """Do a job, or what is left of it, and write its result.
 
     An error of the job itself (a wrong option, a loss that diverges) is its result. Where the
@@ -49,6 +64,7 @@ def do_job(job: Job, folder: Path, report: Report = lambda progress: None) -> di
         job: What to do.
         folder: Its folder in the sweep, which no other process may write to.
         report: Called with the `Progress` of training now and then.
+        callbacks: Of training.
 
     Returns:
         The content of result.json.
@@ -60,7 +76,7 @@ def do_job(job: Job, folder: Path, report: Report = lambda progress: None) -> di
     for file in leftovers(folder):
         file.unlink()
     try:
-        facts = {"status": "done", "error": None, **_measure(job, folder, report)}
+        facts = {"status": "done", "error": None, **_measure(job, folder, report, callbacks)}
     except (OSError, MemoryError, LockedError):
         raise
     except UserError as error:
@@ -109,20 +125,21 @@ _NOTHING: dict[str, Any] = dict.fromkeys(
 ) | {"validation": [], "learning": None, "spectrum": None}
 
 
-def _measure(job: Job, folder: Path, report: Report) -> dict[str, Any]:
+def _measure(
+    job: Job, folder: Path, report: Report, callbacks: Sequence[Callback]
+) -> dict[str, Any]:
     """Train and measure; return the part of a result that is known afterwards."""
-    run = _train(job, folder, report)
+    run = _train(job, folder, report, callbacks)
     clock = _Clock()  # of what follows: the metrics have the times of training, over all resumes
     model = run.model()
     rows = run.metrics()
     steps = [row for row in rows if row["kind"] == "train"]
-    last = steps[-1]
     harden_facts, hardened = _harden(job, run, folder / "hardened") if job.harden else (None, None)
     facts = {
         "steps": run.checkpoint_steps()[-1],
-        "stopped": next((row["reason"] for row in rows[::-1] if row["kind"] == "stop"), None),
-        "train_loss": last["loss"],
-        "train_accuracy": last["accuracy"],
+        "stopped": run.stopped,
+        "train_loss": steps[-1]["loss"] if steps else None,  # stopped before the first row
+        "train_accuracy": steps[-1]["accuracy"] if steps else None,
         "trained": _evaluations(job, model),
         "hardened": None if hardened is None else _evaluations(job, hardened),
         "harden": harden_facts,
@@ -130,14 +147,12 @@ def _measure(job: Job, folder: Path, report: Report) -> dict[str, Any]:
         "learning": _learning(steps),
         "spectrum": _spectrum(job, model) if job.spectrum else None,
     }
-    spent = clock.elapsed()
-    return facts | {
-        "seconds": round(last["seconds"] + spent["seconds"], 2),
-        "cpu_seconds": round(last.get("cpu_seconds", last["seconds"]) + spent["cpu_seconds"], 2),
-    }
+    training = next(row for row in rows[::-1] if "cpu_seconds" in row)
+    times = clock.elapsed()
+    return facts | {name: round(training[name] + spent, 2) for name, spent in times.items()}
 
 
-def _train(job: Job, folder: Path, report: Report) -> Run:
+def _train(job: Job, folder: Path, report: Report, callbacks: Sequence[Callback]) -> Run:
     """Train the job's model, from where an earlier attempt stopped."""
     reported = 0.0
 
@@ -147,20 +162,30 @@ def _train(job: Job, folder: Path, report: Report) -> Run:
             reported = time.perf_counter()
             report(progress)
 
-    resume = (folder / "run" / "config.json").exists()
-    if job.compiled is not None:
-        raise UserError("jobs cannot start from a compiled model yet")
-    return train(job.config, folder / "run", resume=resume, on_progress=throttled)
+    resume = bool(Run(folder / "run", job.config).checkpoint_steps())
+    start = None
+    if not resume:
+        _empty(folder / "run")  # an attempt that was cut short before its first checkpoint
+        if job.compiled is not None:
+            start = _compile(job, _empty(folder / "compiled"))
+    return train(
+        job.config,
+        folder / "run",
+        resume=resume,
+        init_from=start,
+        callbacks=callbacks,
+        on_progress=throttled,
+    )
 
 
-def write_compiled(job: Job, folder: Path) -> None:
-    """Compile the language that a job starts from into a model's folder, and add the noise."""
+def _compile(job: Job, folder: Path) -> Path:
+    """Compile the language that a job starts from into a model's folder, with noise added."""
     assert job.compiled is not None
     net = compile(job.compiled, "gated_deltaproduct")
     generator = torch.Generator().manual_seed(job.config.training.seed)
     for parameter in net.model.parameters():
         parameter.data += job.noise * torch.randn(parameter.shape, generator=generator)
-    net.save(_empty(folder))
+    return net.save(folder)
 
 
 def _empty(folder: Path) -> Path:
@@ -234,6 +259,8 @@ def _validation(row: dict[str, Any]) -> dict[str, Any]:
 
 def _learning(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Keep at most POINTS rows of training."""
+    if not rows:
+        return {"step": [], "loss": [], "accuracy": []}
     kept = np.unique(np.linspace(0, len(rows) - 1, POINTS).round().astype(int))
     return {name: [rows[i][name] for i in kept] for name in ("step", "loss", "accuracy")}
 
