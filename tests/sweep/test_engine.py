@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +12,13 @@ from typing import Any
 import pytest
 
 from statetrack.errors import UserError
-from statetrack.files import LOCK, sole_writer
+from statetrack.files import sole_writer
 from statetrack.sweep import engine, pool, work
 from statetrack.sweep.engine import SweepEvent, read_results, run_sweep
 from statetrack.sweep.job import Job
-from tests.conftest import ROOT
+from statetrack.training import Run
+from tests.sweep.processes import LONG, start, worker_of
 from tests.sweep.small import slow_jobs, small_job
-
-LONG = 300  # seconds after which a test gives up
 
 
 @pytest.fixture
@@ -193,23 +189,6 @@ def test_wrong_options(tmp_path: Path, options: dict[str, Any], message: str) ->
     assert not (tmp_path / "sweep").exists()
 
 
-def start(folder: Path, kind: str = "local") -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.sweep.sweeping", str(folder), kind]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def worker_of(job: Path) -> int:
-    """Wait until a job is in the middle of training; return the process that does it."""
-    end = time.monotonic() + LONG
-    while time.monotonic() < end:
-        if any((job / "run" / "checkpoints").glob("*.json")) and not (job / "result.json").exists():
-            return int(json.loads((job / LOCK).read_text())["pid"])
-        time.sleep(0.02)
-    raise TimeoutError(job)
-
-
 def test_two_processes_a_killed_worker_and_ctrl_c(tmp_path: Path) -> None:
     """Ctrl-C ends a sweep; of two that go on with it, one loses its worker; each job is done once.
 
@@ -218,7 +197,7 @@ def test_two_processes_a_killed_worker_and_ctrl_c(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     first, second = (folder / "jobs" / job.folder for job in slow_jobs())
     interrupted = start(folder)
-    worker_of(first)
+    old = worker_of(first)
     os.kill(interrupted.pid, signal.SIGINT)
     interrupted.communicate(timeout=LONG)
     assert not read_results(folder)
@@ -226,7 +205,7 @@ def test_two_processes_a_killed_worker_and_ctrl_c(tmp_path: Path) -> None:
     assert not (second / "run").exists()
 
     both = [start(folder), start(folder)]
-    os.kill(worker_of(first), signal.SIGKILL)
+    os.kill(worker_of(first, old), signal.SIGKILL)
     events = []
     for process in both:
         out, _ = process.communicate(timeout=LONG)
@@ -242,5 +221,5 @@ def test_two_processes_a_killed_worker_and_ctrl_c(tmp_path: Path) -> None:
     for job in (first, second):
         kinds = [row["event"] for row in rows if row["job"] == job.name]
         assert kinds.count("done") == 1
-    steps = [json.loads(line)["step"] for line in (first / "run/metrics.jsonl").open()]
+    steps = [row["step"] for row in Run.open(first / "run").metrics()]
     assert steps == list(range(1, 801))  # resumed twice, nothing lost and nothing twice
