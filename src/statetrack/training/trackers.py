@@ -83,7 +83,7 @@ class WandB(Tracker):
     def start(self, run: Run) -> None:
         import wandb
 
-        name = run.folder.resolve().name
+        name = "/".join(run.folder.resolve().parts[-2:])
         self.log = wandb.init(
             project="statetrack", name=name, dir=str(run.folder), config=run.config.to_json()
         )
