@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from statetrack.config import check_types, option, to_dict
@@ -35,7 +36,7 @@ class Job:
         for text in self.lengths:
             self.config.task.check_lengths(*length_range(text))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A hash of everything that the result depends on: all but name and expected time."""
         facts = {k: v for k, v in to_dict(self).items() if k not in ("name", "seconds", "config")}
