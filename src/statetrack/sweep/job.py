@@ -13,6 +13,7 @@ from statetrack.files import plain_name
 from statetrack.training import RunConfig, length_range
 
 JOB_SCHEMA = 1
+KEY_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,13 @@ class Job:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for text in self.lengths:
-            self.config.task.check_lengths(*length_range(text))
+        for ends in self.ranges.values():
+            self.config.task.check_lengths(*ends)
+
+    @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The lengths to evaluate as (least, greatest), by their text."""
+        return {text: length_range(text) for text in self.lengths}
 
     @cached_property
     def key(self) -> str:
@@ -42,7 +48,7 @@ class Job:
         facts = {k: v for k, v in to_dict(self).items() if k not in ("name", "seconds", "config")}
         facts["config"] = self.config.to_json()
         text = json.dumps(facts, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()[:KEY_SIZE]
 
     @property
     def folder(self) -> str:
