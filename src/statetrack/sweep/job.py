@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from statetrack.config import check_types, option, to_dict
@@ -41,7 +42,7 @@ class Job:
         """The lengths to evaluate as (least, greatest), by their text."""
         return {text: length_range(text) for text in self.lengths}
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A hash of everything that the result depends on: all but name and expected time."""
         facts = {k: v for k, v in to_dict(self).items() if k not in ("name", "seconds", "config")}
