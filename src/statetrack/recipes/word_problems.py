@@ -157,17 +157,17 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
 def _paper(
     problem: Problem, model: Model, task: GroupWordProblem, settings: Settings, seed: int
 ) -> RunConfig:
-    mixer = "delta_net" if model.factors > 1 else model.mixer
+    published = model.published and problem.task in presets.WORD_PROBLEMS
     config = presets.paper(
-        mixer,
-        problem.task,
+        model.mixer if published else "delta_net",
+        problem.task if published else "S5",
         allow_neg_eigval=model.neg,
         seed=seed,
         num_layers=model.layers,
         **problem.options,
     )
-    if not model.published:
-        config = replace(config, model=word_model(model, len(task.vocab), 128))
+    if not published:
+        config = replace(config, task=task, model=word_model(model, len(task.vocab), 128))
     if not settings.early:
         return config
     steps = problem.early_epochs * EPOCH
