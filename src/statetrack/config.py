@@ -12,6 +12,7 @@ import difflib
 import math
 import types
 from collections.abc import Hashable, Iterable
+from functools import cache
 from numbers import Real
 from typing import (
     TYPE_CHECKING,
@@ -86,6 +87,7 @@ def within(what: str, value: float, low: float, high: float) -> None:
         raise UserError(f"{what} must lie in {low:,}..{high:,}; got {value!r}")
 
 
+@cache
 def hints(cls: type) -> dict[str, Any]:
     """Return the types of a configuration's options, by name, in order."""
     types_ = get_type_hints(cls)

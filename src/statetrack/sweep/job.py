@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from statetrack.config import check_types, option, to_dict
@@ -12,6 +13,7 @@ from statetrack.files import plain_name
 from statetrack.training import RunConfig, length_range
 
 JOB_SCHEMA = 1
+KEY_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,21 @@ class Job:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for text in (*self.lengths, *self.hardened_lengths):
-            self.config.task.check_lengths(*length_range(text))
+        for ends in (*self.ranges.values(), *map(length_range, self.hardened_lengths)):
+            self.config.task.check_lengths(*ends)
 
     @property
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        """The lengths to evaluate as (least, greatest), by their text."""
+        return {text: length_range(text) for text in self.lengths}
+
+    @cached_property
     def key(self) -> str:
         """A hash of everything that the result depends on: all but name and expected time."""
         facts = {k: v for k, v in to_dict(self).items() if k not in ("name", "seconds", "config")}
         facts["config"] = self.config.to_json()
         text = json.dumps(facts, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hashlib.sha256(text.encode()).hexdigest()[:KEY_SIZE]
 
     def samples_at(self, length: int) -> int:
         """Return the number of sequences of an evaluation up to this length."""
