@@ -26,6 +26,7 @@ BASELINE_STREAM = 0x6D616A6F72  # separates the baseline's random stream from th
 STANDARD_ERROR = 0.0015  # that the score should have: a 95 % interval of +-0.003
 MAX_TOKENS = 1 << 25  # drawn for one score at most, even if its standard error is then larger
 LEARNED_ROWS = 8192  # sequences from which the most frequent answers are learned
+SHORT = 64  # a length at which most baselines have no sequence right at every position
 CURVE_TOKENS = 1 << 23  # drawn for `measured_majorities` at most
 MAX_CELLS = 1 << 20  # array entries that are drawn, or sorted, at once
 
@@ -36,6 +37,11 @@ def measured_majority(task: Task, low: int, high: int, _content: int | None) -> 
 
     `_content` is `Task.content`, a key of the cache: a task read from a file may change with it.
     """
+    is_prefix_task = getattr(task, "prefixes_are_samples", False)
+    if task.metric == "sequence" and low > SHORT and is_prefix_task:
+        # with more positions to be right at, the share of right sequences only falls
+        if measured_majority(task, SHORT, SHORT, _content) == 0.0:
+            return 0.0
     most = MAX_TOKENS // task.input_size(high)
     sample = _Sample(task, low, high, only_last=task.metric == "answer")
     learned = sample.draw(min(LEARNED_ROWS, most // 2))
