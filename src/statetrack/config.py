@@ -89,7 +89,7 @@ def within(what: str, value: float, low: float, high: float) -> None:
 
 def hints(cls: type) -> dict[str, Any]:
     """Return the types of a configuration's options, by name, in order."""
-    return _hints(cls)  # type: ignore[arg-type]  # a class can be hashed
+    return _hints(cls)
 
 
 @cache
