@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from statetrack.recipes import presets
-from statetrack.sweep.pool import Report, run_jobs
+from statetrack.sweep.pool import Report, run_all
 from statetrack.training import RunConfig, evaluate, train
 
 # not the lengths that the demo reports
@@ -90,7 +90,7 @@ def choose(seeds: str = "100-111", *, log: Path = Path("runs/choose.jsonl")) -> 
         for name, config in candidates(seed).items()
         if (name, seed) not in known
     ]
-    for event in run_jobs(work, jobs):
+    for event in run_all(work, jobs):
         if event.kind == "done":
             rows.append(event.value)
             _append(log, event.value)

@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "sweep": {
         "allocator", "errors", "config", "files", "terminal", "compiler", "diagnosis", "hardening",
-        "training",
+        "models", "tasks", "training",
     },
     "report": {
         "errors", "config", "files", "terminal", "compiler", "diagnosis", "sweep", "training",

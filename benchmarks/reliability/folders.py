@@ -35,7 +35,7 @@ from benchmarks.reliability.processes import (
 )
 from statetrack.compiler import compile, load
 from statetrack.errors import UserError
-from statetrack.sweep.pool import Report, run_jobs
+from statetrack.sweep.pool import Report, run_all
 from statetrack.terminal import check_json, write_result
 from statetrack.training import Progress, Run, train
 
@@ -192,7 +192,7 @@ class Attacks:
             left = self.rng.randrange(1, 24)
             reported = False
             try:
-                for event in run_jobs(train_slowly, folders, workers=2):
+                for event in run_all(train_slowly, folders, workers=2):
                     left -= event.kind == "progress"
                     if left == 0 and event.kind == "progress":
                         os.kill(event.value, signal.SIGKILL)

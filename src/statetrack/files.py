@@ -28,6 +28,10 @@ LOCK = f"{PREFIX}lock"  # the file that a folder's writer has locked
 FIGURES = (".png", ".svg", ".pdf")
 
 
+class LockedError(UserError):
+    """Another process is writing to the folder."""
+
+
 def leftovers(folder: Path) -> list[Path]:
     """Return the files that a killed process left half-written in a folder."""
     return [file for file in folder.glob(f"{PREFIX}*") if file.name != LOCK]
@@ -41,7 +45,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     A folder that was made for the lock and is still empty at the end is removed.
 
     Raises:
-        UserError: another process holds the lock; the message names it.
+        LockedError: another process holds the lock; the message names it.
     """
     from filelock import FileLock, Timeout  # slow to load, and most commands write to no folder
 
@@ -53,11 +57,12 @@ def sole_writer(folder: Path) -> Iterator[None]:
         try:
             lock.acquire()
         except Timeout:
-            raise UserError(f"{_holder(file)} is writing to {folder}; wait for its end") from None
+            holder = _holder(file)
+            raise LockedError(f"{holder} is writing to {folder}; wait for its end") from None
         try:
             since = datetime.now().isoformat(" ", "seconds")
-            holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-            file.write_text(json.dumps(holder))
+            own = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+            file.write_text(json.dumps(own))
             yield
         finally:  # unlinked while locked: whoever has opened it but not locked it tries anew
             file.unlink(missing_ok=True)
@@ -75,11 +80,22 @@ def _holder(lock: Path) -> str:
     """
     for _ in range(20):
         time.sleep(0.05)
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            told = parse_json(regular(lock).read_text())
-            if told["host"] != socket.gethostname() or _is_alive(told["pid"]):
-                return f"process {told['pid']} on {told['host']} (since {told['since']})"
+        told = writer(lock.parent)
+        if told is not None:
+            return told
     return "another process"
+
+
+def writer(folder: Path) -> str | None:
+    """Return the process that says that it writes to a folder; None if there is none.
+
+    On another host it may have been killed since.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        told = parse_json(regular(folder / LOCK).read_text())
+        if told["host"] != socket.gethostname() or _is_alive(told["pid"]):
+            return f"process {told['pid']} on {told['host']} (since {told['since']})"
+    return None
 
 
 def _is_alive(pid: int) -> bool:

@@ -120,7 +120,7 @@ def test_no_finite_set_unless_asked_for() -> None:
 def test_nothing_is_left_to_validate_on(refused: Refused, tmp_path: Path) -> None:
     """Found out before a folder is made."""
     all_of_them = flags("--dataset-size=8", "--min-length=4", "--max-length=4", "--eval-every=2")
-    within = ("--eval-min-length=3", "--eval-max-length=5")
+    within = ("--eval-lengths=3-5",)
     says = ["parity has no sequence of length 4 left for validation: 8 of them are trained on"]
     refused("train", *all_of_them, *within, "--out=run", says=says)
     # at other lengths there is enough

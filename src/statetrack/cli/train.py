@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from statetrack.models import ModelConfig
     from statetrack.training import RunConfig
 
+STOPPED = {
+    "score": "the validation score was reached",
+    "hopeless": "the validation score stayed below stop_below_score",
+    "time": "the time budget was used up",
+}
+
 
 def train(
     *,
@@ -31,6 +37,8 @@ def train(
     preset: str | None = None,
     config: Path | None = None,
     resume: Path | None = None,
+    init_from: Path | None = None,
+    track: tuple[str, ...] = (),
     out: Path | None = None,
     json: str | None = None,
     **values: Any,
@@ -42,27 +50,42 @@ def train(
         mixer: see `statetrack models`; a,b for a hybrid; delta_net if absent.
         preset: paper, repo or demo: start from what they train.
         config: start from this file, e.g. a run's config.json.
-        resume: continue the run in this folder.
+        resume: continue the run in this folder; with more --steps also a finished one.
+        init_from: start with the weights of this run, trained or compiled.
+        track: tensorboard, wandb: send the metrics there as well.
         out: the run folder; runs/TASK-MIXER-1, -2, ... if absent.
     """
     from statetrack.training import train as train_run
+    from statetrack.training.trackers import make_trackers
 
     if resume is not None and out is not None:
         raise UserError("give --out for a new run or --resume for an old one, not both")
     console = make_console(json)
     base = _base(task=task, mixer=mixer, preset=preset, config=config, resume=resume, values=values)
+    steps = values.pop("steps", None) if resume is not None else None
     whole = _config(base, values)
     stem = f"{whole.task.name}-{_mixer_names(whole.model).replace(',', '+')}"
     folder = resume or out or free_folder(Path("runs"), plain_name(stem))
     show = print_progress(console, f"{whole.model.title} on {whole.task.name}")
     try:
-        run = train_run(whole, folder, resume=resume is not None, on_progress=show)
+        run = train_run(
+            whole,
+            folder,
+            resume=resume is not None,
+            steps=steps,
+            init_from=init_from,
+            callbacks=make_trackers(track),
+            on_progress=show,
+        )
     except KeyboardInterrupt:
         console.print(f"\nInterrupted; to go on: statetrack train --resume {folder}")
         raise
     last = next((row for row in reversed(run.metrics()) if row.get("kind") == "train"), None)
+    if run.stopped:
+        console.print(f"Stopped at step {run.checkpoint_steps()[-1]}: {STOPPED[run.stopped]}.")
     console.print(f"Done: {run.folder}. Next: statetrack eval {run.folder}")
-    write_result(json, {"run": str(run.folder), "config": whole.to_json(), "last": last})
+    facts = {"run": str(run.folder), "config": run.config.to_json(), "last": last}
+    write_result(json, {**facts, "stopped": run.stopped})
 
 
 def train_options(first: dict[str, Any]) -> list[Option]:
@@ -105,10 +128,10 @@ def _base(
             names |= {option.name for option in config_options(make_task(task))}
         given = {name: value for name, value in values.items() if name in names}
         return make(mixer or "delta_net", task, **given)
-    chosen, model, training = make_task("parity"), ModelConfig(), TrainingConfig()
+    read = RunConfig(make_task("parity"), ModelConfig(vocab_size=3), TrainingConfig())
     if config is not None:
         read = read_config(config)
-        chosen, model, training = read.task, read.model, read.training
+    chosen, model = read.task, read.model
     if task is not None and task != chosen.name:
         chosen = _shared_fields(make_task(task), chosen)
     if mixer is not None and mixer != _mixer_names(model):
@@ -117,7 +140,8 @@ def _base(
         layers = model.num_layers if model.num_layers % len(mixers) == 0 else len(mixers)
         pattern = mixers[0] if len(mixers) == 1 else mixers
         model = replace(model, mixer=pattern, num_layers=layers)
-    return RunConfig(chosen, replace(model, vocab_size=len(chosen.vocab)), training)
+    model = replace(model, vocab_size=len(chosen.vocab))
+    return RunConfig(chosen, model, read.training, read.stages)
 
 
 def _shared_fields(new: Any, old: Any) -> Any:
@@ -176,7 +200,8 @@ def _config(base: RunConfig, values: dict[str, Any]) -> RunConfig:
         mixer=tuple(mixers) if isinstance(base.model.mixer, tuple) else mixers[0],
         **changes.get("model", {}),
     )
-    return RunConfig(task, model, replace(base.training, **changes.get("training", {})))
+    training = replace(base.training, **changes.get("training", {}))
+    return RunConfig(task, model, training, base.stages)
 
 
 def _mixer_names(model: ModelConfig) -> str:

@@ -196,7 +196,7 @@ class CompiledModel(Compiled):
         if not named:
             data["task"]["name"] = f"dfa:{DFA_FILE}"  # beside config.json, wherever that is moved
         write_json(folder / "config.json", data)
-        Run(folder, config).save(0, self.model, torch.optim.AdamW(self.model.parameters()))
+        Run(folder, config).save(0, self.model)
 
 
 def _mixers(model: SequenceModel) -> list[GatedDeltaProduct]:

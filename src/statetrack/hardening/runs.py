@@ -19,7 +19,6 @@ from statetrack.models import SequenceModel
 from statetrack.tasks import Batch, Stream, Task
 from statetrack.training import Run, RunConfig, evaluate, finite_training_set
 from statetrack.training.evaluate import predict
-from statetrack.training.optim import make_optimizer
 
 VALIDATION_SEQUENCES = 1024  # on which candidates are judged
 LEARNED_SEQUENCES = 256  # of them, on which it is checked that the task was learned
@@ -151,7 +150,7 @@ def write_run(
         made = Run.create(folder, replace(config, model=hardened.model.config))
         write_json(folder / HARDENED, hardened.to_dict())
         # without the optimiser's moments: the run can be evaluated, not trained further
-        made.save(step, hardened.model, make_optimizer(hardened.model, config.training))
+        made.save(step, hardened.model)
         if automata.reading:
             write_json(folder / "automaton.json", automata.reading.dfa.to_json())
     return made

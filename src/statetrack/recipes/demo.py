@@ -17,7 +17,7 @@ import torch
 from statetrack import __version__
 from statetrack.files import read_json, write_json
 from statetrack.recipes import presets
-from statetrack.sweep.pool import Event, Report, run_jobs
+from statetrack.sweep.pool import Event, Report, run_all
 from statetrack.training import Progress, RunConfig, curve, train
 
 DEMO_SCHEMA = 1
@@ -153,7 +153,7 @@ class Demo:
     def run(self, workers: int | None = None) -> Iterator[Event]:
         """Train and measure everything; yield the events for a display."""
         began = time.perf_counter()
-        with closing(run_jobs(work, self.jobs, workers)) as events:  # type: ignore[type-var]
+        with closing(run_all(work, self.jobs, workers)) as events:  # type: ignore[type-var]
             for event in events:
                 self.seconds = time.perf_counter() - began
                 if event.kind == "done":

@@ -13,7 +13,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
 
@@ -24,11 +24,11 @@ Report = Callable[[Any], None]
 
 
 class Event(NamedTuple):
-    """A job has started, made progress or finished."""
+    """A job has started, made progress, finished or failed, or its worker has died."""
 
     job: int
-    kind: Literal["start", "progress", "done"]
-    value: Any
+    kind: Literal["start", "progress", "done", "failed", "died"]
+    value: Any  # what the job reports or returns; the exception of one that failed or died
 
 
 def cores() -> int:
@@ -44,63 +44,94 @@ def run_jobs(
     """Call function(job, report) for every job; yield what they report and return.
 
     `function` and the jobs are pickled: a module's function and plain data. Closing the iterator,
-    or an exception (Ctrl-C included), ends the workers. An exception in a job is raised here.
+    or an exception (Ctrl-C included), ends the workers.
+
+    Args:
+        function: What a worker calls. Its exception ends the job, not the others.
+        jobs: The jobs. Whoever handles an event may add some at the end.
+        workers: Processes side by side; one per core if absent.
     """
-    context = multiprocessing.get_context("spawn")
-    waiting = list(enumerate(jobs))[::-1]
-    crew: dict[Connection, tuple[Any, int]] = {}
+    crew: dict[Connection, _Worker] = {}
+    following = 0  # the next job
+    most = workers or cores()
     try:
-        for _ in range(min(len(jobs), workers or cores())):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(function, theirs), daemon=True)
-            with _sigint_ignored():  # inherited: Ctrl-C is the parent's to handle
-                process.start()
-            theirs.close()
-            index, job = waiting.pop()
-            crew[ours] = (process, index)
-            with _alive(process, index, len(jobs)):
-                ours.send(job)
-            yield Event(index, "start", None)
-        while crew:
-            for pipe in wait(list(crew)):
+        while True:
+            while following < len(jobs):
+                worker = next((w for w in crew.values() if w.job is None), None)
+                if worker is None:
+                    if len(crew) >= most:
+                        break
+                    worker = _Worker(function)
+                    crew[worker.pipe] = worker
+                worker.job, following = following, following + 1
+                worker.send(jobs[worker.job])
+                yield Event(worker.job, "start", None)
+            busy = [pipe for pipe, worker in crew.items() if worker.job is not None]
+            if not busy:
+                break
+            for pipe in wait(busy):
                 assert isinstance(pipe, Connection)
-                process, index = crew[pipe]
-                with _alive(process, index, len(jobs)):
-                    kind, value = pipe.recv()
-                if kind == "mistake":
-                    raise UserError(value)
-                if kind == "crash":
-                    raise RuntimeError(f"a worker process failed:\n{value}")
-                yield Event(index, kind, value)
-                if kind == "done":
+                worker = crew[pipe]
+                event = worker.receive()
+                if event.kind == "died":
                     del crew[pipe]
-                    if waiting:
-                        index, job = waiting.pop()
-                        crew[pipe] = (process, index)
-                        with _alive(process, index, len(jobs)):
-                            pipe.send(job)
-                        yield Event(index, "start", None)
-                    else:
-                        pipe.close()  # the worker sees the end and leaves
-                        process.join()
+                yield event
+        for worker in crew.values():
+            worker.pipe.close()  # it sees the end and leaves
+            worker.process.join()
+        crew.clear()
     finally:
-        for process, _ in crew.values():
-            process.terminate()
-        for process, _ in crew.values():
-            process.join()
+        for worker in crew.values():
+            worker.process.terminate()
+        for worker in crew.values():
+            worker.process.join()
 
 
-@contextmanager
-def _alive(process: Any, index: int, jobs: int) -> Iterator[None]:
-    """Raise a UserError if the worker at the other end of the pipe has died."""
-    try:
-        yield
-    except (EOFError, ConnectionError):
-        process.join()
-        raise UserError(
-            f"a worker process ended with exit code {process.exitcode} during job "
-            f"{index + 1} of {jobs}; was memory short?"
-        ) from None
+def run_all(
+    function: Callable[[Any, Report], Any], jobs: Sequence[Any], workers: int | None = None
+) -> Iterator[Event]:
+    """Do what `run_jobs` does, but raise the first exception of a job, which ends the others."""
+    with closing(run_jobs(function, jobs, workers)) as events:  # type: ignore[type-var]
+        for event in events:
+            if event.kind in ("failed", "died"):
+                raise event.value
+            yield event
+
+
+class _Worker:
+    """A process, the pipe to it and the job that it is doing."""
+
+    def __init__(self, function: Callable[[Any, Report], Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(function, theirs), daemon=True)
+        with _sigint_ignored():  # inherited: Ctrl-C is the parent's to handle
+            self.process.start()
+        theirs.close()
+        self.job: int | None = None
+
+    def send(self, job: Any) -> None:
+        with suppress(ConnectionError):  # it has died, as `receive` will find
+            self.pipe.send(job)
+
+    def receive(self) -> Event:
+        """Wait for the next event of its job."""
+        assert self.job is not None
+        index = self.job
+        try:
+            kind, value = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            code = self.process.exitcode
+            error = f"a worker process ended with exit code {code}; was memory short?"
+            return Event(index, "died", UserError(error))
+        if kind == "crash":
+            kind, value = "failed", RuntimeError(f"a worker process failed:\n{value}")
+        elif kind == "mistake":
+            kind, value = "failed", UserError(value)
+        if kind != "progress":
+            self.job = None
+        return Event(index, kind, value)
 
 
 @contextmanager
@@ -128,6 +159,8 @@ def _work(function: Callable[[Any, Report], Any], pipe: Connection) -> None:
         try:
             result = function(job, lambda value: pipe.send(("progress", value)))
             pipe.send(("done", result))
+        except ConnectionError:  # the parent has died
+            return
         except (UserError, OSError) as error:
             pipe.send(("mistake", str(error)))
         except Exception:  # sent as text: not every exception can be pickled

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from statetrack.automata import DFA, Group, group, moore_machine, read_group
 from statetrack.config import option, unknown
@@ -123,6 +124,9 @@ class GroupWordProblem(PrefixTask):
     @property
     def chance(self) -> float:
         return 1 / self.group.order
+
+    def scored(self, targets: Ints) -> NDArray[np.bool_]:
+        return super().scored(targets) & (targets != self.bos)  # the same in every sequence
 
     def automaton(self) -> DFA | None:
         """The symbols are the inputs, the outputs the elements; the identity accepts.

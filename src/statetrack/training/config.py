@@ -80,6 +80,11 @@ class TrainingConfig:
             raise UserError(f"time_budget must be above 0, or none; got {self.time_budget}")
         if not 0 <= self.carry_start <= 1:
             raise UserError(f"carry_start must be a share of the steps; got {self.carry_start}")
+        if self.checkpoint_every % self.carry:
+            raise UserError(
+                f"checkpoint_every must be a multiple of carry, so that no sequence is cut; got "
+                f"{self.checkpoint_every} and {self.carry}"
+            )
         stops = (self.stop_at_score, self.stop_below_score)
         if any(stop is not None for stop in stops) and not (self.eval_every and self.eval_lengths):
             raise UserError("to stop at a score, eval_every and eval_lengths must say where it is")
@@ -168,8 +173,8 @@ class RunConfig:
         total = sum(stage.steps for stage in self.stages)
         if total != self.training.steps:
             raise UserError(f"the stages have {total} steps, but steps is {self.training.steps}")
-        if self.training.dataset_size is not None:
-            raise UserError("a run in stages has endless data: no dataset_size")
+        if self.training.dataset_size is not None or self.training.carry > 1:
+            raise UserError("a run in stages has neither dataset_size nor carry")
         for stage in self.stages:
             if stage.task is not None and stage.task.vocab != self.task.vocab:
                 raise UserError("the task of a stage must have the vocabulary of the run's task")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError, check_type
@@ -17,7 +20,9 @@ from statetrack.files import check_new, sole_writer
 from statetrack.memory import check_memory
 from statetrack.models import MODULE_BYTES, SequenceModel, model_size
 from statetrack.ops import cross_entropy
-from statetrack.tasks import IGNORE, Data, FiniteDataset, HeldOut, Stream, generator
+from statetrack.tasks import IGNORE, FiniteDataset, HeldOut, generator
+from statetrack.training.batches import Batches, finite_training_set
+from statetrack.training.callbacks import Callback
 from statetrack.training.config import RunConfig
 from statetrack.training.evaluate import evaluate
 from statetrack.training.optim import (
@@ -28,6 +33,7 @@ from statetrack.training.optim import (
     saturation_weight,
 )
 from statetrack.training.run_folder import Run
+from statetrack.training.start import difference, start_from
 
 
 class DivergedError(UserError):
@@ -51,17 +57,24 @@ def train(
     folder: Path,
     *,
     resume: bool = False,
+    steps: int | None = None,
+    init_from: Path | None = None,
+    callbacks: Sequence[Callback] = (),
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Run:
     """Train a model and write it to a run folder.
 
     On the same machine and thread count, the same configuration gives the same weights bit for bit,
-    even if the run was interrupted at any moment and resumed.
+    even if the run was interrupted at any moment and resumed. A time budget is the exception.
 
     Args:
         config: The task, the model and how it is trained.
         folder: A folder that does not exist yet or, with `resume`, that of an interrupted run.
         resume: Continue from the folder's last checkpoint, if it has one.
+        steps: With `resume`, the new number of steps; a finished run goes on, with the learning
+            rate of a run of that many steps and without the rules that stop it early.
+        init_from: The folder of a run, trained or compiled, whose weights the model starts with.
+        callbacks: Called at the start, with every row of metrics, and at the end.
         on_progress: Called after every step.
 
     Returns:
@@ -75,39 +88,71 @@ def train(
     """
     check_type("config", config, RunConfig, "a RunConfig")
     check_type("folder", folder, (str, Path), "the path of a folder")
-    _check_memory(config)
-    torch.manual_seed(config.training.seed)
-    model = SequenceModel(config.model)
-    optimizer = make_optimizer(model, config.training)
-    t = config.training
-    dataset = finite_training_set(config)
-    data: Data = dataset or Stream(
-        config.task, "train", t.data_seed, t.batch_size, t.min_length, t.max_length
-    )
-    data.batch(0)
+    folder = Path(folder)
+    if resume and init_from is not None:
+        raise UserError("give init_from for a new run or resume an old one, not both")
+    if steps is not None and not resume:
+        raise UserError("give the steps of a new run in its configuration")
+    run = _open(folder, config) if resume else None
+    whole = config if run is None or steps is None else extended(config, steps, run)
+    _check_memory(whole)
+    torch.manual_seed(whole.training.seed)
+    model = SequenceModel(whole.model)
+    start_row = None if init_from is None else start_from(model, whole, init_from)
+    optimizer = make_optimizer(model, whole.training)
+    t = whole.training
+    dataset = finite_training_set(whole)
+    data = Batches(whole, dataset)
+    for segment in data.segments:
+        data.batch(segment.start)
     validated = t.eval_ranges if t.eval_every else ()
     if dataset and any(low <= t.max_length <= high for low, high in validated):
-        _check_validation(config, dataset)
+        _check_validation(whole, dataset)
     # every error in the configuration has been raised by now, before a folder is made
-    folder = Path(folder)
-    if resume:
-        run = Run.open(folder)
-        if run.config != config:
-            where = _difference(run.config, config)
-            raise UserError(f"{folder} holds a run with another configuration: {where}")
-    else:
+    if run is None:
         check_new(folder)
     with sole_writer(folder):
-        if resume:
-            run.tidy()
+        if run is None:
+            run = Run.create(folder, whole)
+            if start_row is not None:
+                run.save(0, model)
+                run.log({"step": 0, "kind": "init", **start_row})
         else:
-            run = Run.create(folder, config)
+            run.tidy()
+            run.change(whole)
         start = 0
         if run.checkpoint_steps():
             start, tensors = run.load()
             run.restore(tensors, model, optimizer, start)
-        run.rewind_metrics(start)
-        _Loop(run, model, optimizer, data, dataset).train(start, on_progress)
+        run.rewind_metrics(start, drop_stop=steps is not None)
+        if not run.finished:
+            _Loop(run, model, optimizer, data, dataset, callbacks).train(start, on_progress)
+    return run
+
+
+def extended(config: RunConfig, steps: int, run: Run) -> RunConfig:
+    """Return the configuration with more steps, those of its last stage, and no early stops."""
+    check_type("steps", steps, int, "a whole number")
+    done = (run.checkpoint_steps() or [0])[-1]
+    if steps <= done:
+        raise UserError(f"{run.folder} has {done} steps already; give more than that, not {steps}")
+    training = replace(
+        config.training, steps=steps, stop_at_score=None, stop_below_score=None, time_budget=None
+    )
+    stages = config.stages
+    if stages:
+        last = stages[-1].steps + steps - config.training.steps
+        if last < 1:
+            raise UserError(f"the last stage begins at step {steps - last}; give more steps")
+        stages = (*stages[:-1], replace(stages[-1], steps=last))
+    return replace(config, training=training, stages=stages)
+
+
+def _open(folder: Path, config: RunConfig) -> Run:
+    run = Run.open(folder)
+    if run.config != config:
+        where = difference("", to_dict(run.config), to_dict(config))
+        raise UserError(f"{folder} holds a run with another configuration: {where}")
     return run
 
 
@@ -129,54 +174,83 @@ def _check_validation(config: RunConfig, train: FiniteDataset) -> None:
     HeldOut(train, "validation").sample(config.task, rng, np.array([train.length]))
 
 
-def _difference(old: RunConfig, new: RunConfig) -> str:
-    """Name the first option in which two configurations differ, and its values."""
-    for part in ("task", "model", "training"):
-        for name, value in to_dict(getattr(old, part)).items():
-            other = to_dict(getattr(new, part)).get(name)
-            if value != other:
-                return f"{part}.{name}: {value!r}, not {other!r}"
-    raise AssertionError("they are the same")
-
-
 class _Loop:
     def __init__(
         self,
         run: Run,
         model: SequenceModel,
         optimizer: torch.optim.Optimizer,
-        data: Data,
+        data: Batches,
         exclude: FiniteDataset | None,
+        callbacks: Sequence[Callback],
     ) -> None:
         self.run, self.model, self.optimizer, self.data = run, model, optimizer, data
         self.exclude = exclude  # from validation
+        self.callbacks = callbacks
         self.config = run.config.training
         bf16 = self.config.precision == "bf16"
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
+        self.state: Any = None  # carried from the step before
+        self.clock = _Clock(run)
+        scores = [row["scaled"] for row in self._validations(run.metrics())]
+        self.best = max(scores, default=-math.inf)
 
     def train(self, start: int, on_progress: Callable[[Progress], None]) -> None:
-        began = time.perf_counter()
+        for callback in self.callbacks:
+            callback.on_start(self.run)
+        try:
+            self.steps(start, on_progress)
+        finally:
+            for callback in self.callbacks:
+                callback.on_end(self.run)
+
+    def steps(self, start: int, on_progress: Callable[[Progress], None]) -> None:
         config = self.config
+        if self.data.first_part(start) < start:
+            self.recompute_state(start)
         for step in range(start, config.steps):
             loss, penalty, accuracy = self.step(step)
             done = step + 1
             if not math.isfinite(loss + penalty):
                 raise self.diverged(f"the loss is {loss} at step {done}")
-            seconds = time.perf_counter() - began
             row = {"loss": loss, "accuracy": accuracy}
             if config.saturation:
                 row["penalty"] = penalty
-            if done % config.log_every == 0 or done == config.steps:
-                lr = learning_rate(config, step)
-                self.run.log({"step": done, "kind": "train", **row, "lr": lr, "seconds": seconds})
-            if config.eval_every and (done % config.eval_every == 0 or done == config.steps):
+            last = done == config.steps
+            if done % config.log_every == 0 or last:
+                row |= {"lr": self.learning_rate(step), **self.clock.times()}
+                self.log({"step": done, "kind": "train", **row})
+            if config.eval_every and (done % config.eval_every == 0 or last):
                 self.validate(done)
-            if done % config.checkpoint_every == 0 or done == config.steps:
+            reason = None if last else self.stop(done)
+            if reason is not None:
+                self.log({"step": done, "kind": "stop", "reason": reason, **self.clock.times()})
+            if done % config.checkpoint_every == 0 or last or reason is not None:
                 if not all(p.isfinite().all() for p in self.model.parameters()):
                     raise self.diverged(f"the weights are not finite after step {done}")
                 self.run.save(done, self.model, self.optimizer)
+            seconds = self.clock.here()
             left = seconds / (done - start) * (config.steps - done)
             on_progress(Progress(done, config.steps, loss, accuracy, seconds, left))
+            if reason is not None:
+                return
+
+    def log(self, row: dict[str, Any]) -> None:
+        self.run.log(row)
+        for callback in self.callbacks:
+            callback.on_row(self.run, row)
+
+    def stop(self, done: int) -> str | None:
+        """Return why the run ends after `done` steps, if it does."""
+        c = self.config
+        if c.stop_at_score is not None and self.best >= c.stop_at_score:
+            return "score"
+        hopeless = c.stop_below_score is not None and self.best < c.stop_below_score
+        if hopeless and done >= c.stop_below_step and done % c.eval_every == 0:
+            return "hopeless"
+        if c.time_budget is not None and self.clock.times()["cpu_seconds"] > c.time_budget:
+            return "time"
+        return None
 
     def diverged(self, what: str) -> DivergedError:
         """Return the error that names the last good checkpoint."""
@@ -184,29 +258,45 @@ class _Loop:
         last = self.run.checkpoint_file(good[-1]) if good else "none was written yet"
         return DivergedError(f"{what}; last good checkpoint: {last}")
 
+    def learning_rate(self, step: int) -> float:
+        segment = self.data.segment(step)
+        return learning_rate(segment.config.training, step - segment.start)
+
     def step(self, step: int) -> tuple[float, float, float]:
         """Take an optimiser step; return the loss, penalty and accuracy of its batch before it."""
-        config = self.config
+        config, task = self.config, self.run.config.task
         batch = self.data.batch(step)
         tokens, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
         weight = saturation_weight(config, step)
+        state = self.state if self.data.first_part(step) < step else None
         with self.autocast, recorded_betas(self.model) as betas:
-            logits, _ = self.model(tokens)
+            logits, state = self.model(tokens, state)
+        self.state = pytree.tree_map_only(Tensor, Tensor.detach, state)
         loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
         penalty = torch.zeros(())
         if weight and betas:
-            real = tokens != self.run.config.task.pad
-            penalty = weight * saturation_penalty(betas, real)
+            penalty = weight * saturation_penalty(betas, tokens != task.pad)
         self.optimizer.zero_grad(set_to_none=True)
         (loss + penalty).backward()
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(config, step)
+            group["lr"] = self.learning_rate(step)
         self.optimizer.step()
-        asked = targets != IGNORE
-        right = (logits.argmax(-1) == targets)[asked]
-        return float(loss.detach()), float(penalty.detach()), float(right.float().mean())
+        right = logits.argmax(-1).numpy() == batch.targets
+        accuracy = float(right[task.scored(batch.targets)].mean())
+        return float(loss.detach()), float(penalty.detach()), accuracy
+
+    @torch.no_grad()
+    def recompute_state(self, start: int) -> None:
+        """Compute the state that step `start` carries on, with the weights as they are.
+
+        Only a run that goes on after its end needs it: other checkpoints lie between sequences.
+        """
+        for step in range(self.data.first_part(start), start):
+            tokens = torch.from_numpy(self.data.batch(step).tokens)
+            first = self.data.first_part(step) == step
+            _, self.state = self.model(tokens, None if first else self.state)
 
     def validate(self, step: int) -> None:
         """Evaluate on the validation lengths and log the results."""
@@ -221,20 +311,32 @@ class _Loop:
                 data_seed=c.data_seed,
                 exclude=self.exclude,
             )
-            self.run.log({"step": step, "kind": "validation", **result.to_json(positions=False)})
+            row = {"step": step, "kind": "validation", **result.to_json(positions=False)}
+            self.log(row)
+            if lengths == c.eval_ranges[0]:
+                self.best = max(self.best, result.scaled)
+
+    def _validations(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the rows of validations on the lengths that count for stopping."""
+        lengths = self.config.eval_ranges[:1]
+        found = [row for row in rows if row.get("kind") == "validation"]
+        return [row for row in found if (row["min_length"], row["max_length"]) in lengths]
 
 
-def finite_training_set(config: RunConfig) -> FiniteDataset | None:
-    """Return the sequences that a run is trained on if `dataset_size` is given, else None."""
-    t = config.training
-    if t.dataset_size is None:
-        return None
-    return FiniteDataset(
-        config.task,
-        "train",
-        t.data_seed,
-        t.dataset_size,
-        t.max_length,
-        batch_size=t.batch_size,
-        order_seed=t.seed,
-    )
+class _Clock:
+    """Seconds and CPU seconds of a run, those of the processes before this one included."""
+
+    def __init__(self, run: Run) -> None:
+        timed = [row for row in run.metrics() if "cpu_seconds" in row]
+        last = timed[-1] if timed else {"seconds": 0.0, "cpu_seconds": 0.0}
+        self.before = last["seconds"], last["cpu_seconds"]
+        self.began = time.perf_counter(), time.process_time()
+
+    def here(self) -> float:
+        """Return the seconds since this process began to train."""
+        return time.perf_counter() - self.began[0]
+
+    def times(self) -> dict[str, float]:
+        """Return both, for a row of metrics."""
+        cpu = time.process_time() - self.began[1]
+        return {"seconds": self.before[0] + self.here(), "cpu_seconds": self.before[1] + cpu}

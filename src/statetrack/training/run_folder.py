@@ -69,6 +69,25 @@ class Run:
                 leftover.unlink()
         self._drop_old()
 
+    def change(self, config: RunConfig) -> None:
+        """Give the run another configuration, e.g. more steps."""
+        if config != self.config:
+            self.config = config
+            write_json(self.folder / "config.json", config.to_json())
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it ended before its last step: "score", "hopeless" or "time"; None if it did not."""
+        last = (self.metrics() or [{}])[-1]
+        ended = last.get("kind") == "stop" and last["step"] in self.checkpoint_steps()
+        return last["reason"] if ended else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has taken its last step or was stopped."""
+        done = (self.checkpoint_steps() or [-1])[-1]
+        return done >= self.config.training.steps or self.stopped is not None
+
     # -- metrics ---------------------------------------------------------------------------------
 
     def log(self, row: dict[str, Any]) -> None:
@@ -94,9 +113,10 @@ class Run:
                     raise UserError(f"{where} is not a JSON object with a step") from None
         return rows
 
-    def rewind_metrics(self, step: int) -> None:
-        """Remove the rows after `step`, which a resumed run will write again."""
+    def rewind_metrics(self, step: int, *, drop_stop: bool = False) -> None:
+        """Remove the rows after `step`, and with `drop_stop` those that say why the run stopped."""
         rows = [row for row in self.metrics() if row["step"] <= step]
+        rows = [row for row in rows if not (drop_stop and row.get("kind") == "stop")]
         write_atomic(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
 
     # -- checkpoints -----------------------------------------------------------------------------
@@ -113,13 +133,16 @@ class Run:
         found = [(CHECKPOINT.fullmatch(f.name), f) for f in self.checkpoints.glob("step-*")]
         return [(int(match[1]), file) for match, file in found if match]
 
-    def save(self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def save(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
         """Write a checkpoint; keep the one before it and remove older ones."""
         tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
+        moments = {} if optimizer is None else optimizer.state
         for name, parameter in model.named_parameters():
             for key in MOMENTS:
-                if key in optimizer.state[parameter]:
-                    tensors[f"optimizer.{key}.{name}"] = optimizer.state[parameter][key]
+                if key in moments.get(parameter, {}):
+                    tensors[f"optimizer.{key}.{name}"] = moments[parameter][key]
         data = safetensors.torch.save({k: t.contiguous() for k, t in tensors.items()})
         file = self.checkpoint_file(step)
         self._check_link()

@@ -1,0 +1,111 @@
+"""Metrics in TensorBoard and Weights & Biases, beside metrics.jsonl."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from statetrack.config import one_of
+from statetrack.errors import UserError
+from statetrack.training.callbacks import Callback
+from statetrack.training.run_folder import Run
+
+
+def scalars(row: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a row of metrics under names such as validation/40-256/score."""
+    place = row["kind"]
+    if place == "validation":
+        place += f"/{row['min_length']}-{row['max_length']}"
+    skipped = ("step", "min_length", "max_length", "samples")
+    numbers = {k: v for k, v in row.items() if k not in skipped and isinstance(v, int | float)}
+    return {f"{place}/{name}": float(value) for name, value in numbers.items()}
+
+
+class Tracker(Callback):
+    """Sends metrics to another program; its first failure is a warning and ends the tracking."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def start(self, run: Run) -> None:
+        """Open the program's own log of a run."""
+        raise NotImplementedError
+
+    def send(self, step: int, values: dict[str, float]) -> None:
+        """Write one row."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the log."""
+        raise NotImplementedError
+
+    def on_start(self, run: Run) -> None:
+        self._try(lambda: self.start(run))
+
+    def on_row(self, run: Run, row: dict[str, Any]) -> None:
+        self._try(lambda: self.send(row["step"], scalars(row)))
+
+    def on_end(self, run: Run) -> None:
+        self._try(self.close)
+
+    def _try(self, action: Any) -> None:
+        if self.failed:
+            return
+        try:
+            action()
+        except Exception as error:  # whatever it is, the run matters more
+            self.failed = True
+            text = f"{type(self).__name__} failed, and the run goes on without it: {error}"
+            warnings.warn(text, stacklevel=2)
+
+
+class TensorBoard(Tracker):
+    """Writes event files to RUN/tensorboard; see them with `tensorboard --logdir RUNS`."""
+
+    def start(self, run: Run) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(run.folder / "tensorboard"))
+
+    def send(self, step: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB(Tracker):
+    """Writes a run of Weights & Biases; WANDB_MODE=offline keeps it on this machine."""
+
+    def start(self, run: Run) -> None:
+        import wandb
+
+        name = "/".join(run.folder.resolve().parts[-2:])
+        self.log = wandb.init(
+            project="statetrack", name=name, dir=str(run.folder), config=run.config.to_json()
+        )
+
+    def send(self, step: int, values: dict[str, float]) -> None:
+        self.log.log(values, step=step)
+
+    def close(self) -> None:
+        self.log.finish()
+
+
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
+
+
+def make_trackers(names: Sequence[str]) -> list[Callback]:
+    """Make the trackers of these names.
+
+    Raises:
+        UserError: a name is unknown, or its package is not installed.
+    """
+    for name in names:
+        one_of("track", name, TRACKERS)
+        if find_spec(name) is None:
+            raise UserError(f'{name} is not installed: pip install "statetrack[{name}]"')
+    return [TRACKERS[name]() for name in names]
