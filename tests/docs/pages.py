@@ -18,6 +18,7 @@ SHORTER = {
     "demo": ["--smoke", "--workers", "1"],
     "diagnose": ["--samples", "16", "--max-length", "50"],
     "eval": ["--samples", "16"],
+    "report": ["--samples", "16"],
     "train": ["--steps", "20"],
 }
 # Blocks that need other packages, and the test that runs them.

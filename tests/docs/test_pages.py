@@ -97,6 +97,11 @@ def after_hardening(ran: Ran) -> None:
     assert ran.printed.endswith("DeltaNet [-1,1]\n")
 
 
+def after_report(ran: Ran) -> None:
+    assert (ran.folder / "runs" / "parity-report" / "length.png").is_file()
+    assert "<figure" in (ran.folder / "mine" / "index.html").read_text()
+
+
 def after_theory(ran: Ran) -> None:
     assert ran.names["accuracy"] == 1
     assert 12_500 < ran.names["first_error"](0.5**0.5, 2.0) < 13_500
@@ -120,6 +125,7 @@ AFTER: dict[str, Callable[[Ran], None]] = {
     "docs/conformance.md": after_conformance,
     "docs/diagnostics.md": after_diagnostics,
     "docs/hardening.md": after_hardening,
+    "docs/report.md": after_report,
     "docs/theory.md": after_theory,
 }
 

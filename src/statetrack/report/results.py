@@ -156,8 +156,9 @@ def spectrum_figure(title: str, groups: Groups) -> Figure | None:
     for label, results in _few(groups).items():
         spectrum = next((r["spectrum"] for r in results if r.get("spectrum")), None)
         if spectrum is not None:
-            real = [value for layer in spectrum["layers"] for value in layer["real"]]
-            imag = [value for layer in spectrum["layers"] for value in layer["imag"]]
+            layers = [layer for layer in spectrum["layers"] if layer is not None]  # without A(x)
+            real = [value for layer in layers for value in layer["real"]]
+            imag = [value for layer in layers for value in layer["imag"]]
             series.append(Series(label, real, imag, group=label))
     if not series:
         return None
