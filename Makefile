@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
 
-.PHONY: demo test test-lowest test-peers docs notebooks sanitize cross fuzz peers format clean
+.PHONY: demo test test-lowest test-peers docs notebooks sanitize cross browser fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
@@ -53,6 +53,11 @@ sanitize: .venv/installed-dev
 # missing it says which Debian packages to install, and fails if REQUIRED=1.
 cross: .venv/installed-dev
 	tests/cross/run.sh $(BIN)/python
+
+# The page of a report in a real Chromium. Where it is missing it says which Debian packages to
+# install, and fails if REQUIRED=1.
+browser: .venv/installed-dev
+	tests/browser/run.sh $(BIN)/python
 
 # Bad inputs of every kind: command lines, damaged files, calls. `make fuzz CASES=500 SEED=7` for
 # fewer or others.

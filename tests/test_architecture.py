@@ -50,7 +50,9 @@ ALLOWED: dict[str, set[str]] = {
         "allocator", "errors", "config", "files", "terminal", "compiler", "diagnosis", "hardening",
         "models", "tasks", "training",
     },
-    "report": {"errors", "config", "files", "terminal", "diagnosis", "sweep", "training"},
+    "report": {
+        "errors", "config", "files", "terminal", "compiler", "diagnosis", "sweep", "training",
+    },
     "recipes": {
         "errors", "allocator", "config", "files", "terminal", "automata", "compiler", "diagnosis",
         "hardening", "layers", "models", "report", "sweep", "tasks", "training",

@@ -30,7 +30,8 @@ def demo(
     if workers is not None and workers < 1:
         raise UserError(f"workers must be at least 1; got {workers}")
     from statetrack.recipes.demo import Demo
-    from statetrack.recipes.demo_page import DEMO_NOTE, SMOKE, print_tables, write_report
+    from statetrack.recipes.demo_page import DEMO_NOTE, SMOKE, tables, write_report
+    from statetrack.report.render import print_tables
     from statetrack.sweep.display import Display
 
     console = make_console(json)
@@ -44,10 +45,10 @@ def demo(
     finally:  # also after Ctrl-C: finished runs are kept and shown
         summary = this.summary()
         write_report(summary, folder)
-        print_tables(summary, console)
+        print_tables(console, tables(summary))
         if not this.complete:
             done = f"{len(this.results)} of {len(this.jobs)} runs are done"
             console.print(f"Cut short: {done}; see {folder}.")
         write_result(json, summary)
     console.print(SMOKE if smoke else DEMO_NOTE, style="dim")
-    console.print(f"{this.seconds:.0f} s. Open {folder / 'index.html'} for the figure.")
+    console.print(f"{this.seconds:.0f} s. Open {folder / 'index.html'} for the figures.")

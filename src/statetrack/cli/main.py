@@ -18,6 +18,7 @@ from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
+from statetrack.cli.report import report
 from statetrack.cli.run import run
 from statetrack.cli.sweep import status, sweep, sweep_options
 from statetrack.cli.tasks import export_file, import_file, task_options, tasks
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "compile": compile,
     "run": run,
     "harden": harden,
+    "report": report,
     "tasks": tasks,
     "models": models,
     "check": check,
@@ -56,7 +58,7 @@ MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Optio
     import_file: task_options,
 }
 """Options that depend on the values of others, such as those of the chosen task."""
-TUNED = ("demo", "train", "eval", "diagnose", "harden")
+TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")
 """Commands that allocate large tensors again and again."""
 
 

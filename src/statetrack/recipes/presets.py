@@ -76,8 +76,24 @@ def paper(
     return replace(config, model=replace(config.model, num_layers=num_layers))
 
 
-def _paper_formal(mixer: str, task: Task, allow_neg_eigval: bool, seed: int) -> RunConfig:
-    arithmetic, xlstm = task.name in ARITHMETIC, mixer in XLSTM
+def paper_early(
+    mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 0, **options: Any
+) -> RunConfig:
+    """Return what the paper's early version trained for its Tables 3 and 5.
+
+    2 layers and no clipping on every task, width 128 and 4 heads for xLSTM too, and batch 512 for
+    sLSTM instead of mLSTM. It has no Transformer.
+    """
+    if task not in FORMAL:
+        raise UserError(f"the early version's Table 3 has no {task}; it has {', '.join(FORMAL)}")
+    check_mixer(mixer, REPO_MIXERS, "the early version's Table 3")
+    return _paper_formal(mixer, make_task(task, **options), allow_neg_eigval, seed, early=True)
+
+
+def _paper_formal(
+    mixer: str, task: Task, allow_neg_eigval: bool, seed: int, *, early: bool = False
+) -> RunConfig:
+    arithmetic, xlstm = task.name in ARITHMETIC and not early, mixer in XLSTM
     narrow: dict[str, Any] = {}
     if arithmetic and xlstm:
         narrow = {"hidden_size": 64, "num_heads": 1, "gate_init": "standard"}
@@ -90,7 +106,7 @@ def _paper_formal(mixer: str, task: Task, allow_neg_eigval: bool, seed: int) -> 
     )
     training = TrainingConfig(
         steps=100_000,
-        batch_size=512 if mixer == "mlstm" else 1024,
+        batch_size=512 if mixer == ("slstm" if early else "mlstm") else 1024,
         decay_groups="standard" if xlstm else "paper",
         clip=1.0 if arithmetic and not xlstm else None,
         seed=seed,

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any, Literal
 
-from statetrack.config import one_of, unknown
+from statetrack.config import at_least, one_of, unknown
 from statetrack.report.document import Document
 from statetrack.sweep.job import Job
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
+SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "paper": 3}  # per model, unless a recipe differs
+ORDER = (
+    "diagonal-parity", "states", "swaps", "chomsky", "s5", "z60", "theorems", "length",
+    "leaderboard",
+)  # fmt: skip
+"""The recipes in the order of the paper; each is a module of this package."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose for a reproduction."""
+    """What the user chose for a reproduction.
+
+    The last four settle what the paper leaves open.
+    """
 
     scale: Scale = "laptop"
     early: bool = False  # the settings of the paper's early version instead of the final one
     seeds: int | None = None  # seeds per model; None: the scale's number
+    mamba_conv: int = 4  # its text says 4, its code has 1
+    xlstm_layers: int = 3  # of mLSTM and sLSTM on modular arithmetic: 3, as the others, or 2
+    transformer_heads: int = 4
+    transformer_rope: bool = True  # rotary positions, or none
 
     def __post_init__(self) -> None:
         one_of("scale", self.scale, SCALES)
+        for name in ("mamba_conv", "xlstm_layers", "transformer_heads"):
+            at_least(name, getattr(self, name), 1)
+        if self.seeds is not None:
+            at_least("seeds", self.seeds, 1)
+
+    @property
+    def reported_seeds(self) -> tuple[int, ...]:
+        """The seeds that are reported: 0, 1, ..."""
+        return tuple(range(SEEDS[self.scale] if self.seeds is None else self.seeds))
 
 
 @dataclass
@@ -77,4 +101,44 @@ def find_recipe(name: str) -> Recipe:
 
 def all_recipes() -> Iterator[Recipe]:
     """Yield every recipe, in the order of the paper."""
-    yield from RECIPES.values()
+    for name in ORDER:
+        module = f"statetrack.recipes.{name.replace('-', '_')}"
+        if find_spec(module) is not None:
+            importlib.import_module(module)
+    yield from sorted(RECIPES.values(), key=lambda recipe: [*ORDER, recipe.name].index(recipe.name))
+
+
+def shortened(job: Job) -> Job:
+    """Return the job with a training that is too short to learn, for the scale `smoke`."""
+    t = job.config.training
+    if job.config.stages:
+        raise ValueError("a run in stages is shortened by its recipe")
+    training = replace(
+        t,
+        steps=2,
+        batch_size=min(t.batch_size, 4),
+        dataset_size=None if t.dataset_size is None else 64,
+        eval_every=1 if t.eval_every else 0,
+        eval_samples=min(t.eval_samples, 8),
+        log_every=1,
+    )
+    curve = None if job.curve is None else min(job.curve, 48)
+    config = replace(job.config, training=training)
+    return replace(job, config=config, curve=curve, samples=min(job.samples, 8), seconds=0.5)
+
+
+def facts(name: str, settings: Settings, jobs: Sequence[Job], results: Results) -> dict[str, Any]:
+    """Return the facts of a document: command, runs, seeds, CPU seconds and the environment."""
+    done = results.of(jobs)
+    flags = " --early" if settings.early else ""
+    flags += "" if settings.seeds is None else f" --seeds {settings.seeds}"
+    found: dict[str, Any] = {
+        "command": f"statetrack reproduce {name} --scale {settings.scale}{flags}",
+        "runs": f"{len(done)} of {len(jobs)} done",
+        "failed": [f"{r['name']}: {r['error']}" for r in done if r["status"] == "failed"],
+        "stopped early": sum(bool(r.get("stopped")) for r in done),
+        "seeds": sorted({job.config.training.seed for job in jobs}),
+        "CPU seconds": round(sum(r.get("cpu_seconds") or 0.0 for r in done)),
+    }
+    environments = [r["environment"] for r in done if r.get("environment")]
+    return found | (environments[0] if environments else {})

@@ -1,0 +1,78 @@
+"""`statetrack report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statetrack.errors import UserError
+from statetrack.files import free_folder, read_json
+from statetrack.terminal import make_console, write_result
+
+if TYPE_CHECKING:
+    from statetrack.report.document import Document
+
+
+def report(
+    paths: tuple[Path, ...],
+    *,
+    out: Path | None = None,
+    curve: int | None = None,
+    samples: int = 256,
+    json: str | None = None,
+) -> None:
+    """Make a page, tables and figures of a sweep or of runs.
+
+    Args:
+        paths: a sweep's folder, or run folders.
+        out: folder to write to; by default in the sweep's, or runs/report-1, -2, ... for runs.
+        curve: for runs, trace accuracy against length up to this one; 0 for not at all, and by
+            default up to 8 times the training length.
+        samples: for runs, sequences of each length.
+    """
+    if not paths:
+        raise UserError("PATHS is missing: give a sweep's folder, or run folders")
+    for name, value, least in (("curve", curve, 0), ("samples", samples, 1)):
+        if value is not None and value < least:
+            raise UserError(f"{name} must be at least {least}; got {value}")
+    from statetrack.report.render import print_document, write_document
+    from statetrack.report.text import to_plain
+
+    console = make_console(json)
+    sweeps = [path for path in paths if (path / "sweep.json").is_file()]
+    if sweeps and len(paths) > 1:
+        raise UserError(f"{sweeps[0]} is a sweep; report on one sweep at a time, or on runs")
+    with console.status("reading and measuring"):
+        if sweeps:
+            made = dict(_sweep_documents(paths[0], out or paths[0]))
+        else:
+            from statetrack.report.runs import runs_document
+
+            document = runs_document(paths, longest=curve, samples=samples)
+            made = {out or free_folder(Path("runs"), "report"): document}
+    for folder, document in made.items():
+        write_document(document, folder)
+        print_document(console, document)
+        console.print(f"Open {folder / 'index.html'} for the page.")
+    write_result(json, {str(folder): to_plain(document) for folder, document in made.items()})
+
+
+def _sweep_documents(sweep: Path, out: Path) -> Iterator[tuple[Path, Document]]:
+    """Yield the reports of a sweep, each with its folder."""
+    about = read_json(sweep / "sweep.json")
+    if not isinstance(about, dict) or about.get("schema") != 1:
+        raise UserError(f"{sweep / 'sweep.json'} is not of a sweep that this version reads")
+    if not about.get("recipes"):
+        from statetrack.report.sweeps import sweep_document
+
+        document = sweep_document(sweep)
+        yield out / document.name, document
+        return
+    from statetrack.recipes.recipe import Results, Settings, find_recipe
+    from statetrack.report.sweeps import read_sweep
+
+    results = Results({one.key: one.result for one in read_sweep(sweep) if one.result is not None})
+    for name in about["recipes"]:
+        document = find_recipe(name).document(Settings(**about["settings"]), results)
+        yield out / document.name, document

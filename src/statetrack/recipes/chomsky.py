@@ -1,0 +1,241 @@
+"""`chomsky`: Tables 3 and 5 and Figure 6, parity and modular arithmetic."""
+
+from __future__ import annotations
+
+from statetrack.recipes.chomsky_runs import (
+    LAPTOP_CUTS,
+    OWN_PARITY,
+    TASKS,
+    TEST,
+    TRAINED,
+    cells,
+)
+from statetrack.recipes.figures import learning_figure, length_figure, spectrum_figure
+from statetrack.recipes.published import (
+    ARITHMETIC,
+    BRACKETS,
+    COLUMNS,
+    EARLY,
+    FIGURE_6,
+    FINAL,
+    NO_MULT,
+    NOTHING,
+    PARITY,
+    Published,
+)
+from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
+from statetrack.recipes.selection import Cell, Spread, order_sentence
+from statetrack.report.document import Cell as Value
+from statetrack.report.document import Document, Figure, Table
+from statetrack.sweep.job import Job
+from statetrack.tasks import make_task
+from statetrack.training.evaluate import scaled
+
+SOLVED, UNSOLVED = 0.99, 0.1  # scaled accuracies on 40-256 of best and median
+SOLVE_PARITY = ("Mamba [-1,1]", "DeltaNet [-1,1]", "sLSTM")
+
+
+def jobs(settings: Settings, results: Results) -> list[Job]:
+    """List the runs of every cell that are known so far."""
+    return [job for cell in cells(settings) for job in cell.jobs(results)]
+
+
+def document(settings: Settings, results: Results) -> Document:
+    """Make the tables beside the paper's, the length curves and the spectra."""
+    by_column: dict[str, list[Cell]] = {}
+    for cell in cells(settings):
+        by_column.setdefault(cell.column, []).append(cell)
+    every = list(by_column.values())
+    tables = [_best_table(by_column, results), _median_table(by_column, results)]
+    tables += [_detail_table(column, row, results) for column, row in by_column.items()]
+    figures = [f for column, row in by_column.items() for f in _figures(column, row, results)]
+    return Document(
+        name="chomsky",
+        title=RECIPE.title,
+        summary=_summary(by_column, results),
+        tables=tables,
+        figures=figures,
+        notes=_notes(settings),
+        facts=facts("chomsky", settings, jobs(settings, results), results),
+        configs={
+            f"{cell.column}, {cell.title}": made[0].config.to_json()
+            for row in every
+            for cell in row
+            if (made := cell.reported_jobs(results))
+        },
+    )
+
+
+def majority(column: str) -> float:
+    """Return the scaled accuracy of the majority baseline of a column's task."""
+    name, options = TASKS[PARITY if column == OWN_PARITY else column]
+    task = make_task(name, **options)
+    low, high = map(int, TEST.split("-"))
+    return float(scaled(task.majority(low, high), task.chance))
+
+
+def _best_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
+    heads = [text for c in by_column for text in (c, "paper", "early")]
+    rows = [
+        [title, *_three(by_column, title, results, lambda s: s.best, lambda p: p.best)]
+        for title in _titles(by_column)
+    ]
+    baseline: list[Value] = ["majority baseline"]
+    for column in by_column:
+        baseline += [majority(column), None, None]
+    note = (
+        f"Scaled accuracy on lengths {TEST}. 'paper' is its final version, 'early' the anonymous "
+        "one; an empty cell was not measured or not published."
+    )
+    title = "Best seed (Table 3)"
+    return Table(title, ["model", *heads], [*rows, baseline], note, name="table3")
+
+
+def _median_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
+    def ours(s: Spread) -> str:
+        return f"{s.median:.3f} ± {s.mad:.3f}"
+
+    def paper(p: Published) -> str | None:
+        return None if p.median is None else f"{p.median:.3f} ± {p.mad:.3f}"
+
+    heads = [text for c in by_column for text in (c, "paper", "early")]
+    rows = [
+        [title, *_three(by_column, title, results, ours, paper)] for title in _titles(by_column)
+    ]
+    note = f"Scaled accuracy on lengths {TEST}; ± is the median absolute deviation."
+    title = "Median over seeds (Table 5)"
+    return Table(title, ["model", *heads], rows, note, name="table5")
+
+
+def _titles(by_column: dict[str, list[Cell]]) -> list[str]:
+    return list(dict.fromkeys(cell.title for row in by_column.values() for cell in row))
+
+
+def _three(by_column, title, results, ours, paper) -> list[Value]:  # type: ignore[no-untyped-def]
+    """Return ours, the paper's and the early version's cells of every column."""
+    found: list[Value] = []
+    for column, row in by_column.items():
+        spread = next((cell.spread(results) for cell in row if cell.title == title), None)
+        key = (title, PARITY if column == OWN_PARITY else column)
+        found.append(None if spread is None else ours(spread))
+        found += [paper(version.get(key, NOTHING)) for version in (FINAL, EARLY)]
+    return found
+
+
+def _detail_table(column: str, row: list[Cell], results: Results) -> Table:
+    heads = ["model", "lr", "seeds", "best", "median", "MAD", "mean", "low", "high", "stopped"]
+    rows: list[list[Value]] = []
+    for cell in row:
+        spread, done = cell.spread(results), cell.reported(results)
+        line: list[Value] = [cell.title, cell.lr(results)]
+        if spread is None:
+            rows.append([*line, f"0 of {len(cell.seeds)}", *[None] * 7])
+            continue
+        ends = spread.interval or (None, None)
+        stopped = [r["stopped"] for r in done if r.get("stopped")]
+        counts = ", ".join(f"{stopped.count(s)} {s}" for s in dict.fromkeys(stopped))
+        seeds = f"{len(spread.scores)} of {len(cell.seeds)}"
+        rows.append([*line, seeds, spread.best, spread.median, spread.mad, spread.mean, *ends,
+                     counts or None])  # fmt: skip
+    rows.append(["majority baseline", None, None, *[None] * 3, majority(column), *[None] * 3])
+    note = "low and high are the 95 % interval of the mean over seeds (Student's t)."
+    return Table(f"{column[0].upper()}{column[1:]}: lengths {TEST}", heads, rows, note)
+
+
+def _figures(column: str, row: list[Cell], results: Results) -> list[Figure]:
+    groups = {cell.title: done for cell in row if (done := cell.reported(results))}
+    name = f"{column[0].upper()}{column[1:]}"
+    note = f"The mean over seeds with its 95 % interval. {FIGURE_6}"
+    made = [
+        length_figure(f"{name}: accuracy against length (Figure 6)", groups, TRAINED, note=note),
+        learning_figure(f"{name}: learning curves", groups),
+        spectrum_figure(f"{name}: eigenvalues after training", groups),
+    ]
+    return [figure for figure in made if figure is not None]
+
+
+def _notes(settings: Settings) -> list[str]:
+    positions = "rotary positions" if settings.transformer_rope else "no positions"
+    notes = [
+        "Settings of the paper's early version: 2 layers, no clipping, no Transformer."
+        if settings.early
+        else "Settings of the paper's final version.",
+        f"Open in the paper, set here: the Transformer has {settings.transformer_heads} heads and "
+        f"{positions}; Mamba's convolution has width {settings.mamba_conv} (the authors' code has "
+        f"1); mLSTM and sLSTM have {2 if settings.early else settings.xlstm_layers} layers on "
+        "modular arithmetic; the column with brackets has multiplication, and the last one has not.",
+        "DeltaProduct (n = 2) is not in the paper: DeltaNet's settings with two Householder factors "
+        "per token.",
+    ]
+    if settings.scale == "smoke":
+        return [*notes, "Scale smoke: every run is too short to learn; the numbers mean nothing."]
+    if settings.scale == "laptop":
+        return notes + list(LAPTOP_CUTS)
+    return [
+        *notes,
+        "The learning rate has the best median over the seeds that are reported, as in the paper; "
+        "the score is that of the validation at the last step.",
+    ]
+
+
+def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
+    said = [_parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column]
+    for column in (ARITHMETIC, BRACKETS, NO_MULT):
+        row = {cell.title: cell for cell in by_column[column]}
+        pairs = [("DeltaNet [-1,1]", "DeltaNet [0,1]"), ("Mamba [-1,1]", "Mamba [0,1]")]
+        if column == ARITHMETIC:
+            product = "DeltaProduct [-1,1], n = 2"
+            pairs += [(product, "DeltaProduct [0,1], n = 2"), (product, "DeltaNet [-1,1]")]
+        what = ARITHMETIC if column == ARITHMETIC else f"{ARITHMETIC} {column}"
+        for one, two in pairs:
+            said.append(order_sentence(row[one], row[two], results, what))
+        if column != ARITHMETIC:
+            said.append(_above_majority(column, by_column[column], results))
+    return [text for text in said if text] or ["No run is done yet."]
+
+
+def _parity_verdict(column: str, row: list[Cell], results: Results) -> str | None:
+    """Say which models solve parity, and whether they are those of the paper."""
+    found = {cell.title: s for cell in row if (s := cell.spread(results)) is not None}
+    if not found:
+        return None
+    solved = [t for t, s in found.items() if s.median >= SOLVED]
+    failed = [t for t, s in found.items() if s.best <= UNSOLVED]
+    between = [t for t in found if t not in solved + failed]
+    parts = [
+        f"best and median at least {SOLVED}: {', '.join(solved) or 'none'}",
+        f"best at most {UNSOLVED}: {', '.join(failed) or 'none'}",
+    ]
+    parts += [f"{t} is between (best {found[t].best:.3f}, median {found[t].median:.3f})"
+              for t in between]  # fmt: skip
+    agree = all((t in solved) if t in SOLVE_PARITY else (t in failed) for t in found)
+    verdict = "as in the paper" if agree else "not in all models as in the paper"
+    missing = len(row) - len(found)
+    rest = f" {missing} models have no result yet." if missing else ""
+    return f"{column[0].upper()}{column[1:]}, {verdict}: {'; '.join(parts)}.{rest}"
+
+
+def _above_majority(column: str, row: list[Cell], results: Results) -> str | None:
+    """Say which models' intervals lie above the majority baseline."""
+    found = {cell.title: s for cell in row if (s := cell.spread(results)) is not None}
+    if not found:
+        return None
+    level = majority(column)
+    above = [t for t, s in found.items() if s.interval and s.interval[0] > level]
+    names = ", ".join(above) or "no model"
+    return (
+        f"{ARITHMETIC.capitalize()} {column}: {names} above the majority baseline ({level:.3f}) "
+        "with the whole 95 % interval over seeds."
+    )
+
+
+assert set(COLUMNS) == set(TASKS)
+RECIPE = register(
+    Recipe(
+        name="chomsky",
+        aliases=("table3", "table5", "fig6"),
+        title="Parity and modular arithmetic (Tables 3 and 5, Figure 6)",
+        jobs=jobs,
+        document=document,
+    )
+)

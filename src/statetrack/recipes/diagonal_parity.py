@@ -1,0 +1,147 @@
+"""`diagonal-parity`: Figure 1, a diagonal RNN on parity, accuracy against steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from statetrack.recipes import presets
+from statetrack.recipes.chomsky_runs import TEST
+from statetrack.recipes.figures import seed_lines, spectrum_figure
+from statetrack.recipes.published import FIGURE_1
+from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
+from statetrack.recipes.selection import Cell, order_sentence, validated
+from statetrack.report.document import Document, Figure, Series, Table
+from statetrack.report.document import Cell as Value
+from statetrack.sweep.job import Job
+from statetrack.training import length_range
+
+LR = 1e-3
+LAPTOP_STEPS = 6000
+LAPTOP_SECONDS = 70  # expected per run
+RANGES = {"Diagonal RNN [0,1]": False, "Diagonal RNN [-1,1]": True}
+
+
+@cache
+def cells(settings: Settings) -> list[Cell]:
+    """List the two models of the figure."""
+
+    def maker(title: str, allow: bool) -> Cell:
+        return Cell(
+            "parity", title, lambda lr, seed: _job(settings, allow, lr, seed), (LR,),
+            settings.reported_seeds, validated(TEST),
+        )  # fmt: skip
+
+    return [maker(title, allow) for title, allow in RANGES.items()]
+
+
+def _job(settings: Settings, allow: bool, lr: float, seed: int) -> Job:
+    config = presets.paper("diagonal_rnn", "parity", allow_neg_eigval=allow, seed=seed)
+    seconds = 20_000 * 0.01
+    if settings.scale != "paper":
+        training = replace(config.training, steps=LAPTOP_STEPS, eval_samples=1024)
+        config, seconds = replace(config, training=training), LAPTOP_SECONDS
+    job = Job(
+        name=f"{config.model.title} seed {seed}",
+        config=replace(config, training=replace(config.training, lr=lr)),
+        lengths=(TEST,),
+        samples=8192 if settings.scale == "paper" else 1024,
+        spectrum=True,
+        seconds=seconds,
+    )
+    return shortened(job) if settings.scale == "smoke" else job
+
+
+def jobs(settings: Settings, results: Results) -> list[Job]:
+    """List the runs of both ranges."""
+    return [job for cell in cells(settings) for job in cell.jobs(results)]
+
+
+def document(settings: Settings, results: Results) -> Document:
+    """Make Figure 1 and a table of the last validation."""
+    both = cells(settings)
+    listed = jobs(settings, results)
+    return Document(
+        name="diagonal-parity",
+        title=RECIPE.title,
+        summary=_summary(both, results),
+        tables=[_table(both, results)],
+        figures=_figures(both, results),
+        notes=_notes(settings),
+        facts=facts("diagonal-parity", settings, listed, results),
+        configs={c.title: c.reported_jobs(results)[0].config.to_json() for c in both},
+    )
+
+
+def _summary(both: list[Cell], results: Results) -> list[str]:
+    order = order_sentence(both[1], both[0], results, f"parity at the last step, lengths {TEST}")
+    return ["No run is done yet." if order is None else order]
+
+
+def _table(both: list[Cell], results: Results) -> Table:
+    rows: list[list[Value]] = []
+    for cell in both:
+        spread = cell.spread(results)
+        if spread is None:
+            rows.append([cell.title, *[None] * 6])
+        else:
+            rows.append([cell.title, len(spread.scores), spread.best, spread.median, spread.mad,
+                         spread.mean, spread.std])  # fmt: skip
+    heads = ["model", "seeds", "best", "median", "MAD", "mean", "std"]
+    return Table(f"Validation at the last step, scaled, lengths {TEST}", heads, rows, name="last")
+
+
+def _figures(both: list[Cell], results: Results) -> list[Figure]:
+    scaled: list[Series] = []
+    raw: list[Series] = []
+    for cell in both:
+        done = cell.reported(results)
+        scaled += seed_lines(cell.title, [_by_step(r, "scaled") for r in done], std=True)
+        raw += seed_lines(cell.title, [_by_step(r, "score") for r in done], std=True)
+    found = []
+    if scaled:
+        note = f"Mean and standard deviation over seeds, as in the paper. {FIGURE_1}"
+        found.append(
+            Figure(
+                "Accuracy against steps (Figure 1)", "step", "scaled accuracy (chance is 0)",
+                scaled, y_range=(-0.15, 1.05), raw=raw, raw_label="accuracy", note=note,
+                name="figure1",
+            )
+        )  # fmt: skip
+    groups = {cell.title: cell.reported(results) for cell in both}
+    spectrum = spectrum_figure("Eigenvalues after training", groups)
+    return found if spectrum is None else [*found, spectrum]
+
+
+def _by_step(result: dict[str, Any], field: str) -> dict[float, float]:
+    low, high = length_range(TEST)
+    rows = result.get("validation") or []
+    here = [row for row in rows if (row["min_length"], row["max_length"]) == (low, high)]
+    return {row["step"]: row[field] for row in here}
+
+
+def _notes(settings: Settings) -> list[str]:
+    notes = [
+        "The authors' configuration for [0,1] has 2,000 steps, that for [-1,1] 20,000; the figure "
+        "shows 20,000 for both, and so do we. No warm-up for either.",
+    ]
+    if settings.scale == "laptop":
+        notes.append(
+            f"{LAPTOP_STEPS:,} steps instead of 20,000, validation on 1,024 sequences instead of "
+            "8,192; 5 seeds instead of 3."
+        )
+    if settings.scale == "smoke":
+        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
+    return notes
+
+
+RECIPE = register(
+    Recipe(
+        name="diagonal-parity",
+        aliases=("fig1",),
+        title="A diagonal RNN on parity (Figure 1)",
+        jobs=jobs,
+        document=document,
+    )
+)

@@ -1,0 +1,331 @@
+"""`leaderboard`: every mixer of the package on three tasks, in both ranges, by one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+from statetrack.config import hints
+from statetrack.layers import MIXERS
+from statetrack.models import ModelConfig
+from statetrack.recipes import presets
+from statetrack.recipes.figures import length_figure, spectrum_figure
+from statetrack.recipes.paper_models import formal_model
+from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
+from statetrack.recipes.selection import Cell, Score, Spread, apart, spread_of, tested
+from statetrack.report.document import Cell as Value
+from statetrack.report.document import Document, Figure, Table
+from statetrack.sweep.job import Job
+from statetrack.tasks import Task, make_task
+from statetrack.training import RunConfig, TrainingConfig
+
+
+@dataclass(frozen=True)
+class Test:
+    """A task of the leaderboard, the small model and training, and what is measured."""
+
+    task: Task
+    paper_task: Task
+    width: int
+    layers: int
+    heads: int
+    conv: int
+    training: TrainingConfig
+    lengths: tuple[str, ...]
+    score: tuple[str, str]  # lengths and field of the evaluation that ranks
+    also: tuple[tuple[str, str], ...] = ()  # others that the table shows
+    seconds: float = 10.0  # expected per run
+    slow: float = 40.0  # the same for full matrices
+    trained: int = 40  # greatest training length
+    curve: int | None = None
+
+
+_QUICK: dict[str, Any] = {
+    "batch_size": 64, "warmup": 0.05, "min_lr": 0.0, "weight_decay": 0.0, "clip": 1.0,
+}  # fmt: skip
+TESTS: dict[str, Test] = {
+    "parity": Test(
+        make_task("parity", supervision="dense"),
+        make_task("parity"),
+        width=32, layers=1, heads=2, conv=0,
+        training=TrainingConfig(steps=400, lr=1e-2, **_QUICK),
+        lengths=("3-40", "40-256"),
+        score=("40-256", "scaled"),
+        also=(("3-40", "scaled"),),
+        seconds=8.0,
+        curve=256,
+    ),
+    "S5 swaps": Test(
+        make_task("S5_only_swaps"),
+        make_task("S5_only_swaps"),
+        width=64, layers=1, heads=4, conv=0,
+        training=TrainingConfig(steps=500, lr=3e-3, min_length=32, max_length=32, **_QUICK),
+        lengths=("32", "64", "128", "256"),
+        score=("128", "scaled"),
+        also=(("32", "scaled"), ("32", "token_accuracy")),
+        seconds=16.0,
+        trained=32,
+    ),
+    "modular arithmetic": Test(
+        make_task("modular_arithmetic", modulus=3, supervision="dense"),
+        make_task("modular_arithmetic"),
+        width=64, layers=2, heads=4, conv=4,
+        training=TrainingConfig(steps=500, lr=3e-3, **_QUICK),
+        lengths=("3-40", "40-256", "16", "32", "40", "64", "128"),
+        score=("40-256", "scaled"),
+        also=(("3-40", "scaled"),),
+        seconds=25.0,
+    ),
+}  # fmt: skip
+
+
+def models() -> list[tuple[str, bool]]:
+    """List every registered mixer, with both ranges where it has the switch."""
+    return [
+        (name, allow)
+        for name, config in sorted(MIXERS.items())
+        for allow in ((False,) if config.no_switch else (False, True))
+    ]
+
+
+def model(mixer: str, allow: bool, task: Task, width: int, layers: int, heads: int, conv: int
+          ) -> ModelConfig:  # fmt: skip
+    """Return a mixer in its own block: heads and convolution as given, if it has them.
+
+    Full matrices read one-hot tokens and end in logits, so they have one layer of the
+    vocabulary's width.
+    """
+    if mixer == "full_matrix":
+        width, layers = len(task.vocab), 1
+    wanted = {
+        "num_heads": heads, "conv_size": conv, "expand_k": 1.0, "expand_v": 1.0, "d_state": 16,
+        "head_dim": 2 * width // heads,
+    }  # fmt: skip
+    known = hints(MIXERS[mixer])
+    options = {name: value for name, value in wanted.items() if name in known}
+    made = formal_model(
+        mixer, len(task.vocab), num_layers=layers, allow_neg_eigval=allow, hidden_size=width,
+        **options,
+    )  # fmt: skip
+    return replace(made, mlp_size=2 * width) if made.mlp == "swiglu" else made
+
+
+def config(settings: Settings, test: Test, mixer: str, allow: bool, lr: float, seed: int
+           ) -> RunConfig:  # fmt: skip
+    """Return a run: small, or with the paper's training and width."""
+    task, training = test.task, test.training
+    size = (test.width, test.layers, test.heads, test.conv)
+    if settings.scale == "paper":
+        paper = presets.paper("delta_net", test.paper_task.name)
+        task, training = test.paper_task, paper.training
+        size = (128, paper.model.num_layers, 4, test.conv)
+    training = replace(training, lr=lr, seed=seed)
+    if training.dataset_size is None:
+        training = replace(training, data_seed=seed)
+    return RunConfig(task, model(mixer, allow, task, *size), training)
+
+
+def _job(settings: Settings, name: str, mixer: str, allow: bool, lr: float, seed: int) -> Job:
+    test = TESTS[name]
+    run = config(settings, test, mixer, allow, lr, seed)
+    paper = settings.scale == "paper"
+    job = Job(
+        name=f"{name} {run.model.title} seed {seed}",
+        config=run,
+        lengths=test.lengths,
+        curve=test.curve,
+        samples=8192 if paper else 512,
+        spectrum=seed == 0,
+        seconds=run.training.steps * 4 if paper else _seconds(test, mixer),
+    )
+    return shortened(job) if settings.scale == "smoke" else job
+
+
+def _seconds(test: Test, mixer: str) -> float:
+    return test.slow if mixer == "full_matrix" else test.seconds
+
+
+@cache
+def cells(settings: Settings) -> list[Cell]:
+    """List every model on every task."""
+    found = []
+    for name, test in TESTS.items():
+        paper = presets.paper("delta_net", test.paper_task.name).training
+        lr = paper.lr if settings.scale == "paper" else test.training.lr
+        for mixer, allow in models():
+            title = model(mixer, allow, test.task, test.width, 1, test.heads, test.conv).title
+            make = partial(_job, settings, name, mixer, allow)
+            found.append(
+                Cell(name, title, make, (lr,), settings.reported_seeds, tested(*test.score))
+            )
+    return found
+
+
+def jobs(settings: Settings, results: Results) -> list[Job]:
+    """List all runs."""
+    return [job for cell in cells(settings) for job in cell.jobs(results)]
+
+
+def document(settings: Settings, results: Results) -> Document:
+    """Make the table of all models, one table and figure per task, and the comparisons."""
+    by_task: dict[str, dict[str, Cell]] = {name: {} for name in TESTS}
+    for cell in cells(settings):
+        by_task[cell.column][cell.title] = cell
+    return Document(
+        name="leaderboard",
+        title=RECIPE.title,
+        summary=_summary(by_task, results),
+        tables=[
+            _overview(by_task, results),
+            *(_detail(name, row, results) for name, row in by_task.items()),
+        ],
+        figures=[f for name, row in by_task.items() for f in _figures(name, row, results)],
+        notes=_notes(settings),
+        facts=facts("leaderboard", settings, jobs(settings, results), results),
+        configs={
+            f"{name}, {title}": cell.reported_jobs(results)[0].config.to_json()
+            for name, row in by_task.items()
+            for title, cell in row.items()
+        },
+    )
+
+
+def _measures(test: Test) -> dict[str, Score]:
+    """Return the columns of a task: what ranks first, then the others."""
+    fields = {"scaled": "", "token_accuracy": " tokens"}
+    sequence = " sequences" if test.task.metric == "sequence" else ""
+    return {
+        f"{lengths}{fields[field] or sequence}": tested(lengths, field)
+        for lengths, field in (test.score, *test.also)
+    }
+
+
+def _overview(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> Table:
+    heads, rows = ["model"], []
+    for name, test in TESTS.items():
+        heads += [f"{name} {label}" for label in _measures(test)]
+    for title in next(iter(by_task.values())):
+        row: list[Value] = [title]
+        for name, test in TESTS.items():
+            done = by_task[name][title].reported(results)
+            spreads = [spread_of(done, score) for score in _measures(test).values()]
+            row += [None if s is None else s.mean for s in spreads]
+        rows.append(row)
+    note = (
+        "Means over seeds. Scaled accuracy on lengths (chance is 0); for S5 swaps, the share of "
+        "sequences with every position right at a length, and of right tokens."
+    )
+    return Table("Every mixer", heads, rows, note, name="leaderboard")
+
+
+def _detail(name: str, row: Mapping[str, Cell], results: Results) -> Table:
+    lengths, _ = TESTS[name].score
+    heads = ["model", "parameters", "seeds", "mean", "low", "high", "best", "median", "MAD"]
+    rows: list[list[Value]] = []
+    for title, cell in row.items():
+        spread, done = cell.spread(results), cell.reported(results)
+        if spread is None:
+            rows.append([title, None, f"0 of {len(cell.seeds)}", *[None] * 6])
+            continue
+        size = next((r["parameters"] for r in done if r.get("parameters")), None)
+        ends = spread.interval or (None, None)
+        rows.append([title, size, f"{len(spread.scores)} of {len(cell.seeds)}", spread.mean, *ends,
+                     spread.best, spread.median, spread.mad])  # fmt: skip
+    rows.sort(key=lambda r: -2.0 if r[3] is None else float(r[3]), reverse=True)
+    note = "Best mean first; low and high are the 95 % interval of the mean over seeds."
+    return Table(f"{name[0].upper()}{name[1:]}: length {lengths}", heads, rows, note)
+
+
+def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figure]:
+    groups = {title: done for title, cell in row.items() if (done := cell.reported(results))}
+    heading = f"{name[0].upper()}{name[1:]}"
+    made = [
+        length_figure(f"{heading}: accuracy against length", groups, TESTS[name].trained),
+        spectrum_figure(f"{heading}: eigenvalues after training", groups),
+    ]
+    return [figure for figure in made if figure is not None]
+
+
+def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> list[str]:
+    said = []
+    for name, row in by_task.items():
+        spreads = {t: s for t, cell in row.items() if (s := cell.spread(results)) is not None}
+        if not spreads:
+            continue
+        top = max(spreads, key=lambda title: spreads[title].mean)
+        level = [t for t in spreads if t != top and not apart(spreads[t], spreads[top])]
+        rest = f"; not apart from it: {', '.join(level)}" if level else "; no other is level with it"
+        lengths, _ = TESTS[name].score
+        said.append(
+            f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "
+            f"{spreads[top].mean:.3f}{rest}."
+        )
+        said.append(_switch_sentence(name, spreads))
+    return [text for text in said if text] or ["No run is done yet."]
+
+
+def _switch_sentence(name: str, spreads: Mapping[str, Spread]) -> str:
+    """Say for which mixers [-1,1] differs from [0,1] with intervals apart."""
+    better, worse, level = [], [], []
+    for title, wide in spreads.items():
+        narrow = spreads.get(title.replace("[-1,1]", "[0,1]"))
+        if "[-1,1]" not in title or narrow is None:
+            continue
+        mixer = title.replace(" [-1,1]", "")
+        if not apart(wide, narrow):
+            level.append(mixer)
+        else:
+            (better if wide.mean > narrow.mean else worse).append(mixer)
+    if not better + worse + level:
+        return ""
+    parts = [
+        f"{word}: {', '.join(names)}"
+        for word, names in (
+            ("above [0,1] with intervals apart", better),
+            ("below it", worse),
+            ("no order", level),
+        )
+        if names
+    ]
+    return f"[-1,1] on {name}: {'; '.join(parts)}."
+
+
+def _notes(settings: Settings) -> list[str]:
+    notes = [
+        "One protocol: on a task every mixer has the same width, number of layers, heads, "
+        "convolution (if it has one), steps, batch and learning rate; nothing is chosen per model. "
+        "Each mixer stands in the block of the code base it comes from (Mamba, Mamba2 of the "
+        "default block, mLSTM and the diagonal RNN differ in norm, MLP or residual). Full matrices "
+        "read one-hot tokens and have one layer of the vocabulary's width.",
+    ]
+    for name, test in TESTS.items():
+        t = test.training
+        notes.append(
+            f"{name[0].upper()}{name[1:]}{_options(test.task)}: width {test.width}, layers "
+            f"{test.layers}, heads {test.heads}, convolution {test.conv or 'none'}, lengths "
+            f"{t.min_length}-{t.max_length}, {t.steps:,} steps of batch {t.batch_size}, learning "
+            f"rate {t.lr:g}."
+        )
+    if settings.scale == "paper":
+        return [notes[0], "Training and width are the paper's, DeltaNet's for every mixer."]
+    if settings.scale == "smoke":
+        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
+    return notes
+
+
+def _options(task: Task) -> str:
+    modulus = getattr(task, "modulus", None)
+    return "" if modulus is None else f" modulo {modulus}"
+
+
+RECIPE = register(
+    Recipe(
+        name="leaderboard",
+        aliases=(),
+        title="Every mixer on parity, S5 swaps and modular arithmetic",
+        jobs=jobs,
+        document=document,
+    )
+)

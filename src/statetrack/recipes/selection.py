@@ -1,0 +1,202 @@
+"""Choose learning rates, and summarise the seeds of a model.
+
+The rule is the paper's: the learning rate with the highest median over seeds; of its seeds the
+best, the median and the median absolute deviation are reported. An order between two models is
+claimed only if the 95 % intervals of their means over seeds are disjoint.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from statetrack.recipes.recipe import Results
+from statetrack.sweep.job import Job
+from statetrack.training import length_range
+
+K = TypeVar("K")
+Score = Callable[[Mapping[str, Any]], float | None]
+
+TUNING_SEEDS = (100, 101)  # choose; never among the seeds that are reported
+# the 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
+T_QUANTILES = (
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788,
+    2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639,
+    2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
+)  # fmt: skip
+
+
+def tested(lengths: str, field: str = "scaled") -> Score:
+    """Return a function that reads the evaluation of a result on these lengths, if it has one."""
+
+    def read(result: Mapping[str, Any]) -> float | None:
+        measured = (result.get("trained") or {}).get("evaluations", {}).get(lengths)
+        return None if measured is None else float(measured[field])
+
+    return read
+
+
+def validated(lengths: str, field: str = "scaled") -> Score:
+    """Return a function that reads the last validation of a result on these lengths."""
+    low, high = length_range(lengths)
+
+    def read(result: Mapping[str, Any]) -> float | None:
+        rows = result.get("validation") or []
+        at = [row for row in rows if (row["min_length"], row["max_length"]) == (low, high)]
+        return float(at[-1][field]) if at else None
+
+    return read
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The scores of a model's seeds."""
+
+    scores: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        """The highest score."""
+        return max(self.scores)
+
+    @property
+    def median(self) -> float:
+        """The median."""
+        return statistics.median(self.scores)
+
+    @property
+    def mad(self) -> float:
+        """The median absolute deviation from the median."""
+        return statistics.median(abs(score - self.median) for score in self.scores)
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        return statistics.fmean(self.scores)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation (n - 1); 0 for one seed."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean by Student's t; None for one seed."""
+        degrees = len(self.scores) - 1
+        if degrees < 1:
+            return None
+        t = T_QUANTILES[degrees - 1] if degrees <= len(T_QUANTILES) else 1.96
+        spread = t * self.std / math.sqrt(len(self.scores))
+        return self.mean - spread, self.mean + spread
+
+
+def spread_of(results: Sequence[Mapping[str, Any]], score: Score) -> Spread | None:
+    """Return the scores of those results that have one; None if none has."""
+    scores = tuple(value for result in results if (value := score(result)) is not None)
+    return Spread(scores) if scores else None
+
+
+def apart(a: Spread | None, b: Spread | None) -> bool:
+    """Whether the 95 % intervals of both means exist and are disjoint."""
+    one, two = a and a.interval, b and b.interval
+    return bool(one and two) and (one[0] > two[1] or two[0] > one[1])  # type: ignore[index]
+
+
+def choose(scores: Mapping[K, Sequence[float | None]]) -> K:
+    """Return the candidate with the highest median over seeds.
+
+    A run without a score (it diverged) ranks below every other. Ties go to the candidate whose
+    worst seed is better, then to the one that is listed first.
+    """
+
+    def rank(candidate: K) -> tuple[float, float]:
+        values = [-math.inf if s is None else s for s in scores[candidate]]
+        return statistics.median(values), min(values)
+
+    return max(scores, key=rank)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model on a task: runs that choose its learning rate, and runs that are reported.
+
+    `make(lr, seed)` is a run's job. Without `tuning` seeds the learning rate is chosen on the seeds
+    that are reported, as in the paper.
+    """
+
+    column: str
+    title: str
+    make: Callable[[float, int], Job]
+    lrs: tuple[float, ...]
+    seeds: tuple[int, ...]
+    score: Score
+    tuning: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # a document asks for the same jobs again and again
+        object.__setattr__(self, "make", cache(self.make))
+
+    def tuning_jobs(self) -> dict[float, list[Job]]:
+        """The jobs that choose, by learning rate; none if there is nothing to choose."""
+        if len(self.lrs) == 1:
+            return {}
+        return {lr: [self.make(lr, s) for s in self.tuning or self.seeds] for lr in self.lrs}
+
+    def lr(self, results: Results) -> float | None:
+        """The chosen learning rate; None until the runs that choose it are done."""
+        candidates = self.tuning_jobs()
+        if not candidates:
+            return self.lrs[0]
+        if not all(map(results.complete, candidates.values())):
+            return None
+        found = {lr: [self.score(r) for r in results.of(js)] for lr, js in candidates.items()}
+        return choose(found)
+
+    def reported_jobs(self, results: Results) -> list[Job]:
+        """The jobs of the chosen learning rate; none until it is chosen."""
+        lr = self.lr(results)
+        return [] if lr is None else [self.make(lr, seed) for seed in self.seeds]
+
+    def jobs(self, results: Results) -> list[Job]:
+        """All jobs that are known so far, each once."""
+        listed = [job for jobs in self.tuning_jobs().values() for job in jobs]
+        listed += self.reported_jobs(results)
+        return list({job.key: job for job in listed}.values())
+
+    def reported(self, results: Results) -> list[dict[str, Any]]:
+        """The results of the chosen learning rate that are done."""
+        return results.of(self.reported_jobs(results))
+
+    def spread(self, results: Results) -> Spread | None:
+        """The scores of the seeds that are reported; None if there are none."""
+        return spread_of(self.reported(results), self.score)
+
+
+def order_sentence(first: Cell, second: Cell, results: Results, what: str) -> str | None:
+    """Say whether two models differ on a task; None if one of them has no score yet.
+
+    An order is claimed only if the 95 % intervals over seeds are disjoint.
+    """
+    one, two = first.spread(results), second.spread(results)
+    if one is None or two is None:
+        return None
+    numbers = f"{_mean_text(one)} against {_mean_text(two)}"
+    if not apart(one, two):
+        return (
+            f"No order between {first.title} and {second.title} on {what}: {numbers}; the "
+            "intervals over seeds overlap or there are too few seeds."
+        )
+    word = "above" if one.mean > two.mean else "below"
+    by = f"by {abs(one.mean - two.mean):.3f}"
+    return f"{first.title} is {word} {second.title} on {what} {by}: {numbers}, intervals apart."
+
+
+def _mean_text(spread: Spread) -> str:
+    ends = spread.interval
+    seeds = f"{len(spread.scores)} seed{'s' if len(spread.scores) > 1 else ''}"
+    shown = "" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}, "
+    return f"{spread.mean:.3f} ({shown}{seeds})"

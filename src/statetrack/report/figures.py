@@ -1,0 +1,223 @@
+"""Draw the figures of a document, as PNG and SVG."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from statetrack.report.document import Figure, Series
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+
+# Okabe and Ito's colours, which the colour-blind tell apart and which show on white and on black;
+# markers and dashes tell lines apart without colours, and where more lines share a colour
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
+MARKERS = "os^DvPX*"
+DASHES = ((), (6, 1.5), (4, 1.5, 1, 1.5), (1, 1))
+DASHED = (3, 2)
+MARKED = 8  # markers on a long line
+MAX_ENTRIES = 14  # lines that can be told apart in one figure
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to draw a figure."""
+
+    raw: bool = False  # the raw axis instead of the scaled one
+    log: bool = False  # a logarithmic x-axis
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the legend, with the series that it switches on and off."""
+
+    label: str
+    style: int  # index of colour, marker and dashes
+    dashed: bool
+    series: tuple[int, ...]
+
+    @property
+    def colour(self) -> str:
+        """The colour of its series."""
+        return COLOURS[self.style % len(COLOURS)]
+
+    def dashes(self, dashed: bool) -> tuple[float, ...]:
+        """The dashes of a series in line widths; () for a solid line."""
+        return DASHED if dashed else DASHES[self.style // len(COLOURS) % len(DASHES)]
+
+
+def variants(figure: Figure) -> list[Variant]:
+    """List the ways to draw a figure; the first one is what it asks for."""
+    default = not figure.points and figure.log_x
+    x = [value for series in (*figure.series, *figure.raw) for value in series.x]
+    both = not figure.points and bool(x) and 0 < min(x) < max(x)
+    logs = [default, not default] if both else [default]
+    return [Variant(raw, log) for raw in ([False, True] if figure.raw else [False]) for log in logs]
+
+
+def legend(series: Sequence[Series]) -> list[Entry]:
+    """Group series for the legend: faint ones belong to the first full line of their group."""
+    styles: dict[str, int] = {}
+    entries: dict[str, Entry] = {}
+    for full in (True, False):
+        for i, line in enumerate(series):
+            if line.faint == full:
+                continue
+            style = styles.setdefault(line.group or line.label, len(styles))
+            shared = [e for e in entries.values() if line.faint and line.group and e.style == style]
+            key = shared[0].label if shared else line.label if full else line.group or line.label
+            old = entries.get(key, Entry(key, style, line.dashed, ()))
+            entries[key] = Entry(key, old.style, old.dashed, (*old.series, i))
+    return list(entries.values())
+
+
+def picture_files(figure: Figure) -> dict[str, bytes]:
+    """Return a figure with its legend as files, by their endings: .png and .svg."""
+    picture = _draw(figure, variants(figure)[0], with_legend=True)
+    picture.draw_without_rendering()
+    picture.set_layout_engine("none")  # it is laid out: not once more for each file
+    return {f".{kind}": _save(picture, kind, figure.title) for kind in ("png", "svg")}
+
+
+def inline_svg(figure: Figure, variant: Variant, title: str, name: str) -> str:
+    """Return a figure as an element for a page.
+
+    Each series is a group of class `series` with the attribute `data-series`; lines and texts that
+    are black take the page's colour; title and legend are left to the page.
+
+    Args:
+        figure: the figure.
+        variant: how to draw it.
+        title: the id of the element with the figure's title.
+        name: unique on the page.
+    """
+    text = _save(_draw(figure, variant, with_legend=False), "svg", name).decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' id="[A-Za-z0-9.]+_[0-9]+"', "", text)  # nothing refers to these
+    text = re.sub(r'<g id="series-(\d+)(-faint)?">', _series_group, text)
+    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text).replace("#000000", "currentColor")
+    text = re.sub(r"\n\s*", "\n", text)
+    size = re.search(r'viewBox="[^"]*"', text)
+    head = f'<svg role="img" aria-labelledby="{title}" {size[0] if size else ""}>'
+    return re.sub(r"<svg[^>]*>", head, text, count=1)
+
+
+def _series_group(found: re.Match[str]) -> str:
+    kind = "series faint" if found[2] else "series"
+    return f'<g class="{kind}" data-series="{found[1]}">'
+
+
+def _save(picture: Picture, kind: str, salt: str) -> bytes:
+    import matplotlib
+
+    data = io.BytesIO()
+    metadata: Any = {"Date": None, "Creator": None} if kind == "svg" else None
+    # equal figures give equal files
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}):
+        picture.savefig(data, format=kind, dpi=150, metadata=metadata)
+    return data.getvalue()
+
+
+def _draw(figure: Figure, variant: Variant, *, with_legend: bool) -> Picture:
+    from matplotlib.figure import Figure as Picture  # slow to load
+
+    lines = figure.raw if variant.raw else figure.series
+    entries = legend(lines)
+    size = (5.2, 4.6) if figure.points else (7.2, 4.2)
+    if with_legend and len(entries) > 1:
+        size = (size[0], size[1] + 0.22 * -(-len(entries) // 2))
+    picture = Picture(figsize=size, layout="constrained" if with_legend else None)
+    axes = picture.subplots()
+    if not with_legend:
+        picture.patch.set_alpha(0)
+        picture.subplots_adjust(left=0.1, right=0.98, top=0.93, bottom=0.13)
+    axes.patch.set_alpha(0)
+    handles: dict[str, Artist] = {}
+    for entry in entries:
+        for i in entry.series:
+            drawn = _draw_series(axes, lines[i], entry, figure.points)
+            for artist in drawn:
+                artist.set_gid(f"series-{i}" + "-faint" * lines[i].faint)
+            handles.setdefault(entry.label, drawn[0])
+    _draw_axes(axes, figure, variant)
+    if with_legend:
+        axes.set_title(figure.title, fontsize=10, pad=18 if figure.marks else 6)
+        if len(entries) > 1:
+            place: Any = "outside lower center"
+            picture.legend(list(handles.values()), list(handles), loc=place, ncols=2, fontsize=8)
+    return picture
+
+
+def _draw_series(axes: Axes, line: Series, entry: Entry, points: bool) -> list[Any]:
+    """Draw a series and its interval; return what was drawn, the line first."""
+    x, y = np.array(line.x, dtype=float), np.array(line.y, dtype=float)  # NaN for None
+    marker = MARKERS[entry.style % len(MARKERS)]
+    if points:
+        found = axes.plot(x, y, marker, ms=3, alpha=0.5, mew=0, color=entry.colour)
+        return list(found)
+    single = len(x) == 1
+    dashes = entry.dashes(line.dashed)
+    style: dict[str, Any] = {"color": entry.colour, "linestyle": (0, dashes) if dashes else "-"}
+    if line.faint:
+        style |= {"lw": 0.8, "alpha": 0.45} | ({"marker": ".", "ms": 3} if single else {})
+    else:
+        # shifted by line, so that lines that coincide show each other's markers
+        first = 0 if len(x) <= MARKED else (entry.style * 37 % 100) / 100 / MARKED
+        every = 1 if len(x) <= MARKED else (first, 1 / MARKED)
+        style |= {"lw": 1.7, "marker": marker, "ms": 4.5, "markevery": every}
+    drawn: list[Any] = list(axes.plot(x, y, **style))
+    if line.low is not None and line.high is not None:
+        low, high = np.array(line.low, dtype=float), np.array(line.high, dtype=float)
+        if single:
+            drawn.append(axes.vlines(x, low, high, color=entry.colour, lw=1.2))
+        else:
+            drawn.append(axes.fill_between(x, low, high, color=entry.colour, alpha=0.18, lw=0))
+    return drawn
+
+
+def _draw_axes(axes: Axes, figure: Figure, variant: Variant) -> None:
+    axes.set_xlabel(figure.x_label)
+    axes.set_ylabel(figure.raw_label if variant.raw and figure.raw_label else figure.y_label)
+    if variant.log:
+        axes.set_xscale("log")
+        _name_ticks(axes)
+    if figure.y_range is not None and not variant.raw:
+        axes.set_ylim(figure.y_range)
+    elif figure.points:
+        _draw_unit_circle(axes)
+    for x, text in figure.marks:
+        axes.axvline(x, color="#000000", lw=0.9, ls="--", alpha=0.6)
+        axes.annotate(text, (x, 1), xycoords=("data", "axes fraction"), xytext=(3, 3),
+                      textcoords="offset points", fontsize=8, annotation_clip=False)  # fmt: skip
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _name_ticks(axes: Axes) -> None:
+    """Write the ticks of a logarithmic axis as numbers, powers of two where few fit."""
+    low, high = axes.get_xlim()
+    powers = 2.0 ** np.arange(np.ceil(np.log2(low)), np.floor(np.log2(high)) + 1)
+    if 3 <= len(powers) <= 11 and low >= 0.5:
+        axes.set_xticks(powers, [f"{n:,.0f}" for n in powers])
+        axes.set_xticks([], minor=True)
+        axes.set_xlim(low, high)
+    elif low >= 0.5:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        if high > 10 * low:
+            axes.xaxis.set_minor_formatter("")
+
+
+def _draw_unit_circle(axes: Axes) -> None:
+    turn = np.exp(2j * np.pi * np.linspace(0, 1, 361))
+    axes.plot(turn.real, turn.imag, color="#8c8c8c", lw=0.8, zorder=0)
+    axes.set_aspect("equal")

@@ -1,0 +1,184 @@
+"""Figures of the results of jobs: a line a model with its interval over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from statetrack.report.document import Figure, Series
+from statetrack.report.figures import MAX_ENTRIES
+from statetrack.report.spread import Spread
+
+Result = Mapping[str, Any]  # the content of result.json
+Groups = Mapping[str, Sequence[Result]]  # the results of the seeds, by what the legend says
+
+
+def seed_lines(
+    label: str, lines: Sequence[Mapping[float, float]], *, std: bool = False
+) -> list[Series]:
+    """Return the mean of the seeds' lines with its interval, and the lines themselves, faint.
+
+    Args:
+        label: of the mean.
+        lines: y by x, one mapping a seed; the mean covers the x that all have.
+        std: an interval of one standard deviation instead of the 95 % interval of the mean.
+    """
+    if not lines:
+        return []
+    if len(lines) == 1:
+        return [Series(label, *_points(lines[0]), group=label)]
+    xs = sorted(set.intersection(*(set(line) for line in lines)))
+    found = []
+    if xs:
+        spreads = [Spread(tuple(line[x] for line in lines)) for x in xs]
+        ends = [
+            (s.mean - s.std, s.mean + s.std) if std else s.interval or (s.mean, s.mean)
+            for s in spreads
+        ]
+        low, high = [e[0] for e in ends], [e[1] for e in ends]
+        found.append(Series(label, xs, [s.mean for s in spreads], low, high, group=label))
+    return found + [
+        Series(f"{label}, seed {i}", *_points(line), group=label, faint=True)
+        for i, line in enumerate(lines)
+    ]
+
+
+def _points(line: Mapping[float, float]) -> tuple[list[float], list[float]]:
+    xs = sorted(line)
+    return xs, [line[x] for x in xs]
+
+
+def length_figure(
+    title: str, groups: Groups, trained: int | None, *, note: str = "", which: str = "trained"
+) -> Figure | None:
+    """Draw accuracy against length: the mean of the seeds with its 95 % interval, and each seed.
+
+    Args:
+        title: of the figure.
+        groups: results with a curve, or with evaluations at single lengths.
+        trained: the training length, which is marked.
+        note: below the figure.
+        which: "trained" or "hardened" models.
+
+    Returns:
+        The figure, on the scaled and on the raw axis; None if nothing was measured.
+    """
+    scaled: list[Series] = []
+    raw: list[Series] = []
+    for label, results in _few(groups).items():
+        scaled += seed_lines(label, [*_by_length(results, which, "scaled")])
+        raw += seed_lines(label, [*_by_length(results, which, "score")])
+    if not scaled:
+        return None
+    return Figure(
+        title,
+        "sequence length",
+        "scaled accuracy (chance is 0)",
+        scaled,
+        log_x=True,
+        marks=() if trained is None else ((trained, f"trained up to {trained:,}"),),
+        y_range=(-0.15, 1.05),
+        raw=raw,
+        raw_label="accuracy",
+        note=_with_left_out(note, groups),
+    )
+
+
+def _by_length(results: Iterable[Result], which: str, field: str) -> Iterable[dict[float, float]]:
+    for result in results:
+        measured = result.get(which) or {}
+        curve = measured.get("curve")
+        if curve is not None:
+            values = curve["accuracy" if field == "score" else field]
+            yield dict(zip(curve["lengths"], values, strict=True))
+            continue
+        found = measured.get("evaluations", {}).values()
+        single = [e for e in found if e["min_length"] == e["max_length"]]
+        if single:
+            yield {e["min_length"]: e[field] for e in single}
+
+
+def learning_figure(title: str, groups: Groups, field: str = "accuracy") -> Figure | None:
+    """Draw the training accuracy, or the loss, against steps; None without any."""
+    series: list[Series] = []
+    for label, results in _few(groups).items():
+        rows = [r["learning"] for r in results if (r.get("learning") or {}).get("step")]
+        lines = [dict(zip(row["step"], row[field], strict=True)) for row in rows]
+        series += seed_lines(label, lines)
+    if not series:
+        return None
+    limits = (0, 1.05) if field == "accuracy" else None
+    return Figure(
+        title, "step", f"training {field}", series, y_range=limits, note=_with_left_out("", groups)
+    )
+
+
+def validation_figures(title: str, groups: Groups) -> list[Figure]:
+    """Draw the validation scores against steps, one figure a range of lengths."""
+    found: dict[tuple[int, int], dict[str, list[list[Mapping[str, Any]]]]] = {}
+    for label, results in _few(groups).items():
+        for result in results:
+            by_range: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+            for row in result.get("validation") or []:
+                by_range.setdefault((row["min_length"], row["max_length"]), []).append(row)
+            for lengths, rows in by_range.items():
+                found.setdefault(lengths, {}).setdefault(label, []).append(rows)
+    figures = []
+    for (low, high), by_label in sorted(found.items()):
+        scaled, raw = (
+            [
+                series
+                for label, runs in by_label.items()
+                for series in seed_lines(label, [{r["step"]: r[f] for r in rows} for rows in runs])
+            ]
+            for f in ("scaled", "score")
+        )
+        span = f"length {low}" if low == high else f"lengths {low}-{high}"
+        figures.append(
+            Figure(
+                f"{title} at {span}",
+                "step",
+                "scaled accuracy (chance is 0)",
+                scaled,
+                y_range=(-0.15, 1.05),
+                raw=raw,
+                raw_label="accuracy",
+                note=_with_left_out("", groups),
+                name=f"validation-{low}-{high}",
+            )
+        )
+    return figures
+
+
+def spectrum_figure(title: str, groups: Groups) -> Figure | None:
+    """Draw the eigenvalues of A(x) of each model's first seed that has them; None without."""
+    series = []
+    for label, results in _few(groups).items():
+        spectrum = next((r["spectrum"] for r in results if r.get("spectrum")), None)
+        if spectrum is not None:
+            real = [value for layer in spectrum["layers"] for value in layer["real"]]
+            imag = [value for layer in spectrum["layers"] for value in layer["imag"]]
+            series.append(Series(label, real, imag, group=label))
+    if not series:
+        return None
+    note = "Eigenvalues of A(x) of all layers on one test batch, of one seed each."
+    return Figure(
+        title,
+        "real part",
+        "imaginary part",
+        series,
+        points=True,
+        note=_with_left_out(note, groups),
+    )
+
+
+def _few(groups: Groups) -> Groups:
+    """The first groups, as many as can be told apart."""
+    return dict(list(groups.items())[:MAX_ENTRIES])
+
+
+def _with_left_out(note: str, groups: Groups) -> str:
+    left = len(groups) - MAX_ENTRIES
+    return (
+        f"{note} The first {MAX_ENTRIES} are drawn, {left} are not.".strip() if left > 0 else note
+    )

@@ -1,0 +1,62 @@
+"""Summarise the scores of a model's seeds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+
+# the 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
+T_QUANTILES = (
+    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788,
+    2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639,
+    2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The scores of a model's seeds; there is at least one."""
+
+    scores: tuple[float, ...]
+
+    @property
+    def best(self) -> float:
+        """The highest score."""
+        return max(self.scores)
+
+    @property
+    def median(self) -> float:
+        """The median."""
+        return statistics.median(self.scores)
+
+    @property
+    def mad(self) -> float:
+        """The median absolute deviation from the median."""
+        return statistics.median(abs(score - self.median) for score in self.scores)
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        return statistics.fmean(self.scores)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation (n - 1); 0 for one seed."""
+        return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean by Student's t; None for one seed."""
+        degrees = len(self.scores) - 1
+        if degrees < 1:
+            return None
+        t = T_QUANTILES[degrees - 1] if degrees <= len(T_QUANTILES) else 1.96
+        spread = t * self.std / math.sqrt(len(self.scores))
+        return self.mean - spread, self.mean + spread
+
+    @property
+    def interval_text(self) -> str:
+        """The interval as text; empty for one seed."""
+        ends = self.interval
+        return "" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}"

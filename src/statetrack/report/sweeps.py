@@ -1,0 +1,223 @@
+"""The report of a user's own sweep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from statetrack.errors import UserError
+from statetrack.files import read_json
+from statetrack.report.configs import Options, distinguishing, flat, option_text
+from statetrack.report.document import Cell, Document, Figure, Table
+from statetrack.report.results import (
+    Groups,
+    Result,
+    learning_figure,
+    length_figure,
+    spectrum_figure,
+    validation_figures,
+)
+from statetrack.report.spread import Spread
+from statetrack.sweep.job import JOB_SCHEMA
+
+# of a job: not what a row of the grid stands for
+IGNORED = ("name", "seconds", "schema", "config.schema", "config.training.seed")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job of a sweep, and its result if it is done."""
+
+    key: str
+    job: Mapping[str, Any]  # the content of job.json
+    result: dict[str, Any] | None
+
+    @property
+    def done(self) -> bool:
+        """Whether it ended well."""
+        return self.result is not None and self.result["status"] == "done"
+
+    @property
+    def options(self) -> Options:
+        """The options that the grid may vary; the model's and the task's names come first."""
+        found = {k: v for k, v in flat(self.job).items() if k not in IGNORED}
+        first = ("config.task.name", "config.model.mixer.name")
+        return {k: found[k] for k in (*(f for f in first if f in found), *found)}
+
+
+def read_sweep(folder: Path) -> list[Listed]:
+    """Read the jobs of a sweep and the results of those that are done, in the order of names."""
+    found = []
+    for path in sorted((Path(folder) / "jobs").glob("*/job.json")):
+        job = _checked(path, ("name", "config"))
+        file = path.with_name("result.json")
+        result = _checked(file, ("status", "error")) if file.exists() else None
+        found.append(Listed(path.parent.name.rpartition("-")[2], job, result))
+    if not found:
+        raise UserError(f"{folder} has no jobs yet")
+    return found
+
+
+def _checked(path: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Read a file of a job; a UserError if this version does not read it."""
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("schema") != JOB_SCHEMA:
+        raise UserError(f"{path} is not of a sweep that this version reads")
+    for name in names:
+        if name not in data:
+            raise UserError(f"{path} lacks the key {name!r}")
+    return data
+
+
+def sweep_document(folder: Path) -> Document:
+    """Return the report of a sweep.
+
+    Args:
+        folder: of the sweep.
+
+    Returns:
+        The grid: for each combination of the options that vary the best, median and interval over
+        seeds on every range of lengths; curves, spectra, failures and CPU seconds.
+
+    Raises:
+        UserError: The folder has no jobs, or a file cannot be read.
+    """
+    listed = read_sweep(folder)
+    names = distinguishing([one.options for one in listed])
+    groups: dict[tuple[str, ...], list[Listed]] = {}
+    for one in listed:
+        key = tuple(option_text(one.options.get(name)) for name in names)
+        groups.setdefault(key, []).append(one)
+    done = [one for one in listed if one.done]
+    failed = [one for one in listed if one.result is not None and not one.done]
+    counts = f"{len(done)} of {len(listed)} runs are done, {len(failed)} failed."
+    tables = [_grid(names, groups)]
+    if failed:
+        rows = [[one.job["name"], _seed(one), (one.result or {})["error"]] for one in failed]
+        tables.append(Table("Failures", ["run", "seed", "error"], rows, name="failures"))
+    return Document(
+        "report",
+        f"Sweep {Path(folder).resolve().name}",
+        [counts, *_verdict(names, groups)],
+        tables,
+        _figures({_label(names, key): _results(g) for key, g in groups.items()}, listed),
+        facts=_facts(folder, listed),
+        configs={f"{o.job['name']}, seed {_seed(o)}": o.job["config"] for o in listed},
+    )
+
+
+def short(name: str) -> str:
+    """Drop what says where an option stands: config.training.lr becomes lr, a name what it names.
+
+    >>> short("config.training.lr"), short("config.model.mixer.name"), short("config.task.name")
+    ('lr', 'mixer', 'task')
+    """
+    parts = name.split(".")
+    return parts[-2] if parts[-1] == "name" and len(parts) > 1 else parts[-1]
+
+
+def _seed(one: Listed) -> int:
+    return int(one.job["config"]["training"]["seed"])
+
+
+def _label(names: Sequence[str], key: Sequence[str]) -> str:
+    """What the legend says: delta_net [-1,1], lr 0.001."""
+    text = ""
+    for name, value in zip(names, key, strict=True):
+        if short(name) == "allow_neg_eigval" and value:
+            text += " [-1,1]" if value == "True" else " [0,1]"
+        elif value:
+            text += f", {value}" if name.endswith(".name") else f", {short(name)} {value}"
+    return text.strip(", ") or "all runs"
+
+
+def _results(group: Sequence[Listed]) -> list[Result]:
+    return [one.result for one in group if one.result is not None and one.done]
+
+
+def _ranges(results: Sequence[Result], which: str) -> list[str]:
+    """The lengths on which any of the models was evaluated."""
+    measured = [(r.get(which) or {}).get("evaluations", {}) for r in results]
+    return list(dict.fromkeys(lengths for found in measured for lengths in found))
+
+
+def _spread(results: Sequence[Result], which: str, lengths: str) -> Spread | None:
+    measured = [(r.get(which) or {}).get("evaluations", {}).get(lengths) for r in results]
+    scores = tuple(float(m["scaled"]) for m in measured if m is not None)
+    return Spread(scores) if scores else None
+
+
+def _columns(groups: Mapping[Any, Sequence[Listed]]) -> list[tuple[str, str]]:
+    """Which models were evaluated on which lengths."""
+    results = [r for group in groups.values() for r in _results(group)]
+    return [(w, lengths) for w in ("trained", "hardened") for lengths in _ranges(results, w)]
+
+
+def _grid(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Listed]]) -> Table:
+    measured = _columns(groups)
+    head = [*map(short, names), "runs"]
+    for which, lengths in measured:
+        place = f"{lengths}{', hardened' if which == 'hardened' else ''}"
+        head += [f"best at {place}", f"median at {place}", f"95 % of the mean at {place}"]
+    rows: list[list[Cell]] = []
+    for key, group in groups.items():
+        results = _results(group)
+        row: list[Cell] = [*key, len(results)]
+        for which, lengths in measured:
+            s = _spread(results, which, lengths)
+            row += [None] * 3 if s is None else [s.best, s.median, s.interval_text or None]
+        stopped = Counter(str(r["stopped"]) for r in results if r.get("stopped"))
+        row.append(", ".join(f"{reason} {n}" for reason, n in stopped.items()) or None)
+        seconds = [r["cpu_seconds"] for r in results if r.get("cpu_seconds") is not None]
+        rows.append([*row, round(sum(seconds) / len(seconds)) if seconds else None])
+    note = "Accuracies are scaled: chance is 0. Intervals are of the mean over seeds."
+    columns = [*head, "stopped early", "CPU seconds a run"]
+    return Table("Accuracy by option", columns, rows, note, name="grid")
+
+
+def _verdict(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Listed]]) -> list[str]:
+    """Say which combination has the highest median on the first range."""
+    measured = _columns(groups)
+    if not measured or len(groups) < 2:
+        return []
+    spreads = {key: _spread(_results(group), *measured[0]) for key, group in groups.items()}
+    known = {key: s for key, s in spreads.items() if s is not None}
+    best = max(known, key=lambda key: known[key].median)
+    score = f"{known[best].median:.3f} ({len(known[best].scores)} runs)"
+    where = f"Highest median at {measured[0][1]}: {_label(names, best)}"
+    return [f"{where}, scaled accuracy {score}."]
+
+
+def _figures(groups: Groups, listed: Sequence[Listed]) -> list[Figure]:
+    tops = {one.job["config"]["training"]["max_length"] for one in listed}
+    trained = max(tops) if len(tops) == 1 else None
+    found = [
+        ("length", length_figure("Accuracy against length", groups, trained)),
+        (
+            "length-hardened",
+            length_figure("Accuracy against length, hardened", groups, trained, which="hardened"),
+        ),
+        ("loss", learning_figure("Training loss against steps", groups, "loss")),
+        ("training-accuracy", learning_figure("Training accuracy against steps", groups)),
+        ("spectrum", spectrum_figure("Eigenvalues of the trained models", groups)),
+    ]
+    drawn = [replace(figure, name=name) for name, figure in found if figure is not None]
+    return drawn + validation_figures("Validation", groups)
+
+
+def _facts(folder: Path, listed: Sequence[Listed]) -> dict[str, Any]:
+    sweep = Path(folder) / "sweep.json"
+    about = read_json(sweep) if sweep.exists() else {}
+    results = [one.result for one in listed if one.result is not None]
+    environments = list({str(e): e for r in results if (e := r.get("environment"))}.values())
+    facts = {
+        "command": about.get("command"),
+        "seeds": sorted({_seed(one) for one in listed}),
+        "CPU seconds": float(sum(r.get("cpu_seconds") or 0 for r in results)),
+        **({"machine": environments[0]} if len(environments) == 1 else {}),
+        **({f"machine {i}": e for i, e in enumerate(environments, 1)} if environments[1:] else {}),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
