@@ -8,12 +8,12 @@ from typing import Any
 
 from statetrack.recipes import presets
 from statetrack.recipes.chomsky_runs import TEST
-from statetrack.recipes.figures import seed_lines, spectrum_figure
 from statetrack.recipes.published import FIGURE_1
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
 from statetrack.recipes.selection import Cell, order_sentence, validated
 from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.document import Cell as Value
+from statetrack.report.results import seed_lines, spectrum_figure
 from statetrack.sweep.job import Job
 from statetrack.training import length_range
 

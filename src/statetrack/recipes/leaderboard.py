@@ -11,12 +11,13 @@ from statetrack.config import hints
 from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig
 from statetrack.recipes import presets
-from statetrack.recipes.figures import length_figure, spectrum_figure
 from statetrack.recipes.paper_models import formal_model
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, Score, Spread, apart, spread_of, tested
+from statetrack.recipes.selection import Cell, Score, apart, spread_of, tested
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
+from statetrack.report.results import length_figure, spectrum_figure
+from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
 from statetrack.tasks import Task, make_task
 from statetrack.training import RunConfig, TrainingConfig
