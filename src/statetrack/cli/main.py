@@ -20,6 +20,7 @@ from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
 from statetrack.cli.run import run
+from statetrack.cli.sweep import status, sweep, sweep_options
 from statetrack.cli.tasks import export_file, import_file, task_options, tasks
 from statetrack.cli.train import train, train_options
 from statetrack.config import unknown
@@ -31,6 +32,7 @@ from statetrack.terminal import check_json, quiet_stdout
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "demo": demo,
     "train": train,
+    "sweep": sweep,
     "eval": evaluate,
     "diagnose": diagnose,
     "explain": explain,
@@ -44,11 +46,13 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "info": info,
 }
 SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
+    ("sweep", "status"): status,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
+    sweep: sweep_options,
     tasks: task_options,
     export_file: task_options,
     import_file: task_options,
