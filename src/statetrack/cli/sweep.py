@@ -102,7 +102,7 @@ def sweep(
                 lambda results: grid,
                 workers=jobs,
                 engine=engine,
-                engine_options=dict(map(_engine_option, engine_options)),
+                engine_options=dict(map(engine_option, engine_options)),
                 on_event=display,
                 retry_failed=retry_failed,
                 track=track,
@@ -174,7 +174,7 @@ def _grid(
             yield Job(name, config, wanted, **measured)
 
 
-def _engine_option(text: str) -> tuple[str, int | float | str]:
+def engine_option(text: str) -> tuple[str, int | float | str]:
     """Parse an option of the engine such as mem_gb=4."""
     name, equals, value = text.partition("=")
     if not equals:
