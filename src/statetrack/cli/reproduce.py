@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statetrack.cli.sweep import engine_option
+from statetrack.files import read_json
 from statetrack.terminal import PlainConsole, make_console, print_table, write_result
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def _run(
         return [job for recipe in recipes for job in recipe.jobs(settings, Results(found))]
 
     command = shlex.join(["statetrack", *sys.argv[1:]])
-    write_sweep_file(folder, command, [recipe.name for recipe in recipes], asdict(settings))
+    names = [recipe.name for recipe in recipes]
+    write_sweep_file(folder, command, _with_earlier(folder, names, settings), asdict(settings))
     complete = False
     try:
         with SweepDisplay(console, workers) as display:
@@ -150,3 +152,11 @@ def _run(
     plain = {document.name: to_plain(document) for document in documents}
     write_result(json, {"folder": str(folder), "failed": failed, "documents": plain})
     return 1 if failed else 0
+
+
+def _with_earlier(folder: Path, names: list[str], settings: Settings) -> list[str]:
+    """Add the recipes that the folder already has with the same settings."""
+    file = folder / "sweep.json"
+    about = read_json(file) if file.exists() else {}
+    same = about.get("settings") == asdict(settings)
+    return list(dict.fromkeys([*(about.get("recipes") or [] if same else []), *names]))

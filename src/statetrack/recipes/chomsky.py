@@ -180,7 +180,9 @@ def _notes(settings: Settings) -> list[str]:
 
 
 def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
-    said = [_parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column]
+    said = [
+        _parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column
+    ]
     for column in (ARITHMETIC, BRACKETS, NO_MULT):
         row = {cell.title: cell for cell in by_column[column]}
         pairs = [("DeltaNet [-1,1]", "DeltaNet [0,1]"), ("Mamba [-1,1]", "Mamba [0,1]")]

@@ -258,7 +258,9 @@ def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> lis
             continue
         top = max(spreads, key=lambda title: spreads[title].mean)
         level = [t for t in spreads if t != top and not apart(spreads[t], spreads[top])]
-        rest = f"; not apart from it: {', '.join(level)}" if level else "; no other is level with it"
+        rest = (
+            f"; not apart from it: {', '.join(level)}" if level else "; no other is level with it"
+        )
         lengths, _ = TESTS[name].score
         said.append(
             f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "

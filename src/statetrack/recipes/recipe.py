@@ -14,7 +14,11 @@ from statetrack.sweep.job import Job
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
-SEEDS: dict[Scale, int] = {"smoke": 1, "laptop": 5, "paper": 3}  # per model, unless a recipe differs
+SEEDS: dict[Scale, int] = {
+    "smoke": 1,
+    "laptop": 5,
+    "paper": 3,
+}  # per model, unless a recipe differs
 ORDER = (
     "diagonal-parity", "states", "swaps", "chomsky", "s5", "z60", "theorems", "length",
     "leaderboard",
