@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from statetrack.layers import DeltaNetConfig, DeltaProductConfig
@@ -79,7 +79,9 @@ ARMS = (
     Arm("eps", "larger epsilon of the head norm", eps=True),
     Arm("carry", "state carried across batches", training=CARRY),
     Arm("combined", "stretch, saturation and epsilon", STRETCH, SATURATION, True),
-    Arm("combined-carry", "the three and the state carried", STRETCH, {**SATURATION, **CARRY}, True),
+    Arm(
+        "combined-carry", "the three and the state carried", STRETCH, {**SATURATION, **CARRY}, True
+    ),
 )
 ARM = {arm.key: arm for arm in ARMS}
 CONTROLS = ("plain", "combined")  # arms that are also trained with eigenvalues in [0,1]
@@ -140,9 +142,7 @@ def run_config(
     return RunConfig(task, model, training, stages)
 
 
-def make_job(
-    subject: Subject, arm: Arm, settings: Settings, seed: int, *, neg: bool = True
-) -> Job:
+def make_job(subject: Subject, arm: Arm, settings: Settings, seed: int, *, neg: bool = True) -> Job:
     """Return the job of an arm; the final one is hardened and evaluated at 1,000,000 tokens."""
     smoke = settings.scale == "smoke"
     final = arm.key == subject.final and neg
@@ -158,9 +158,7 @@ def make_job(
     )
 
 
-def jobs_of(
-    subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True
-) -> list[Job]:
+def jobs_of(subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True) -> list[Job]:
     """Return the jobs of an arm, one for each seed."""
     final = arm.key == subject.final and neg
     default = {"smoke": 1, "laptop": subject.final_seeds if final else ARM_SEEDS, "paper": 20}

@@ -53,7 +53,9 @@ class Problem:
         n = self.training_length(settings)
         if settings.scale == "paper":
             return (*(str(k * n) for k in (1, 2, 4) if k * n < 500), "500")
-        return (str(n), str(2 * n)) if settings.scale == "smoke" else tuple(map(str, self.evaluated))
+        return (
+            (str(n), str(2 * n)) if settings.scale == "smoke" else tuple(map(str, self.evaluated))
+        )
 
 
 @dataclass(frozen=True)
