@@ -115,7 +115,7 @@ def test_forms_of_a_language() -> None:
     cascade = decompose(from_regex("(ab)*"))
     net = compile(cascade)
     assert len(net.layers) == 2
-    assert net.cascade is cascade
+    assert net.forms[0] is cascade
     assert compile("a*").dfa.states == 1  # every word: a layer of one state
     assert compile("a*").prove().holds
 

@@ -166,13 +166,15 @@ class DFA:
 
     def breadth_first(self) -> DFA:
         """Return the same DFA without unreachable states, numbered breadth first from the start."""
-        number = np.full(self.states, -1)
+        number, place = np.full(self.states, -1), np.zeros(self.states, dtype=np.int64)
         number[self.start] = 0
         order = frontier = np.array([self.start])
         while len(frontier):
             targets = self.delta[frontier].ravel()
             targets = targets[number[targets] < 0]
-            frontier = targets[np.sort(np.unique(targets, return_index=True)[1])]
+            places = np.arange(len(targets))
+            place[targets[::-1]] = places[::-1]  # the first of each target's places, written last
+            frontier = targets[place[targets] == places]
             number[frontier] = len(order) + np.arange(len(frontier))
             order = np.concatenate([order, frontier])
         texts = self.outputs and tuple(self.outputs[state] for state in order)

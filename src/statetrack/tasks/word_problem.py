@@ -133,38 +133,14 @@ class GroupWordProblem(PrefixTask):
         states.
         """
         if self.tokens_per_element > 1:
-            both = self.filler == "special_both"
-            return self._automaton_with_filled_targets() if both else self._automaton_of_blocks()
+            if self.filler == "special_both":
+                return self._automaton_with_filled_targets()
+            n = self.tokens_per_element
+            return block_automaton(self.group, self.inputs, n, special=self._special)
         elements = tuple(map(str, range(self.group.order)))
         symbols = tuple(str(i) for i in self.inputs)
         delta = self.group.table[:, self.inputs].astype(np.int64)
         return DFA(symbols, delta, 0, np.arange(len(delta)) == 0, elements).minimal()
-
-    def _automaton_of_blocks(self) -> DFA | None:
-        """A state is the product at a block's end, or (product before the block, element, place).
-
-        They are all different, so the DFA is minimal.
-        """
-        n, order, inputs = self.tokens_per_element, self.group.order, self.inputs
-        size = order * len(inputs)  # states at one place inside of a block
-        states = order + (n - 1) * size + self._special
-        symbols = len(inputs) + self._special
-        if states * symbols > MAX_BLOCK_TRANSITIONS:
-            return None
-        inside = np.arange(order, order + (n - 1) * size)
-        ends = self.group.table[:, inputs].ravel()
-        following = np.concatenate([inside[size:], ends])  # after one more token of the block
-        delta = np.full((states, symbols), states - 1)  # the sink, if there is one
-        delta[:order, : len(inputs)] = inside[:size].reshape(order, -1)
-        delta[inside, -1 if self._special else 0] = following
-        if not self._special:
-            delta[inside] = delta[inside, :1]  # whatever the token is
-        before = np.repeat(np.arange(order), len(inputs))
-        targets = np.concatenate([np.arange(order), np.tile(before, n - 1)])
-        outputs = [*map(str, targets), *[None] * self._special]
-        names = (*map(str, inputs), *["FILL"] * self._special)
-        accepting = np.array([text == "0" for text in outputs])
-        return DFA(names, delta, 0, accepting, tuple(outputs)).breadth_first()
 
     def _automaton_with_filled_targets(self) -> DFA | None:
         """A state is (target, product so far, position in the block)."""
@@ -225,3 +201,37 @@ class GroupWordProblem(PrefixTask):
         for t, column in enumerate(columns):
             state = products[t] = table.take(state * order + column)
         return products.T
+
+
+def block_automaton(group: Group, inputs: Ints, n: int, *, special: bool = True) -> DFA | None:
+    """The automaton of a word problem with n > 1 tokens per element.
+
+    A state is the product at a block's end, or the product before the block, the element and the
+    place in the block. All of them differ, so the DFA is minimal.
+
+    Args:
+        group: the group.
+        inputs: the elements that are inputs.
+        n: the tokens per element.
+        special: whether the fillers are a special token; else the element again.
+
+    Returns:
+        The DFA, or None if it has more than MAX_BLOCK_TRANSITIONS.
+    """
+    order, size = group.order, group.order * len(inputs)  # size: states at one place in a block
+    states, symbols = order + (n - 1) * size + special, len(inputs) + special
+    if states * symbols > MAX_BLOCK_TRANSITIONS:
+        return None
+    inside = np.arange(order, order + (n - 1) * size)
+    following = np.concatenate([inside[size:], group.table[:, inputs].ravel()])  # one token on
+    delta = np.full((states, symbols), states - 1)  # the sink, if there is one
+    delta[:order, : len(inputs)] = inside[:size].reshape(order, -1)
+    delta[inside, -1 if special else 0] = following
+    if not special:
+        delta[inside] = delta[inside, :1]  # whatever the token is
+    before = np.repeat(np.arange(order), len(inputs))
+    targets = np.concatenate([np.arange(order), np.tile(before, n - 1)])
+    outputs = (*map(str, targets), *[None] * special)
+    names = (*map(str, inputs), *["FILL"] * special)
+    accepting = np.array([text == "0" for text in outputs])
+    return DFA(names, delta, 0, accepting, outputs).breadth_first()
