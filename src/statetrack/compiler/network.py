@@ -128,7 +128,7 @@ class CompiledRNN(nn.Module, Compiled):
         for layer, before in zip(self.stack, self.begin(len(tokens)), strict=True):
             found.append(layer.transition(rules))
             read = layer.identify(layer.run(rules, before.state)[0])
-            rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
+            rules = next_rules(layer, rules, read, before.number, layer is self.layers[-1])
         return found
 
     def begin(self, batch: int) -> tuple[LayerState, ...]:
@@ -157,7 +157,7 @@ class CompiledRNN(nn.Module, Compiled):
                 if measure:
                     deviation = max(deviation, _deviation(layer, readings, read, state))
                 left.append(LayerState(state, read[:, -1]))
-                rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
+                rules = next_rules(layer, rules, read, before.number, layer is self.layers[-1])
             carry = tuple(left)
             states.append(rules)
         return Trace(torch.cat(states, 1), deviation, carry)
@@ -340,7 +340,7 @@ class CompiledRNN(nn.Module, Compiled):
         write_atomic(folder / TABLES_FILE, safetensors.torch.save(tables))
 
 
-def _next_rules(layer: Layer, rules: Tensor, read: Tensor, before: Tensor, last: bool) -> Tensor:
+def next_rules(layer: Layer, rules: Tensor, read: Tensor, before: Tensor, last: bool) -> Tensor:
     """[B, T]: the next layer's rules, or the states of the DFA if this layer is the last.
 
     read: [B, T], the states that were read; before: [B], the one before the first token.

@@ -51,7 +51,10 @@ class MatrixLayer(Layer):
     def run(self, rules: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         A = rows(self.A, rules)
         states, last = affine_scan(A, A.new_zeros(*rules.shape, *state.shape[1:]), state)
-        return states.flatten(2), last
+        return self.read(rules, states), last
+
+    def read(self, rules: Tensor, states: Tensor) -> Tensor:
+        return states.flatten(2)
 
     def transition(self, rules: Tensor) -> Dense:
         return Dense(rows(self.A, rules)[:, :, None])
