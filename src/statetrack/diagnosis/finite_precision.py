@@ -138,11 +138,9 @@ def settle(terms: Sequence[Term], datatype: Datatype) -> Settled:
 
 
 def _value(terms: Sequence[Term], k: int) -> Fraction:
-    # λ^(k - m) for k < m only occurs with C(k, m) = 0
-    return sum(
-        (t.c * math.comb(k, t.m) * t.eigenvalue ** (k - t.m) for t in terms if k >= t.m),
-        Fraction(0),
-    )
+    # where k < m, C(k, m) is 0
+    values = (math.comb(k, m) * Fraction(c) * Fraction(λ) ** (k - m) for c, λ, m in terms if k >= m)
+    return sum(values, Fraction(0))
 
 
 def _settle_parity(terms: Sequence[Term], parity: int, datatype: Datatype) -> tuple[int, Fraction]:

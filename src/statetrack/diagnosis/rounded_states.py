@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +38,7 @@ class RoundedLayer:
 
     def __str__(self) -> str:
         if self.period is None:
-            return "no period"
+            return "still changes"
         kind = "constant" if self.period == 1 else f"period {self.period}"
         return f"{kind} from token {self.start:,}"
 
@@ -158,34 +157,31 @@ class RoundedOps(TensorOps):
         factors: int = 1,
         scale: float | None = None,
     ) -> tuple[Tensor, Tensor]:
-        per_token = [_tokens(x, factors if x is not q else 1) for x in (q, k, v)]
-        q, k, v = per_token  # [T, 1 or factors, H, ...]
+        q, k, v = _tokens(q, 1), _tokens(k, factors), _tokens(v, factors)  # [T, ...]
         beta = None if beta is None else _tokens(beta, factors)
         decay = None if gate is None else _tokens(gate.values(), 1)
-        known = [x.double() for x in (q, k, v, beta, decay) if x is not None]
 
         def run(
-            rows: Any, states: Tensor, *, write: bool = True, keep: bool = False
+            rows: slice, states: Tensor, *, write: bool = True, keep: bool = False
         ) -> tuple[Tensor, Tensor]:
-            """Tokens `rows`, one after each of some states; `keep`: only read them."""
+            """Let each of some states read a token; with `keep` it is read but not changed."""
             batch = len(states)
-            q_, k_, v_, beta_, decay_ = (
-                None if x is None else x[rows].double().expand(batch, *x.shape[1:])
-                for x in (q, k, v, beta, decay)
-            )
-            assert q_ is not None and k_ is not None and v_ is not None
-            if keep:
-                k_, decay_ = torch.zeros_like(k_), None
+            gates = None if decay is None or keep else Gate(decay=_expand(decay[rows], batch))
             return super(RoundedOps, self).recurrence(
-                q_, k_, v_ if write else torch.zeros_like(v_), beta_,
-                None if decay_ is None else Gate(decay=decay_), states,
-                factors=factors, scale=scale,
-            )  # fmt: skip
+                _expand(q[rows], batch),
+                _expand(k[rows], batch) * (not keep),
+                _expand(v[rows], batch) * write,
+                None if beta is None else _expand(beta[rows], batch),
+                gates,
+                states,
+                factors=factors,
+                scale=scale,
+            )
 
-        nothing = state.double().expand(len(q), *state.shape[1:]) * 0
-        _, writes = run(slice(None), nothing)
+        _, writes = run(slice(None), _expand(torch.zeros_like(state), len(q)))
+        inputs = [x for x in (k, v, beta, decay) if x is not None]
         rounded = self._round(
-            lambda t, terms: run(slice(t, t + 1), terms, write=False)[1], writes, state, known
+            lambda t, terms: run(slice(t, t + 1), terms, write=False)[1], writes, state, inputs
         )
         o, _ = run(slice(None), rounded, keep=True)
         return o.transpose(0, 1), rounded[-1:]
@@ -203,27 +199,32 @@ class RoundedOps(TensorOps):
         *,
         signed: bool,
     ) -> tuple[Tensor, Tensor]:
-        u, delta, B, C, z = (x.double().transpose(0, 1) for x in (u, delta, B, C, z))
+        u, delta, B, C, z = (_tokens(x, 1) for x in (u, delta, B, C, z))
         A, D = A.double(), D.double()
 
         def run(
-            rows: Any, states: Tensor, *, write: bool = True, keep: bool = False
+            rows: slice, states: Tensor, *, write: bool = True, keep: bool = False
         ) -> tuple[Tensor, Tensor]:
             batch = len(states)
-            u_, delta_, B_, C_, z_ = (
-                x[rows].expand(batch, *x.shape[1:]) for x in (u, delta, B, C, z)
-            )
             return super(RoundedOps, self).selective_scan(
-                u_, delta_ * 0 if keep else delta_, A, B_ if write else B_ * 0, C_, D, z_, states,
+                _expand(u[rows], batch),
+                _expand(delta[rows], batch) * (not keep),  # a step of size 0 changes nothing
+                A,
+                _expand(B[rows], batch) * write,
+                _expand(C[rows], batch),
+                D,
+                _expand(z[rows], batch),
+                states,
                 signed=signed,
-            )  # fmt: skip
+            )
 
-        nothing = state.double().expand(len(u), *state.shape[1:]) * 0
-        _, writes = run(slice(None), nothing)
+        _, writes = run(slice(None), _expand(torch.zeros_like(state), len(u)))
         rounded = self._round(
             lambda t, terms: run(slice(t, t + 1), terms, write=False)[1],
-            writes, state, [u, delta, B],
-        )  # fmt: skip
+            writes,
+            state,
+            [u, delta, B],
+        )
         y, _ = run(slice(None), rounded, keep=True)
         return y.transpose(0, 1), rounded[-1:]
 
@@ -238,8 +239,13 @@ class RoundedOps(TensorOps):
 
 
 def _tokens(x: Tensor, factors: int) -> Tensor:
-    """[1, T factors, ...] -> [T, factors, ...]."""
-    return x.reshape(-1, factors, *x.shape[2:])
+    """[1, T factors, ...] -> [T, factors, ...], in float64."""
+    return x.double().reshape(-1, factors, *x.shape[2:])
+
+
+def _expand(x: Tensor, batch: int) -> Tensor:
+    """[1 or batch, ...] -> [batch, ...], in float64."""
+    return x.double().expand(batch, *x.shape[1:])
 
 
 def _model_states(

@@ -21,8 +21,8 @@ from statetrack.ops import (
     selective_scan,
     swiglu,
 )
-from statetrack.ops.linear_scan import linear_scan
 from statetrack.ops.l2_norm import l2_normalize
+from statetrack.ops.linear_scan import linear_scan
 
 if TYPE_CHECKING:
     from statetrack.layers.base import Mixer
