@@ -19,6 +19,7 @@ from statetrack.cli.info import info
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
+from statetrack.cli.reproduce import reproduce
 from statetrack.cli.run import run
 from statetrack.cli.sweep import status, sweep, sweep_options
 from statetrack.cli.tasks import export_file, import_file, task_options, tasks
@@ -32,6 +33,7 @@ from statetrack.terminal import check_json, quiet_stdout
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "demo": demo,
     "train": train,
+    "reproduce": reproduce,
     "sweep": sweep,
     "eval": evaluate,
     "diagnose": diagnose,

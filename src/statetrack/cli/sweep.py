@@ -80,7 +80,7 @@ def sweep(
     from statetrack.sweep.display import SweepDisplay
     from statetrack.sweep.engine import check_options, read_results, run_sweep, write_sweep_file
 
-    options = dict(map(_engine_option, engine_options))
+    options = dict(map(engine_option, engine_options))
     check_options(jobs, engine, options, track)
     measured = {"curve": curve, "samples": samples, "harden": harden, "spectrum": spectrum}
     chosen = {"task": task, "mixer": mixer, "preset": preset, "config": config}
@@ -177,7 +177,7 @@ def _grid(
             yield Job(name, config, wanted, **measured)
 
 
-def _engine_option(text: str) -> tuple[str, int | float | str]:
+def engine_option(text: str) -> tuple[str, int | float | str]:
     """Parse an option of the engine such as mem_gb=4."""
     name, equals, value = text.partition("=")
     if not equals:

@@ -10,7 +10,6 @@ from statetrack.recipes.chomsky_runs import (
     TRAINED,
     cells,
 )
-from statetrack.recipes.figures import learning_figure, length_figure, spectrum_figure
 from statetrack.recipes.published import (
     ARITHMETIC,
     BRACKETS,
@@ -24,9 +23,11 @@ from statetrack.recipes.published import (
     Published,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell, Spread, order_sentence
+from statetrack.recipes.selection import Cell, order_sentence
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
+from statetrack.report.results import learning_figure, length_figure, spectrum_figure
+from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.training.evaluate import scaled
