@@ -11,8 +11,8 @@ from statetrack.recipes.chomsky_runs import TEST
 from statetrack.recipes.published import FIGURE_1
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
 from statetrack.recipes.selection import Cell, order_sentence, validated
-from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.document import Cell as Value
+from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.results import seed_lines, spectrum_figure
 from statetrack.sweep.job import Job
 from statetrack.training import length_range
@@ -131,8 +131,8 @@ def _notes(settings: Settings) -> list[str]:
     ]
     if settings.scale == "laptop":
         notes.append(
-            f"{LAPTOP_STEPS:,} steps instead of 20,000; validation every {LAPTOP_EVERY} steps instead "
-            "of 200, on 512 sequences instead of 8,192; 5 seeds instead of 3."
+            f"{LAPTOP_STEPS:,} steps instead of 20,000; validation every {LAPTOP_EVERY} steps "
+            "instead of 200, on 512 sequences instead of 8,192; 5 seeds instead of 3."
         )
     if settings.scale == "smoke":
         notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
