@@ -142,9 +142,9 @@ def _measure(
         "train_loss": steps[-1]["loss"] if steps else None,  # stopped before the first row
         "train_accuracy": steps[-1]["accuracy"] if steps else None,
         "trained": _evaluations(job, model, job.lengths),
-        "hardened": None if hardened is None else _evaluations(
-            job, hardened, (*job.lengths, *job.hardened_lengths)
-        ),
+        "hardened": None
+        if hardened is None
+        else _evaluations(job, hardened, (*job.lengths, *job.hardened_lengths)),
         "harden": harden_facts,
         "validation": [_validation(row) for row in rows if row["kind"] == "validation"],
         "learning": _learning(steps),
