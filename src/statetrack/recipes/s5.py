@@ -7,6 +7,7 @@ from functools import cache
 
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
 from statetrack.recipes.selection import Cell
+from statetrack.recipes.stages import Growth
 from statetrack.recipes.word_problem_report import (
     accuracy_table,
     curve_figures,
@@ -31,7 +32,7 @@ THREES = Problem(
     finding="DeltaNet [-1,1] with 5 layers extrapolates well; all others drop",
 )  # fmt: skip
 FOUR = Problem(
-    "four", "S5, 4 tokens per element", "S5", 48, (48, 96, 192), 384,
+    "four", "S5, 4 tokens per element", "S5", 32, (32, 64, 128), 256,
     (("tokens_per_element", 4),),
     finding="DeltaNet [-1,1] with 5 layers extrapolates to about 200 tokens",
 )  # fmt: skip
@@ -49,7 +50,16 @@ ADDED: dict[str, tuple[Model, ...]] = {
     "S5": _product(4, start="S5_up_to_3", step_ms=65, harden=True),
     "threes": _product(2, steps=1500, step_ms=45, harden=True),
     "four": tuple(
-        Model("delta_net", neg, 1, conv=4, start="S5_up_to_3", published=False, step_ms=45)
+        Model(
+            "delta_net",
+            neg,
+            1,
+            conv=4,
+            start="S5_only_swaps",
+            published=False,
+            step_ms=38,
+            growth=Growth(first=300, each=400),
+        )
         for neg in (False, True)
     ),
 }

@@ -70,6 +70,7 @@ class Model:
     factors: int = 1  # Householder factors per token; above 1 the mixer is DeltaProduct
     conv: int = 0
     start: str = ""  # the task whose inputs come first, if the run has stages
+    growth: Growth = Growth()  # of those inputs, on a laptop
     harden: bool = False
     published: bool = True  # whether the paper's figure has it
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
@@ -95,11 +96,11 @@ class Model:
 FIGURE_4 = (
     Model("delta_net", False, 1),
     Model("delta_net", True, 1),
-    Model("delta_net", False, 5, lr=1e-3, step_ms=130),
-    Model("delta_net", True, 5, lr=1e-3, step_ms=130),
-    Model("mamba", False, 5, lr=1e-3, step_ms=100),
-    Model("mamba", True, 5, lr=1e-3, step_ms=100),
-    Model("full_matrix", False, 1, step_ms=80),
+    Model("delta_net", False, 5, steps=400, lr=1e-3, step_ms=130),
+    Model("delta_net", True, 5, steps=400, lr=1e-3, step_ms=130),
+    Model("mamba", False, 5, steps=400, lr=1e-3, step_ms=100),
+    Model("mamba", True, 5, steps=400, lr=1e-3, step_ms=100),
+    Model("full_matrix", False, 1, steps=400, step_ms=80),
 )
 
 
@@ -152,7 +153,9 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
     if not model.start:
         return config
     steps = None if settings.scale == "laptop" else config.training.steps
-    growth = Growth(batch=60, first=1, each=1, last=1) if settings.scale == "smoke" else Growth()
+    growth = (
+        Growth(batch=60, first=1, each=1, last=1) if settings.scale == "smoke" else model.growth
+    )
     stages = growing_stages(task, model.start, growth, steps)
     total = sum(stage.steps for stage in stages)
     training = replace(config.training, steps=total, dataset_size=None)

@@ -31,7 +31,7 @@ Z3 = Problem("Z3", "Z3", "Z3", 32, (32, 64, 128, 1000), 256)
 Z5 = Problem("Z5", "Z5", "Z5", 32, (32, 64, 128, 1000), 256)
 FIGURE = (ONE, TWO)
 PUBLISHED_SEEDS = 1
-LINES = tuple(replace(model, steps=400) for model in FIGURE_4)
+LINES = tuple(replace(model, steps=300) for model in FIGURE_4)
 
 
 def _both(model: Model) -> tuple[Model, ...]:
