@@ -19,7 +19,9 @@ from statetrack.cli.info import info
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
+from statetrack.cli.reproduce import reproduce
 from statetrack.cli.run import run
+from statetrack.cli.sweep import status, sweep, sweep_options
 from statetrack.cli.tasks import export_file, import_file, task_options, tasks
 from statetrack.cli.train import train, train_options
 from statetrack.config import unknown
@@ -31,6 +33,8 @@ from statetrack.terminal import check_json, quiet_stdout
 COMMANDS: dict[str, Callable[..., int | None]] = {
     "demo": demo,
     "train": train,
+    "reproduce": reproduce,
+    "sweep": sweep,
     "eval": evaluate,
     "diagnose": diagnose,
     "explain": explain,
@@ -44,11 +48,13 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "info": info,
 }
 SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
+    ("sweep", "status"): status,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
+    sweep: sweep_options,
     tasks: task_options,
     export_file: task_options,
     import_file: task_options,
@@ -61,8 +67,8 @@ TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    0; 1 if nothing was written (harden) or a check failed (check); 2 for a mistake in the input;
-    130 for Ctrl-C.
+    0; 1 if nothing was written (harden), a check failed (check) or a run failed (sweep); 2 for a
+    mistake in the input; 130 for Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     return exit_code("statetrack", lambda: _run(arguments))

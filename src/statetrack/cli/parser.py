@@ -25,6 +25,8 @@ KINDS: dict[Any, tuple[str, str]] = {  # the type's placeholder in --help, and i
     Path: ("PATH", ""),
 }
 
+MAX_RANGE = 10_000  # numbers of a range
+
 
 class Option(NamedTuple):
     """A flag, or a positional argument. Without a default it is required."""
@@ -34,6 +36,7 @@ class Option(NamedTuple):
     help: str = ""
     default: Any = dataclasses.MISSING
     positional: bool = False
+    several: bool = False  # values separated by commas, which `several_values` reads
 
     @property
     def required(self) -> bool:
@@ -122,7 +125,16 @@ class Parser(argparse.ArgumentParser):
             self.usage = f"{self.usage} {shown if option.required else f'[{shown}]'}"
             self.add_argument(option.name, **{"nargs": "?", **given})
             return
-        if option.type is bool:
+        if option.several:
+            given["metavar"] += ",..."
+        if option.several and kind is bool:
+            negated = _flag(f"no_{option.name}")
+            self.add_argument(
+                negated, dest=option.name, action="store_const", const="False",
+                default=argparse.SUPPRESS, help=argparse.SUPPRESS,
+            )  # fmt: skip
+            given |= {"nargs": "?", "const": "True"}
+        elif option.type is bool:
             given["action"] = argparse.BooleanOptionalAction
             del given["metavar"]
         self.add_argument(option.shown, dest=option.name, **given)
@@ -203,13 +215,38 @@ def _plain(kind: Any) -> tuple[Any, bool]:
 def _value(option: Option, given: Any) -> Any:
     """Convert what argparse found: a text, a list of texts, or the value of a switch."""
     kind, optional = _plain(option.type)
-    if isinstance(given, bool):
+    if isinstance(given, bool) or option.several:
         return given
     if optional and given in ("None", ["None"]):
         return None
     if isinstance(given, list):
         return tuple(_scalar(get_args(kind)[0], text, option.shown) for text in given)
     return _scalar(kind, given, option.shown)
+
+
+def several(option: Option) -> Option:
+    """Let an option take several values, unless its value is a list of its own."""
+    kind, _ = _plain(option.type)
+    return option._replace(several=get_origin(kind) is not tuple)
+
+
+def several_values(option: Option, text: str) -> tuple[Any, ...]:
+    """Read values separated by commas; whole numbers may be ranges such as 0-4."""
+    one = option._replace(several=False)
+    kind, _ = _plain(option.type)
+    found: list[Any] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,15})-([0-9]{1,15})", part)
+        if kind is int and match:
+            low, high = int(match[1]), int(match[2])
+            if not 0 <= high - low < MAX_RANGE:
+                raise UserError(f"{option.shown}: a range has 1 to {MAX_RANGE:,} numbers: {part}")
+            found += range(low, high + 1)
+        elif kind is bool and part == "both":
+            found += [False, True]
+        else:
+            found.append(_value(one, part))
+    return tuple(dict.fromkeys(found))
 
 
 def _scalar(kind: Any, text: str, where: str) -> Any:

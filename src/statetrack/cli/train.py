@@ -61,9 +61,11 @@ def train(
     if resume is not None and out is not None:
         raise UserError("give --out for a new run or --resume for an old one, not both")
     console = make_console(json)
-    base = _base(task=task, mixer=mixer, preset=preset, config=config, resume=resume, values=values)
+    base = base_config(
+        task=task, mixer=mixer, preset=preset, config=config, resume=resume, values=values
+    )
     steps = values.pop("steps", None) if resume is not None else None
-    whole = _config(base, values)
+    whole = with_options(base, values)
     stem = f"{whole.task.name}-{_mixer_names(whole.model).replace(',', '+')}"
     folder = resume or out or free_folder(Path("runs"), plain_name(stem))
     show = print_progress(console, f"{whole.model.title} on {whole.task.name}")
@@ -91,10 +93,10 @@ def train(
 def train_options(first: dict[str, Any]) -> list[Option]:
     """List the fields of the configuration that the first options choose."""
     chosen = {name: first.get(name) for name in ("task", "mixer", "preset", "config", "resume")}
-    return [field.option for field in _fields(_base(**chosen, values={}))]
+    return [field.option for field in _fields(base_config(**chosen, values={}))]
 
 
-def _base(
+def base_config(
     *,
     task: str | None,
     mixer: str | None,
@@ -183,7 +185,7 @@ def _fields(base: RunConfig) -> Iterator[_Field]:
                 yield _Field(tuple(switched), name, option)
 
 
-def _config(base: RunConfig, values: dict[str, Any]) -> RunConfig:
+def with_options(base: RunConfig, values: dict[str, Any]) -> RunConfig:
     """Return the configuration with the given values of the flags."""
     from statetrack.training import RunConfig
 

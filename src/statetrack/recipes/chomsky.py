@@ -10,7 +10,6 @@ from statetrack.recipes.chomsky_runs import (
     TRAINED,
     cells,
 )
-from statetrack.recipes.figures import learning_figure, length_figure, spectrum_figure
 from statetrack.recipes.published import (
     ARITHMETIC,
     BRACKETS,
@@ -24,9 +23,11 @@ from statetrack.recipes.published import (
     Published,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell, Spread, order_sentence
+from statetrack.recipes.selection import Cell, order_sentence
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
+from statetrack.report.results import learning_figure, length_figure, spectrum_figure
+from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.training.evaluate import scaled
@@ -179,7 +180,9 @@ def _notes(settings: Settings) -> list[str]:
 
 
 def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
-    said = [_parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column]
+    said = [
+        _parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column
+    ]
     for column in (ARITHMETIC, BRACKETS, NO_MULT):
         row = {cell.title: cell for cell in by_column[column]}
         pairs = [("DeltaNet [-1,1]", "DeltaNet [0,1]"), ("Mamba [-1,1]", "Mamba [0,1]")]

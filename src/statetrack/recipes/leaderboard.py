@@ -11,15 +11,16 @@ from statetrack.config import hints
 from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig
 from statetrack.recipes import presets
-from statetrack.recipes.figures import length_figure, spectrum_figure
 from statetrack.recipes.paper_models import formal_model
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, Score, Spread, apart, spread_of, tested
+from statetrack.recipes.selection import Cell, Score, apart, spread_of, tested
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
+from statetrack.report.results import length_figure, spectrum_figure
+from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
 from statetrack.tasks import Task, make_task
-from statetrack.training import RunConfig, TrainingConfig
+from statetrack.training import RunConfig, Stage, TrainingConfig
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Test:
     lengths: tuple[str, ...]
     score: tuple[str, str]  # lengths and field of the evaluation that ranks
     also: tuple[tuple[str, str], ...] = ()  # others that the table shows
+    stages: tuple[Stage, ...] = ()
     seconds: float = 10.0  # expected per run
-    slow: float = 40.0  # the same for full matrices
     trained: int = 40  # greatest training length
     curve: int | None = None
 
@@ -50,29 +51,34 @@ TESTS: dict[str, Test] = {
         make_task("parity", supervision="dense"),
         make_task("parity"),
         width=32, layers=1, heads=2, conv=0,
-        training=TrainingConfig(steps=400, lr=1e-2, **_QUICK),
+        training=TrainingConfig(steps=800, lr=1e-2, **_QUICK),
         lengths=("3-40", "40-256"),
         score=("40-256", "scaled"),
         also=(("3-40", "scaled"),),
-        seconds=8.0,
+        seconds=13.0,
         curve=256,
     ),
     "S5 swaps": Test(
         make_task("S5_only_swaps"),
         make_task("S5_only_swaps"),
         width=64, layers=1, heads=4, conv=0,
-        training=TrainingConfig(steps=500, lr=3e-3, min_length=32, max_length=32, **_QUICK),
+        training=TrainingConfig(steps=600, lr=3e-3, min_length=32, max_length=32, **_QUICK),
         lengths=("32", "64", "128", "256"),
         score=("128", "scaled"),
         also=(("32", "scaled"), ("32", "token_accuracy")),
-        seconds=16.0,
+        seconds=18.0,
         trained=32,
     ),
     "modular arithmetic": Test(
         make_task("modular_arithmetic", modulus=3, supervision="dense"),
         make_task("modular_arithmetic"),
         width=64, layers=2, heads=4, conv=4,
-        training=TrainingConfig(steps=500, lr=3e-3, **_QUICK),
+        training=TrainingConfig(steps=700, lr=3e-3, **_QUICK),
+        stages=(
+            Stage(steps=200, max_length=10, schedule="constant"),
+            Stage(steps=150, max_length=20, schedule="constant", warmup=0.0),
+            Stage(steps=350, warmup=0.0),
+        ),
         lengths=("3-40", "40-256", "16", "32", "40", "64", "128"),
         score=("40-256", "scaled"),
         also=(("3-40", "scaled"),),
@@ -101,7 +107,7 @@ def model(mixer: str, allow: bool, task: Task, width: int, layers: int, heads: i
         width, layers = len(task.vocab), 1
     wanted = {
         "num_heads": heads, "conv_size": conv, "expand_k": 1.0, "expand_v": 1.0, "d_state": 16,
-        "head_dim": 2 * width // heads,
+        "head_dim": 2 * width // heads, "size": 16,
     }  # fmt: skip
     known = hints(MIXERS[mixer])
     options = {name: value for name, value in wanted.items() if name in known}
@@ -115,16 +121,16 @@ def model(mixer: str, allow: bool, task: Task, width: int, layers: int, heads: i
 def config(settings: Settings, test: Test, mixer: str, allow: bool, lr: float, seed: int
            ) -> RunConfig:  # fmt: skip
     """Return a run: small, or with the paper's training and width."""
-    task, training = test.task, test.training
+    task, training, stages = test.task, test.training, test.stages
     size = (test.width, test.layers, test.heads, test.conv)
     if settings.scale == "paper":
         paper = presets.paper("delta_net", test.paper_task.name)
-        task, training = test.paper_task, paper.training
+        task, training, stages = test.paper_task, paper.training, ()
         size = (128, paper.model.num_layers, 4, test.conv)
     training = replace(training, lr=lr, seed=seed)
     if training.dataset_size is None:
         training = replace(training, data_seed=seed)
-    return RunConfig(task, model(mixer, allow, task, *size), training)
+    return RunConfig(task, model(mixer, allow, task, *size), training, stages)
 
 
 def _job(settings: Settings, name: str, mixer: str, allow: bool, lr: float, seed: int) -> Job:
@@ -138,13 +144,9 @@ def _job(settings: Settings, name: str, mixer: str, allow: bool, lr: float, seed
         curve=test.curve,
         samples=8192 if paper else 512,
         spectrum=seed == 0,
-        seconds=run.training.steps * 4 if paper else _seconds(test, mixer),
+        seconds=run.training.steps * 4 if paper else test.seconds,
     )
     return shortened(job) if settings.scale == "smoke" else job
-
-
-def _seconds(test: Test, mixer: str) -> float:
-    return test.slow if mixer == "full_matrix" else test.seconds
 
 
 @cache
@@ -256,7 +258,9 @@ def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> lis
             continue
         top = max(spreads, key=lambda title: spreads[title].mean)
         level = [t for t in spreads if t != top and not apart(spreads[t], spreads[top])]
-        rest = f"; not apart from it: {', '.join(level)}" if level else "; no other is level with it"
+        rest = (
+            f"; not apart from it: {', '.join(level)}" if level else "; no other is level with it"
+        )
         lengths, _ = TESTS[name].score
         said.append(
             f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "
@@ -306,13 +310,20 @@ def _notes(settings: Settings) -> list[str]:
             f"{name[0].upper()}{name[1:]}{_options(test.task)}: width {test.width}, layers "
             f"{test.layers}, heads {test.heads}, convolution {test.conv or 'none'}, lengths "
             f"{t.min_length}-{t.max_length}, {t.steps:,} steps of batch {t.batch_size}, learning "
-            f"rate {t.lr:g}."
+            f"rate {t.lr:g}{_stages(test)}."
         )
     if settings.scale == "paper":
         return [notes[0], "Training and width are the paper's, DeltaNet's for every mixer."]
     if settings.scale == "smoke":
         notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
+
+
+def _stages(test: Test) -> str:
+    if not test.stages:
+        return ""
+    parts = [f"{s.steps} up to length {s.max_length or test.trained}" for s in test.stages]
+    return f", in stages: {', '.join(parts)}"
 
 
 def _options(task: Task) -> str:

@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from statetrack.recipes.recipe import Results
+from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
 from statetrack.training import length_range
 
@@ -22,12 +23,6 @@ K = TypeVar("K")
 Score = Callable[[Mapping[str, Any]], float | None]
 
 TUNING_SEEDS = (100, 101)  # choose; never among the seeds that are reported
-# the 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
-T_QUANTILES = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788,
-    2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639,
-    2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
-)  # fmt: skip
 
 
 def tested(lengths: str, field: str = "scaled") -> Score:
@@ -50,48 +45,6 @@ def validated(lengths: str, field: str = "scaled") -> Score:
         return float(at[-1][field]) if at else None
 
     return read
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The scores of a model's seeds."""
-
-    scores: tuple[float, ...]
-
-    @property
-    def best(self) -> float:
-        """The highest score."""
-        return max(self.scores)
-
-    @property
-    def median(self) -> float:
-        """The median."""
-        return statistics.median(self.scores)
-
-    @property
-    def mad(self) -> float:
-        """The median absolute deviation from the median."""
-        return statistics.median(abs(score - self.median) for score in self.scores)
-
-    @property
-    def mean(self) -> float:
-        """The mean."""
-        return statistics.fmean(self.scores)
-
-    @property
-    def std(self) -> float:
-        """The standard deviation (n - 1); 0 for one seed."""
-        return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the mean by Student's t; None for one seed."""
-        degrees = len(self.scores) - 1
-        if degrees < 1:
-            return None
-        t = T_QUANTILES[degrees - 1] if degrees <= len(T_QUANTILES) else 1.96
-        spread = t * self.std / math.sqrt(len(self.scores))
-        return self.mean - spread, self.mean + spread
 
 
 def spread_of(results: Sequence[Mapping[str, Any]], score: Score) -> Spread | None:
@@ -196,7 +149,6 @@ def order_sentence(first: Cell, second: Cell, results: Results, what: str) -> st
 
 
 def _mean_text(spread: Spread) -> str:
-    ends = spread.interval
-    seeds = f"{len(spread.scores)} seed{'s' if len(spread.scores) > 1 else ''}"
-    shown = "" if ends is None else f"{ends[0]:.3f} to {ends[1]:.3f}, "
-    return f"{spread.mean:.3f} ({shown}{seeds})"
+    count = len(spread.scores)
+    interval = f"{spread.interval_text}, " if spread.interval else ""
+    return f"{spread.mean:.3f} ({interval}{count} seed{'s' if count > 1 else ''})"

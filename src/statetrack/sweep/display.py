@@ -11,7 +11,10 @@ from rich.console import JustifyMethod
 from rich.live import Live
 from rich.table import Table
 
-from statetrack.sweep.pool import Event
+from statetrack.sweep.engine import SweepEvent
+from statetrack.sweep.job import Job
+from statetrack.sweep.pool import Event, cores
+from statetrack.sweep.status import result_text
 from statetrack.terminal import PlainConsole, progress_text
 from statetrack.training import Progress
 
@@ -60,19 +63,9 @@ class Display:
     def _table(self) -> Table:
         done = sum(status.startswith("score") for status in self.status)
         clock = f"{time.perf_counter() - self.began:.0f} s, {done} of {len(self.titles)} done"
-        table = Table(title=clock, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-        for name in ("model", "step", "loss", "accuracy", "left", ""):
-            justify: JustifyMethod = "left" if name in ("model", "") else "right"
-            table.add_column(name, justify=justify, no_wrap=True)
+        table = _progress_table(clock)
         for job, title in enumerate(self.titles):
-            p = self.latest.get(job)
-            if p is None:
-                table.add_row(title, "", "", "", "", self.status[job])
-                continue
-            left = f"{p.seconds_left:.0f} s" if p.step < p.steps else ""
-            step = f"{p.step}/{p.steps}"
-            numbers = (step, f"{p.loss:.4f}", f"{p.accuracy:.3f}", left)
-            table.add_row(title, *numbers, self.status[job])
+            table.add_row(title, *_progress_cells(self.latest.get(job)), self.status[job])
         return table
 
     def _line(self, event: Event) -> None:
@@ -86,3 +79,92 @@ class Display:
             text = progress_text(p)
         clock = f"[{time.perf_counter() - self.began:5.0f} s]"
         self.console.print(f"{clock} {self.titles[event.job]}: {text}", soft_wrap=True)
+
+
+class SweepDisplay:
+    """Show the running jobs of a sweep, and a line for each that ends. A context manager."""
+
+    def __init__(self, console: PlainConsole, workers: int | None = None) -> None:
+        self.console = console
+        self.workers = workers or cores()
+        self.status: dict[str, str] = {}  # by job: the last kind of event
+        self.jobs: dict[str, Job] = {}
+        self.latest: dict[str, Progress] = {}
+        self.spent: dict[str, float] = {}  # CPU seconds of jobs that ended here
+        self.live = Live(console=console, auto_refresh=False, transient=True)
+        self.began = time.perf_counter()
+
+    def __enter__(self) -> SweepDisplay:
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.console.is_terminal:
+            self.live.stop()
+
+    def __call__(self, event: SweepEvent) -> None:
+        """Show an event; pass the display as `on_event`."""
+        key = event.job.key
+        fresh = self.status.get(key) == "listed"  # it ended before this sweep began
+        self.status[key] = event.kind
+        self.jobs[key] = event.job
+        if event.kind == "progress":
+            self.latest[key] = event.value
+        elif event.kind in ("done", "failed", "died", "busy") and not fresh:
+            self.latest.pop(key, None)
+            if event.value is not None:
+                self.spent[key] = event.value["cpu_seconds"]
+            self.console.print(f"{self._clock()} {event.job.name}: {_end_text(event)}")
+        if self.console.is_terminal:
+            self.live.update(self._table(), refresh=True)
+
+    def _clock(self) -> str:
+        return f"[{time.perf_counter() - self.began:5.0f} s, {self._count('done')}]"
+
+    def _count(self, *kinds: str) -> str:
+        return f"{sum(kind in kinds for kind in self.status.values())}/{len(self.jobs)}"
+
+    def seconds_left(self) -> float | None:
+        """Estimate from the jobs that ended how long the others take; None if none has ended."""
+        expected = sum(self.jobs[key].seconds for key in self.spent)
+        if not expected:
+            return None
+        ended = ("done", "failed")
+        left = sum(job.seconds for key, job in self.jobs.items() if self.status[key] not in ended)
+        return left * sum(self.spent.values()) / expected / self.workers
+
+    def _table(self) -> Table:
+        left = self.seconds_left()
+        title = f"{self._clock()} done" + ("" if left is None else f", about {left:.0f} s left")
+        table = _progress_table(title)
+        running = {key for key, kind in self.status.items() if kind in ("start", "progress")}
+        for key in list(running)[: max(1, self.console.height - 6)]:
+            p, name = self.latest.get(key), self.jobs[key].name
+            table.add_row(name, *_progress_cells(p), "" if p else "starting")
+        return table
+
+
+def _end_text(event: SweepEvent) -> str:
+    if event.kind == "busy":
+        return "another process does it"
+    if event.kind == "died":
+        return f"{event.error}; it is tried again"
+    if event.value is None:
+        return f"failed: {event.error}"
+    return f"{'failed: ' if event.kind == 'failed' else ''}{result_text(event.value)}"
+
+
+def _progress_table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    for name in ("model", "step", "loss", "accuracy", "left", ""):
+        justify: JustifyMethod = "left" if name in ("model", "") else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
+    return table
+
+
+def _progress_cells(p: Progress | None) -> tuple[str, str, str, str]:
+    if p is None:
+        return "", "", "", ""
+    left = f"{p.seconds_left:.0f} s" if p.step < p.steps else ""
+    return f"{p.step}/{p.steps}", f"{p.loss:.4f}", f"{p.accuracy:.3f}", left

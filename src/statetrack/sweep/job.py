@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from statetrack.config import check_types, option, to_dict
+from statetrack.config import changed, check_types, option, to_dict
 from statetrack.files import plain_name
 from statetrack.training import RunConfig, length_range
+from statetrack.training.config import RUN_SCHEMA
 
 JOB_SCHEMA = 1
 KEY_SIZE = 16
@@ -48,10 +49,12 @@ class Job:
 
     @cached_property
     def key(self) -> str:
-        """A hash of everything that the result depends on: all but name and expected time."""
-        facts = {k: v for k, v in to_dict(self).items() if k not in ("name", "seconds", "config")}
-        facts["config"] = self.config.to_json()
-        text = json.dumps(facts, sort_keys=True)
+        """A hash of everything that the result depends on: all but name and expected time.
+
+        Options at their default are left out, so that a new option does not change the key.
+        """
+        facts = {k: v for k, v in changed(self).items() if k not in ("name", "seconds")}
+        text = json.dumps({"schema": [JOB_SCHEMA, RUN_SCHEMA], **facts}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_SIZE]
 
     def samples_at(self, length: int) -> int:

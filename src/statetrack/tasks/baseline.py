@@ -69,11 +69,11 @@ def _right_and_asked(task: Task, drawn: Answers, frequent: Answers) -> tuple[Ans
 
 @lru_cache(maxsize=64)
 def measured_majorities(task: PrefixTask, length: int, _content: int | None) -> NDArray[np.float64]:
-    """Return the baseline's accuracy at each position of sequences of one length.
+    """Return the baseline's accuracy at each position with a target, of sequences of one length.
 
     `_content` is a key of the cache, as in `measured_majority`.
     """
-    sample = _Sample(replace(task, supervision="dense"), length, length)
+    sample = _Sample(replace(task, supervision="dense"), length, length, all_targets=True)
     enough = math.ceil(0.25 / STANDARD_ERROR**2)  # the variance of a share is at most 1/4
     drawn = sample.draw(min(CURVE_TOKENS // task.input_size(length), enough))
     shares = constant_right(drawn).mean(0)
@@ -84,8 +84,11 @@ def measured_majorities(task: PrefixTask, length: int, _content: int | None) -> 
 class _Sample:
     """Draw the answers of random sequences, from a fixed seed and in batches of bounded size."""
 
-    def __init__(self, task: Task, low: int, high: int, only_last: bool = False) -> None:
+    def __init__(
+        self, task: Task, low: int, high: int, *, only_last: bool = False, all_targets: bool = False
+    ) -> None:
         self.task, self.low, self.high = task, low, high
+        self.all_targets = all_targets  # those that are not scored included
         self.read = last_answers if only_last else answers
         self.width = 1 if only_last else task.input_size(high)
         self.rng = np.random.default_rng([BASELINE_STREAM, low, high])
@@ -98,7 +101,8 @@ class _Sample:
         drawn = np.full((rows, self.width), -1, dtype=np.int32)
         for start in range(0, rows, per_batch):
             batch = self.task.sample(self.rng, lengths[start : start + per_batch])
-            part = self.read(batch.targets, self.task.scored(batch.targets))
+            asked = batch.targets >= 0 if self.all_targets else self.task.scored(batch.targets)
+            part = self.read(batch.targets, asked)
             drawn[start : start + len(part), : part.shape[1]] = part
         return drawn
 

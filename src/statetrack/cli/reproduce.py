@@ -1,0 +1,162 @@
+"""`statetrack reproduce`: the tables and figures of the paper."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from statetrack.cli.sweep import engine_option
+from statetrack.files import read_json
+from statetrack.terminal import PlainConsole, make_console, print_table, write_result
+
+if TYPE_CHECKING:
+    from statetrack.recipes.plan import Plan
+    from statetrack.recipes.recipe import Recipe, Settings
+
+
+def reproduce(
+    name: str,
+    *,
+    scale: Literal["smoke", "laptop", "paper"] = "laptop",
+    early: bool = False,
+    seeds: int | None = None,
+    mamba_conv: int = 4,
+    xlstm_layers: int = 3,
+    transformer_heads: int = 4,
+    transformer_rope: bool = True,
+    out: Path | None = None,
+    jobs: int | None = None,
+    engine: Literal["local", "slurm"] = "local",
+    engine_options: tuple[str, ...] = (),
+    retry_failed: bool = False,
+    plan: bool = False,
+    json: str | None = None,
+) -> int:
+    """Run the experiments behind a table or figure of the paper, and write the report.
+
+    Names: diagonal-parity (fig1), chomsky (table3, table5, fig6), leaderboard and the others that
+    an unknown name lists; all of them: all. Run it again to continue: finished runs are not
+    repeated. Runs that two recipes share are run once. The exit code is 1 if a run failed.
+
+    Args:
+        name: a recipe, its number in the paper such as table3, or all.
+        scale: smoke tests the machinery in seconds, laptop cuts the budget to what two cores do in
+            hours, paper is the published protocol.
+        early: the settings of the paper's early version instead of the final one.
+        seeds: seeds per model; by default smoke has 1, laptop 5, paper 3 (a recipe may have more).
+        mamba_conv: width of Mamba's convolution: the paper says 4, its code has 1.
+        xlstm_layers: layers of mLSTM and sLSTM on modular arithmetic, which the paper leaves open.
+        transformer_heads: heads of the Transformer, which the paper leaves open.
+        transformer_rope: rotary positions for the Transformer, or none; the paper leaves it open.
+        out: the folder of runs and reports; runs/reproduce-SCALE if absent.
+        jobs: runs side by side; one per core if absent, or all with Slurm.
+        engine: where to run: on this machine or on a Slurm cluster.
+        engine_options: for Slurm, such as partition=cpu time=120 mem_gb=4.
+        retry_failed: do runs that failed earlier once more.
+        plan: only print what would be run and how long it takes.
+    """
+    from statetrack.recipes.plan import make_plan
+    from statetrack.recipes.recipe import Settings, all_recipes, find_recipe
+    from statetrack.sweep.engine import read_results
+    from statetrack.sweep.pool import cores
+
+    settings = Settings(
+        scale, early, seeds, mamba_conv, xlstm_layers, transformer_heads, transformer_rope
+    )
+    recipes = [*all_recipes()] if name == "all" else [find_recipe(name)]
+    folder = out or Path("runs") / f"reproduce-{scale}{'-early' if early else ''}"
+    console = make_console(json)
+    made = make_plan(recipes, settings, read_results(folder), jobs or cores())
+    print_plan(console, made, folder)
+    if plan:
+        write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
+        return 0
+    options = dict(map(engine_option, engine_options))
+    engine_settings = {"engine": engine, "engine_options": options, "retry_failed": retry_failed}
+    return _run(console, recipes, settings, folder, jobs, engine_settings, json)
+
+
+def print_plan(console: PlainConsole, plan: Plan, folder: Path) -> None:
+    """Print the runs of each recipe, how many are done and the expected time."""
+    rows = [
+        [row.name, str(row.runs), str(row.done), duration(row.seconds)]
+        for row in (*plan.recipes, plan.total)
+    ]
+    columns = ["recipe", "runs", "done", "CPU time left"]
+    print_table(console, f"Plan: {folder}", columns, rows)
+    console.print(
+        f"About {duration(plan.wall_seconds)} on {plan.workers} cores. Times are expected from "
+        "measured ones and differ between machines.",
+        soft_wrap=True,
+    )
+
+
+def duration(seconds: float) -> str:
+    """Format a time with its two greatest units.
+
+    >>> duration(45), duration(3700), duration(200_000)
+    ('45 s', '1 h 02 min', '2 d 8 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24:,} d {hours % 24} h"
+
+
+def _run(
+    console: PlainConsole,
+    recipes: list[Recipe],
+    settings: Settings,
+    folder: Path,
+    workers: int | None,
+    engine_settings: dict[str, Any],
+    json: str | None,
+) -> int:
+    from statetrack.recipes.recipe import Results
+    from statetrack.report.render import print_document, write_document
+    from statetrack.report.text import to_plain
+    from statetrack.sweep.display import SweepDisplay
+    from statetrack.sweep.engine import read_results, run_sweep, write_sweep_file
+
+    def every(found: Any) -> list[Any]:
+        return [job for recipe in recipes for job in recipe.jobs(settings, Results(found))]
+
+    command = shlex.join(["statetrack", *sys.argv[1:]])
+    names = [recipe.name for recipe in recipes]
+    write_sweep_file(folder, command, _with_earlier(folder, names, settings), asdict(settings))
+    complete = False
+    try:
+        with SweepDisplay(console, workers) as display:
+            run_sweep(folder, every, workers=workers, on_event=display, **engine_settings)
+        complete = True
+    finally:  # also after Ctrl-C: what is done is reported
+        results = Results(read_results(folder))
+        documents = [recipe.document(settings, results) for recipe in recipes]
+        for document in documents:
+            write_document(document, folder / document.name)
+            print_document(console, document)
+        if not complete:
+            console.print("Cut short; the same command continues.")
+    for document in documents:
+        console.print(f"Written: {folder / document.name / 'index.html'}", soft_wrap=True)
+    done = [results.by_key.get(job.key) for job in every(results.by_key)]
+    failed = sum(result is None or result["status"] == "failed" for result in done)
+    plain = {document.name: to_plain(document) for document in documents}
+    write_result(json, {"folder": str(folder), "failed": failed, "documents": plain})
+    return 1 if failed else 0
+
+
+def _with_earlier(folder: Path, names: list[str], settings: Settings) -> list[str]:
+    """Add the recipes that the folder already has with the same settings."""
+    file = folder / "sweep.json"
+    about = read_json(file) if file.exists() else {}
+    same = about.get("settings") == asdict(settings)
+    return list(dict.fromkeys([*(about.get("recipes") or [] if same else []), *names]))

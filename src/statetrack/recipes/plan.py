@@ -1,0 +1,73 @@
+"""What a reproduction will run, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from statetrack.recipes.recipe import Recipe, Results, Settings
+from statetrack.sweep.job import Job
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of a recipe, those that are done, and the CPU seconds that the others take."""
+
+    name: str
+    runs: int
+    done: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of recipes; `total` counts a run that several of them share once."""
+
+    recipes: tuple[Row, ...]
+    total: Row
+    workers: int
+    longest: float  # expected seconds of the longest run
+
+    @property
+    def wall_seconds(self) -> float:
+        """The expected time with all workers busy, or that of the longest run if it is more."""
+        return max(self.total.seconds / self.workers, self.longest)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "wall_seconds": self.wall_seconds}
+
+
+def expected_jobs(recipe: Recipe, settings: Settings, done: Mapping[str, Any]) -> list[Job]:
+    """List all jobs of a recipe, also those that depend on results that are still to come.
+
+    A run that is not done stands for one that failed: the recipe then chooses some learning rate,
+    and lists as many runs as it will with any other.
+    """
+    results = dict(done)
+    while True:
+        jobs = recipe.jobs(settings, Results(results))
+        missing = [job for job in jobs if job.key not in results]
+        if not missing:
+            return list({job.key: job for job in jobs}.values())
+        results |= {
+            job.key: {"status": "failed", "error": "not run yet", "key": job.key, "name": job.name}
+            for job in missing
+        }
+
+
+def make_plan(
+    recipes: Sequence[Recipe], settings: Settings, done: Mapping[str, Any], workers: int
+) -> Plan:
+    """Plan the runs of some recipes, given the results that exist."""
+    by_recipe = {r.name: expected_jobs(r, settings, done) for r in recipes}
+    every = list({job.key: job for jobs in by_recipe.values() for job in jobs}.values())
+    rows = tuple(_row(name, jobs, done) for name, jobs in by_recipe.items())
+    left = [job.seconds for job in every if job.key not in done]
+    return Plan(rows, _row("total", every, done), workers, max(left, default=0.0))
+
+
+def _row(name: str, jobs: Sequence[Job], done: Mapping[str, Any]) -> Row:
+    left = [job for job in jobs if job.key not in done]
+    return Row(name, len(jobs), len(jobs) - len(left), sum(job.seconds for job in left))

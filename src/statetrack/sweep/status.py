@@ -1,0 +1,83 @@
+"""What the folder of a sweep says of its jobs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from statetrack.errors import UserError
+from statetrack.files import read_json, writer
+from statetrack.sweep.engine import JOB
+from statetrack.sweep.work import RESULT, read_result
+from statetrack.training import Run
+
+STATUSES = ("running", "failed", "waiting", "done")
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """How far a job is."""
+
+    name: str
+    folder: str
+    status: str  # one of STATUSES
+    step: int  # that training has reached
+    steps: int
+    loss: float | None
+    accuracy: float | None
+    text: str  # the scores, the error or the process
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def read_status(folder: Path) -> list[JobStatus]:
+    """Return the status of every job of a sweep, running ones first."""
+    if not (folder / "jobs").is_dir():
+        raise UserError(f"{folder} is not a sweep: it has no folder jobs")
+    found = [_job_status(path.parent) for path in sorted((folder / "jobs").glob(f"*/{JOB}"))]
+    return sorted(found, key=lambda job: STATUSES.index(job.status))
+
+
+def _job_status(folder: Path) -> JobStatus:
+    job = read_json(folder / JOB)
+    try:
+        name, steps = job["name"], job["config"]["training"]["steps"]
+    except (KeyError, TypeError):
+        raise UserError(f"{folder / JOB} is not a job") from None
+    if (folder / RESULT).exists():
+        result = read_result(folder)
+        last = (result["steps"] or 0, steps, result["train_loss"], result["train_accuracy"])
+        return JobStatus(name, folder.name, result["status"], *last, result_text(result))
+    step, loss, accuracy = _progress(folder / "run")
+    process = writer(folder)
+    status = "waiting" if process is None else "running"
+    text = process or ("interrupted" if step else "")
+    return JobStatus(name, folder.name, status, step, steps, loss, accuracy, text)
+
+
+def _progress(run: Path) -> tuple[int, float | None, float | None]:
+    """Return step, loss and accuracy of the last row of training."""
+    if not (run / "config.json").exists():
+        return 0, None, None
+    rows = [row for row in Run.open(run).metrics() if row.get("kind") == "train"]
+    return (rows[-1]["step"], rows[-1]["loss"], rows[-1]["accuracy"]) if rows else (0, None, None)
+
+
+def result_text(result: dict[str, Any]) -> str:
+    """Return the scores of a job, or the error that it ended with, in one line."""
+    if result["status"] == "failed":
+        return str(result["error"]).strip().splitlines()[-1]
+    scores = _scores(result["trained"])
+    if result["harden"] is not None:
+        hardened = result["hardened"]
+        scores += ["not hardened"] if hardened is None else ["hardened", *_scores(hardened)]
+    stopped = [f"stopped: {result['stopped']}"] if result["stopped"] else []
+    return ", ".join([*scores, *stopped]) or "done"
+
+
+def _scores(measured: dict[str, Any]) -> list[str]:
+    found = measured["evaluations"].items()
+    return [f"{evaluation['score']:.3f} at {text}" for text, evaluation in found]

@@ -1,0 +1,209 @@
+"""The recipes of Figure 1, Tables 3 and 5 and the leaderboard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from statetrack.errors import UserError
+from statetrack.layers import MIXERS
+from statetrack.recipes import chomsky, diagonal_parity, leaderboard, presets
+from statetrack.recipes.chomsky_runs import OWN_PARITY, cells
+from statetrack.recipes.plan import make_plan
+from statetrack.recipes.published import BRACKETS, COLUMNS, EARLY, FINAL, NO_MULT, PARITY
+from statetrack.recipes.recipe import Recipe, Results, Settings, all_recipes, find_recipe
+from statetrack.report.text import to_json
+from statetrack.sweep.job import Job
+from tests.recipes.made_up import run
+
+PAPER = Settings("paper")
+MINE = (diagonal_parity.RECIPE, chomsky.RECIPE, leaderboard.RECIPE)
+EVERY = pytest.mark.parametrize("recipe", MINE, ids=lambda recipe: recipe.name)
+SCALES = pytest.mark.parametrize(
+    "settings",
+    [Settings("smoke"), Settings("laptop"), PAPER, Settings("paper", early=True)],
+    ids=["smoke", "laptop", "paper", "early"],
+)
+
+
+def score(job: Job) -> float:
+    """1 with negative eigenvalues, else 0; a little more for some seeds."""
+    mixer = job.config.model.pattern[0]
+    return 1.0 * mixer.allow_neg_eigval - 0.001 * (job.config.training.seed % 3)
+
+
+def jobs_of(settings: Settings, column: str, title: str) -> list[Job]:
+    (cell,) = (c for c in cells(settings) if (c.column, c.title) == (column, title))
+    return cell.jobs(Results())
+
+
+def test_names_and_aliases() -> None:
+    found = [recipe.name for recipe in all_recipes()]
+    assert found.index("diagonal-parity") < found.index("chomsky") < found.index("leaderboard")
+    for alias in ("table3", "table5", "fig6"):
+        assert find_recipe(alias) is chomsky.RECIPE
+    assert find_recipe("fig1") is diagonal_parity.RECIPE
+    with pytest.raises(UserError, match="unknown recipe 'table9'"):
+        find_recipe("table9")
+
+
+@pytest.mark.parametrize(
+    ("title", "mixer", "allow"),
+    [("Transformer", "attention", False), ("mLSTM [0,1]", "mlstm", False), ("sLSTM", "slstm", False),
+     ("Mamba [-1,1]", "mamba", True), ("DeltaNet [0,1]", "delta_net", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("column", COLUMNS)
+def test_the_paper_scale_is_the_protocol(column: str, title: str, mixer: str, allow: bool) -> None:
+    task, options = chomsky.TASKS[column]
+    listed = jobs_of(PAPER, column, title)
+    runs = [(job.config.training.lr, job.config.training.seed) for job in listed]
+    assert sorted(runs) == sorted((lr, s) for lr in (1e-2, 1e-3, 5e-4, 1e-4) for s in (0, 1, 2))
+    for job in listed:
+        t = job.config.training
+        paper = presets.paper(mixer, task, allow_neg_eigval=allow, seed=t.seed, **options)
+        assert job.config == replace(paper, training=replace(paper.training, lr=t.lr))
+        assert (t.steps, t.eval_lengths, t.eval_samples) == (100_000, ("40-256",), 8192)
+        assert t.batch_size == (512 if mixer == "mlstm" else 1024)
+
+
+def test_the_early_version() -> None:
+    early = Settings("paper", early=True)
+    titles = {cell.title for cell in cells(early)}
+    assert "Transformer" not in titles
+    for column in COLUMNS:
+        for job in jobs_of(early, column, "sLSTM"):
+            assert job.config.model.num_layers == 2
+            assert job.config.model.hidden_size == 128
+            assert job.config.training.batch_size == 512
+            assert job.config.training.clip is None
+        lrs = {job.config.training.lr for job in jobs_of(early, column, "mLSTM [0,1]")}
+        assert lrs == {1e-2, 1e-3, 1e-4}
+        (batch,) = {j.config.training.batch_size for j in jobs_of(early, column, "mLSTM [0,1]")}
+        assert batch == 1024
+    with pytest.raises(UserError, match="has no attention"):
+        presets.paper_early("attention", "parity")
+
+
+def test_open_points_are_options() -> None:
+    chosen = Settings("paper", mamba_conv=1, xlstm_layers=2, transformer_heads=2,
+                      transformer_rope=False)  # fmt: skip
+    (mamba, *_), (slstm, *_), (attention, *_) = (
+        jobs_of(chosen, BRACKETS, title) for title in ("Mamba [0,1]", "sLSTM", "Transformer")
+    )
+    assert mamba.config.model.pattern[0].conv_size == 1  # type: ignore[attr-defined]
+    assert slstm.config.model.num_layers == 2
+    layer = attention.config.model.pattern[0]
+    assert (layer.num_heads, layer.rope_base) == (2, None)  # type: ignore[attr-defined]
+    notes = " ".join(chomsky.document(chosen, Results()).notes)
+    assert "2 heads and no positions" in notes
+    assert "width 1 " in notes
+
+
+def test_figure_1_at_paper_scale() -> None:
+    (first, *_) = diagonal_parity.jobs(PAPER, Results())
+    assert first.config == presets.paper("diagonal_rnn", "parity")
+
+
+def test_tuning_seeds_at_laptop_scale_are_not_reported() -> None:
+    settings = Settings("laptop")
+    done = run(chomsky.RECIPE, settings, score)
+    for cell in cells(settings):
+        seeds = [job.config.training.seed for job in cell.reported_jobs(Results(done))]
+        assert seeds == [0, 1, 2, 3, 4]
+        tuning = {j.config.training.seed for jobs in cell.tuning_jobs().values() for j in jobs}
+        assert tuning == ({100, 101} if cell.column == PARITY else set())
+
+
+def test_the_budget_at_laptop_scale() -> None:
+    """The recipes' own part of a night on two cores."""
+    plan = make_plan(MINE, Settings("laptop"), {}, workers=2)
+    assert plan.total.seconds <= 6.5 * 3600
+    assert {row.name: row.runs for row in plan.recipes}["diagonal-parity"] == 10
+
+
+def test_the_plan_counts_what_depends_on_results() -> None:
+    settings = Settings("laptop")
+    done = run(chomsky.RECIPE, settings, score)
+    (row,) = make_plan([chomsky.RECIPE], settings, {}, workers=2).recipes
+    assert (row.runs, row.done) == (len(done), 0)
+    (row,) = make_plan([chomsky.RECIPE], settings, done, workers=2).recipes
+    assert (row.runs, row.done, row.seconds) == (len(done), len(done), 0)
+
+
+@EVERY
+@SCALES
+def test_documents_of_no_partial_and_failed_results(recipe: Recipe, settings: Settings) -> None:
+    empty = recipe.document(settings, Results())
+    assert empty.summary == ["No run is done yet."]
+    assert empty.figures == []
+    done = run(recipe, settings, score)
+    half = recipe.document(settings, Results(dict(list(done.items())[::2])))
+    assert half.tables
+    broken = run(recipe, settings, lambda job: None)
+    document = recipe.document(settings, Results(broken))
+    assert len(document.facts["failed"]) == len(broken)
+    for made in (empty, half, document, recipe.document(settings, Results(done))):
+        assert to_json(made)
+        for table in made.tables:
+            assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
+def test_the_summary_says_what_came_out() -> None:
+    settings = Settings("laptop")
+
+    def as_published(job: Job) -> float:
+        solved = job.config.model.pattern[0].name == "slstm"
+        return max(score(job), float(solved))
+
+    text = chomsky.document(settings, Results(run(chomsky.RECIPE, settings, as_published))).summary
+    assert text[0].startswith("Parity, as in the paper: best and median at least 0.99: sLSTM")
+    assert "DeltaNet [-1,1] is above DeltaNet [0,1] on modular arithmetic by" in " ".join(text)
+    text = chomsky.document(
+        settings, Results(run(chomsky.RECIPE, settings, lambda job: 0.5))
+    ).summary
+    assert text[0].startswith("Parity, not in all models as in the paper")
+    assert "is above" not in " ".join(text)
+
+
+def test_tables_stand_beside_the_papers() -> None:
+    settings = Settings("laptop")
+    document = chomsky.document(settings, Results(run(chomsky.RECIPE, settings, score)))
+    best = document.tables[0]
+    row = next(row for row in best.rows if row[0] == "DeltaNet [-1,1]")
+    assert row[1:4] == [1.0, 1.0, 1.0]
+    at = best.columns.index("modular arithmetic")
+    assert row[at : at + 3] == [1.0, 0.971, 0.612]
+    assert OWN_PARITY in best.columns
+    majority = best.rows[-1]
+    assert majority[best.columns.index(BRACKETS)] == pytest.approx(0.127, abs=0.01)
+    assert majority[best.columns.index(NO_MULT)] == pytest.approx(0.005, abs=0.01)
+
+
+def test_published_numbers() -> None:
+    assert len(FINAL) == 7 * 4
+    assert len(EARLY) == 6 * 3
+    assert FINAL["DeltaNet [-1,1]", "modular arithmetic"] == (0.971, 0.826, 0.146)
+    assert FINAL["sLSTM", NO_MULT] == (None, 0.153, 0.020)
+    assert EARLY["DeltaNet [-1,1]", BRACKETS] == (0.339, 0.212, 0.008)
+
+
+def test_the_leaderboard_has_every_mixer_in_both_ranges() -> None:
+    listed = leaderboard.models()
+    assert {mixer for mixer, _ in listed} == set(MIXERS)
+    for mixer, config in MIXERS.items():
+        assert ((mixer, True) in listed) == (not config.no_switch)
+    for test in leaderboard.TESTS.values():
+        for mixer, allow in listed:
+            run_config = leaderboard.config(Settings("laptop"), test, mixer, allow, 1e-3, 0)
+            assert run_config.training == replace(test.training, lr=1e-3)
+
+
+def test_the_leaderboard_names_what_the_switch_changes() -> None:
+    settings = Settings("laptop")
+    done = run(leaderboard.RECIPE, settings, score)
+    text = " ".join(leaderboard.document(settings, Results(done)).summary)
+    assert (
+        "[-1,1] on parity: above [0,1] with intervals apart: DeltaNet, DeltaProduct, n = 2" in text
+    )
+    assert "no order" not in text
