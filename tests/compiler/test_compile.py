@@ -115,7 +115,7 @@ def test_forms_of_a_language() -> None:
     cascade = decompose(from_regex("(ab)*"))
     net = compile(cascade)
     assert len(net.layers) == 2
-    assert net.cascade is cascade
+    assert net.forms[0] is cascade
     assert compile("a*").dfa.states == 1  # every word: a layer of one state
     assert compile("a*").prove().holds
 
@@ -298,7 +298,7 @@ def test_tables_and_report() -> None:
         for maps in (ours.matrices(), dense_maps(ours), theirs.matrices()):
             assert all(map(torch.equal, maps, dense_maps(theirs)))
     star_free = compile(LANGUAGES["[ab]*aba[ab]*"], "diagonal")
-    dense = compile(LANGUAGES["[ab]*aba[ab]*"], "dense", star_free.cascade.method)  # type: ignore[union-attr]
+    dense = compile(LANGUAGES["[ab]*aba[ab]*"], "dense", star_free.forms[0].method)  # type: ignore[attr-defined]
     for ours, theirs in zip(star_free.stack, dense.stack, strict=True):
         for maps in (ours.matrices(), dense_maps(ours)):
             assert all(map(torch.equal, maps, dense_maps(theirs)))
@@ -424,7 +424,7 @@ def test_long_reports_are_abridged() -> None:
     report = net.report(verbose=True)
     assert "and 21 more layers" in report
     assert "and 22 more stages" in report
-    assert "and 21 more levels" in str(net.cascade)
+    assert "and 21 more levels" in str(net.forms[0])
     assert "2, 2, 2, 2, 2, 2, 2, 2, ... 27 layers" in str(explain("a{26}"))
     assert len(net.report().splitlines()) == 2
 

@@ -20,6 +20,7 @@ def result(job: Job, score: float) -> dict[str, Any]:
 
     ranges = {text: measured(*length_range(text)) for text in job.lengths}
     curve = {"lengths": [3, 40], "accuracy": [score, score], "scaled": [score, score]}
+    spectrum = {"layers": [{"real": [1.0, -1.0], "imag": [0.0, 0.0]}, None]}
     steps = [training.eval_every, training.steps] if training.eval_every else []
     validation = [
         {"step": step, **measured(*length_range(text))}
@@ -31,7 +32,7 @@ def result(job: Job, score: float) -> dict[str, Any]:
         "stopped": None, "cpu_seconds": 2.0, "validation": validation,
         "trained": {"evaluations": ranges, "curve": None if job.curve is None else curve},
         "learning": {"step": [1, 2], "loss": [1.0, 0.5], "accuracy": [0.5, 1.0]},
-        "spectrum": {"layers": [{"real": [1.0, -1.0], "imag": [0.0, 0.0]}]} if job.spectrum else None,
+        "spectrum": spectrum if job.spectrum else None,
         "environment": {"cpu": "made up"},
     }  # fmt: skip
 

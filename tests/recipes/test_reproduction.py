@@ -50,8 +50,8 @@ def test_names_and_aliases() -> None:
 
 @pytest.mark.parametrize(
     ("title", "mixer", "allow"),
-    [("Transformer", "attention", False), ("mLSTM [0,1]", "mlstm", False), ("sLSTM", "slstm", False),
-     ("Mamba [-1,1]", "mamba", True), ("DeltaNet [0,1]", "delta_net", False)],
+    [("Transformer", "attention", False), ("mLSTM [0,1]", "mlstm", False),
+     ("sLSTM", "slstm", False), ("Mamba [-1,1]", "mamba", True), ("DeltaNet [0,1]", "delta_net", False)],
 )  # fmt: skip
 @pytest.mark.parametrize("column", COLUMNS)
 def test_the_paper_scale_is_the_protocol(column: str, title: str, mixer: str, allow: bool) -> None:
@@ -118,7 +118,7 @@ def test_tuning_seeds_at_laptop_scale_are_not_reported() -> None:
 def test_the_budget_at_laptop_scale() -> None:
     """The recipes' own part of a night on two cores."""
     plan = make_plan(MINE, Settings("laptop"), {}, workers=2)
-    assert plan.total.seconds <= 6.5 * 3600
+    assert plan.total.seconds <= 6.1 * 3600
     assert {row.name: row.runs for row in plan.recipes}["diagonal-parity"] == 10
 
 

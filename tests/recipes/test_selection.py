@@ -10,9 +10,9 @@ from statetrack.recipes.selection import (
     Cell,
     apart,
     choose,
+    evaluated,
     order_sentence,
     spread_of,
-    tested,
     validated,
 )
 from statetrack.report.spread import Spread
@@ -32,7 +32,7 @@ def make(lr: float, seed: int) -> Job:
 def cell(
     tuning: tuple[int, ...] = (), title: str = "A", lrs: tuple[float, ...] = (1e-2, 1e-3)
 ) -> Cell:
-    return Cell("parity", title, make, lrs, (0, 1, 2), tested("40-256"), tuning)
+    return Cell("parity", title, make, lrs, (0, 1, 2), evaluated("40-256"), tuning)
 
 
 def test_the_median_decides_not_the_best_seed_or_the_mean() -> None:
@@ -61,12 +61,12 @@ def test_intervals_apart() -> None:
 def test_scores_are_read_from_evaluations_and_the_last_validation() -> None:
     done = result(make(1e-2, 0), 0.25)
     done["validation"][0]["scaled"] = 0.75  # an earlier step
-    assert tested("40-256")(done) == 0.25
+    assert evaluated("40-256")(done) == 0.25
     assert validated("40-256")(done) == 0.25
-    assert tested("128")(done) is None
+    assert evaluated("128")(done) is None
     assert validated("3-40")(done) is None
-    assert tested("40-256")(failed(make(1e-2, 0))) is None
-    assert spread_of([failed(make(1e-2, 0))], tested("40-256")) is None
+    assert evaluated("40-256")(failed(make(1e-2, 0))) is None
+    assert spread_of([failed(make(1e-2, 0))], evaluated("40-256")) is None
 
 
 def test_tuning_seeds_choose_and_other_seeds_are_reported() -> None:

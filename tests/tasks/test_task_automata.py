@@ -39,6 +39,7 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("S3", {"tokens_per_element": 4, "filler": "repeat"}, 6 + 3 * 36),
     ("S3", {"tokens_per_element": 4, "filler": "special_both"}, 1 + 6 + 2 * 3 * 6 + 1),
     ("S5_only_swaps", {"tokens_per_element": 3, "filler": "repeat"}, 120 + 2 * 11 * 120),
+    ("Z60", {"tokens_per_element": 2}, 60 + 3600 + 1),
     ("tomita5", {}, 4),
     ("tomita4", {"predict": "membership"}, 4),
     ("dyck1_depth3", {"predict": "next_symbols"}, 5),
@@ -102,6 +103,17 @@ def test_it_is_minimal(name: str, options: dict[str, Any], states: int) -> None:
     assert dfa.minimal() == dfa
 
 
+def test_the_automaton_of_full_s5_with_four_tokens() -> None:
+    task = make_task("S5", tokens_per_element=4)
+    dfa = automaton(task)
+    assert dfa.states == 120 + 3 * 120 * 120 + 1
+    assert dfa.outputs is not None
+    batch = task.sample(np.random.default_rng(0), np.full(20, 64))
+    elements = np.where(batch.tokens[:, 1:] == 120, dfa.alphabet.index("FILL"), batch.tokens[:, 1:])
+    answers = np.array(dfa.outputs)[dfa.run(elements)]
+    np.testing.assert_array_equal(answers.astype(int), batch.targets[:, 1:])
+
+
 @pytest.mark.parametrize("filler", ["special", "repeat", "special_both"])
 def test_blocks_that_are_cut(filler: str) -> None:
     """The least lengths, where a block is not yet full, of every word of a group."""
@@ -131,7 +143,7 @@ def test_what_is_no_expression_has_no_value(name: str, text: str) -> None:
     [
         ("board", {"width": 26, "height": 26, "pieces": 2}),
         ("modular_arithmetic", {"modulus": 71}),
-        ("S5", {"tokens_per_element": 4}),
+        ("S6", {"tokens_per_element": 5}),
         ("modular_arithmetic_brackets", {}),
         ("chomsky/reverse_string", {}),
     ],

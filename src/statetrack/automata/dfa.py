@@ -159,11 +159,26 @@ class DFA:
                 finer = np.unique(pairs, return_inverse=True)[1]
             block = finer
         _, representative = np.unique(block, return_index=True)
+        texts = self.outputs and tuple(self.outputs[state] for state in representative)
+        start, accepting = int(block[self.start]), self.accepting[representative]
         table = block[self.delta[representative]]
-        found = reach(int(block[self.start]), table.tolist().__getitem__)
-        kept = representative[found.states]
-        texts = self.outputs and tuple(self.outputs[state] for state in kept)
-        return DFA(self.alphabet, np.array(found.next), 0, self.accepting[kept], texts)
+        return DFA(self.alphabet, table, start, accepting, texts).breadth_first()
+
+    def breadth_first(self) -> DFA:
+        """Return the same DFA without unreachable states, numbered breadth first from the start."""
+        number, place = np.full(self.states, -1), np.zeros(self.states, dtype=np.int64)
+        number[self.start] = 0
+        order = frontier = np.array([self.start])
+        while len(frontier):
+            targets = self.delta[frontier].ravel()
+            targets = targets[number[targets] < 0]
+            places = np.arange(len(targets))
+            place[targets[::-1]] = places[::-1]  # the first of each target's places, written last
+            frontier = targets[place[targets] == places]
+            number[frontier] = len(order) + np.arange(len(frontier))
+            order = np.concatenate([order, frontier])
+        texts = self.outputs and tuple(self.outputs[state] for state in order)
+        return DFA(self.alphabet, number[self.delta[order]], 0, self.accepting[order], texts)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; the states are named q0, q1 and so on."""

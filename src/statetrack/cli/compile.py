@@ -17,6 +17,7 @@ def compile(
     target: Literal["auto", "householder", "dense", "diagonal", "gated_deltaproduct"] = "auto",
     method: Literal["auto", "holonomy", "strict", "banned"] = "auto",
     delay: Literal["shift", "state"] = "shift",
+    tokens_per_element: int = 1,
     prove: bool = False,
     verbose: bool = False,
     json: str | None = None,
@@ -31,6 +32,8 @@ def compile(
             `statetrack diagnose` read, too.
         method: how the automaton is decomposed into a cascade.
         delay: how a layer learns the old state of the one before.
+        tokens_per_element: of a group: each element is followed by fillers, so that one Householder
+            factor per token is enough; S5 takes at least 4.
         prove: prove that the network computes the automaton for words of any length.
         verbose: show the settings, the cascade, its stages and every layer as well.
     """
@@ -40,7 +43,9 @@ def compile(
         check_new(out)
     console = make_console(json)
     with console.status("compiling"):
-        net = compile_language(language, target, method, delay)
+        net = compile_language(
+            language, target, method, delay, tokens_per_element=tokens_per_element
+        )
     assert net.source is not None
     found = net.source.language
     proof = None
@@ -58,6 +63,7 @@ def compile(
         "kind": found.kind,
         "folder": str(folder),
         "target": target,
+        "tokens_per_element": tokens_per_element,
         "states": net.dfa.states,
         "report": report.splitlines(),
         "proof": None if proof is None else {"holds": proof.holds, "text": str(proof)},

@@ -15,6 +15,7 @@ def diagnose(
     tolerance: float = 1e-4,
     max_length: int = 1000,
     samples: int = 1024,
+    precision: str = "",
     figure: Path | None = None,
     verbose: bool = False,
     json: str | None = None,
@@ -34,6 +35,9 @@ def diagnose(
         tolerance: eigenvalues closer than this count as equal.
         max_length: the greatest length at which accuracy is measured; 0 for no measurement.
         samples: sequences that are evaluated to measure it.
+        precision: finite datatypes, separated by commas: fp32, bf16, fp16, fp8_e4m3, fp8_e5m2 or
+            e3m2 and the like; from which token on do the states on WORD repeat, with products and
+            sums rounded once, as in the theorems?
         figure: a PNG, SVG or PDF of what is kept by length, and of the eigenvalues on the complex
             plane, before and after training.
         verbose: print the memory of each head, too.
@@ -49,6 +53,7 @@ def diagnose(
             tolerance=tolerance,
             max_length=max_length,
             samples=samples,
+            precision=[name.strip() for name in precision.split(",") if name.strip()],
             on_progress=status.update,
         )
     diagnosis.print(console, verbose)

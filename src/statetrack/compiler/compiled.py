@@ -34,6 +34,7 @@ class Source(NamedTuple):
     target: str
     method: str
     delay: str
+    tokens_per_element: int = 1
 
 
 class Checked(NamedTuple):
@@ -156,7 +157,11 @@ class Compiled(ABC):
     @property
     def name(self) -> str:
         """The language's name, if it has one."""
-        return "the DFA" if self.source is None else self.source.language.name
+        if self.source is None:
+            return "the DFA"
+        tokens = self.source.tokens_per_element
+        each = f" with {tokens} tokens per element" if tokens > 1 else ""
+        return self.source.language.name + each
 
     def report(self, proof: Proof | None = None, *, verbose: bool = False) -> str:
         """Say whether it is exact, and what it consists of.
@@ -201,6 +206,8 @@ class Compiled(ABC):
         language = self.source.language
         if folder is None:
             name = plain_name(language.text).strip("_") or "language"
+            tokens = self.source.tokens_per_element
+            name += f"-{tokens}-tokens" if tokens > 1 else ""
             folder = free_folder(Path("runs"), f"compiled-{name}")
         folder = Path(folder)
         with whole_folder(folder) as made:
@@ -210,8 +217,9 @@ class Compiled(ABC):
                 "language": language.text,
                 "kind": language.kind,
                 "group": None if isinstance(language.value, DFA) else language.text,
-                "dfa": self.dfa.to_json(),
-                **{name: getattr(self.source, name) for name in ("target", "method", "delay")},
+                # of blocks it has millions of transitions, and the group tells them all
+                "dfa": self.dfa.to_json() if self.source.tokens_per_element == 1 else None,
+                **{name: getattr(self.source, name) for name in Source._fields[1:]},
             }
             write_json(made / LANGUAGE_FILE, about)
         return folder

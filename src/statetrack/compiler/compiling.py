@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, overload
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from statetrack.automata import DFA, Group
 from statetrack.automata.counters import find_counters
+from statetrack.compiler.blocks_to_stages import group_to_blocks
 from statetrack.compiler.cascade import Cascade
 from statetrack.compiler.cascade_to_stages import Stage, cascade_to_stages
 from statetrack.compiler.compiled import Source
@@ -16,11 +18,12 @@ from statetrack.compiler.dfa_to_cascade import METHODS, dfa_to_cascade
 from statetrack.compiler.dfa_to_stage import dfa_to_stage, group_to_stage
 from statetrack.compiler.model import CompiledModel
 from statetrack.compiler.network import CompiledRNN
+from statetrack.compiler.proof import Ints
 from statetrack.compiler.stages_to_model import fits_model, stages_to_model
 from statetrack.compiler.stages_to_network import LAYERS, stages_to_layers
-from statetrack.compiler.text_to_dfa import find_language, word_problem
+from statetrack.compiler.text_to_dfa import Language, find_language, word_problem
 from statetrack.compiler.wording import counted
-from statetrack.config import one_of
+from statetrack.config import at_least, one_of
 from statetrack.errors import UserError, check_type
 
 Given = str | DFA | Group | Cascade
@@ -35,15 +38,30 @@ DELAYS = ("shift", "state")
 
 @overload
 def compile(
-    language: Given, target: Tables = ..., method: str = ..., delay: str = ..., dtype: Dtype = ...
+    language: Given,
+    target: Tables = ...,
+    method: str = ...,
+    delay: str = ...,
+    dtype: Dtype = ...,
+    tokens_per_element: int = ...,
 ) -> CompiledRNN: ...
 @overload
 def compile(
-    language: Given, target: Model, method: str = ..., delay: str = ..., dtype: Dtype = ...
+    language: Given,
+    target: Model,
+    method: str = ...,
+    delay: str = ...,
+    dtype: Dtype = ...,
+    tokens_per_element: int = ...,
 ) -> CompiledModel: ...
 @overload
 def compile(
-    language: Given, target: str, method: str = ..., delay: str = ..., dtype: Dtype = ...
+    language: Given,
+    target: str,
+    method: str = ...,
+    delay: str = ...,
+    dtype: Dtype = ...,
+    tokens_per_element: int = ...,
 ) -> CompiledRNN | CompiledModel: ...
 def compile(
     language: Given,
@@ -51,6 +69,7 @@ def compile(
     method: str = "auto",
     delay: str = "shift",
     dtype: Dtype = torch.float32,
+    tokens_per_element: int = 1,
 ) -> CompiledRNN | CompiledModel:
     """Compile a language into a linear RNN that computes the state of its DFA after each symbol.
 
@@ -74,18 +93,28 @@ def compile(
             for its bound on the size of a state).
         dtype: the number type of the tables; it must hold all numbers that are read, in bfloat16
             at most 256.
+        tokens_per_element: n > 1, for a group: an element is followed by n - 1 fillers, as in the
+            task of that option. Every layer then has one Householder factor per token, which for
+            S5 takes n >= 4.
 
     Raises:
         UserError: the language cannot be read, a limit is exceeded, or the target cannot do it.
     """
     _check_options(target, method, delay, dtype)
+    at_least("tokens_per_element", tokens_per_element, 1)
     if target == "auto" and delay == "state":
         target = "householder"  # gates cannot move a state to where it is kept
     if isinstance(language, Cascade):
+        if tokens_per_element > 1:
+            raise UserError("tokens_per_element is for groups such as S5, not for a cascade")
         found, plan = None, _plan_cascade(language, target, method)
     else:
         found = find_language(language)  # text to DFA or group
-        plan = _plan(found.value, target, method)  # DFA to cascade, or to one stage
+        plan = (
+            _plan(found.value, target, method)  # DFA to cascade, or to one stage
+            if tokens_per_element == 1
+            else _plan_blocks(found, target, method, delay, tokens_per_element)
+        )
     cascade = plan.cascade
     stages = [*plan.stages] if cascade is None else cascade_to_stages(cascade)
     compiled: CompiledRNN | CompiledModel
@@ -96,14 +125,15 @@ def compile(
     else:
         made = _network_target(target, plan, stages, method)
         layers = stages_to_layers(stages, made, delay)
-        net = CompiledRNN(plan.dfa, plan.first, layers, plan.title, cascade=cascade)
+        tree = plan.tree if cascade is None else cascade.tree
+        net = CompiledRNN(plan.dfa, plan.first, layers, plan.title, tree=tree)
         compiled = net.to(dtype)
     compiled.settings = f"target {made}"
     if cascade is not None:
         compiled.settings = f"method {cascade.method}, {compiled.settings}"
     compiled.alternative = plan.alternative
     compiled.forms = (*stages,) if cascade is None else (cascade, *stages)
-    compiled.source = Source(found, target, method, delay) if found else None
+    compiled.source = Source(found, target, method, delay, tokens_per_element) if found else None
     return compiled
 
 
@@ -127,6 +157,7 @@ class _Plan(NamedTuple):
     cascade: Cascade | None = None
     stages: tuple[Stage, ...] = ()
     alternative: str = ""  # a target that would need fewer layers, in words
+    tree: Sequence[Ints] | None = None  # of stages that are levels without a cascade
 
 
 def _plan(language: DFA | Group, target: str, method: str) -> _Plan:
@@ -156,6 +187,21 @@ def _plan(language: DFA | Group, target: str, method: str) -> _Plan:
 
 def _plan_stage(dfa: DFA, stage: Stage) -> _Plan:
     return _Plan(dfa, np.arange(len(dfa.alphabet)), "one layer", None, (stage,))
+
+
+def _plan_blocks(language: Language, target: str, method: str, delay: str, tokens: int) -> _Plan:
+    """Plan one Householder factor per token, for a group with several tokens per element."""
+    if not isinstance(language.value, Group):
+        raise UserError(f"tokens_per_element is for groups such as S5; {language.text} is none")
+    if target not in ("auto", "householder", "dense") or method != "auto" or delay != "shift":
+        raise UserError(
+            "tokens_per_element has one construction: target must be auto, householder or dense, "
+            "method auto and delay shift"
+        )
+    blocks, last = group_to_blocks(language.value, tokens)
+    stages = (*blocks.stages, last)
+    title = f"a cascade of {len(stages)} layers"
+    return _Plan(blocks.dfa, blocks.first, title, None, stages, tree=blocks.tree)
 
 
 def _plan_cascade(cascade: Cascade, target: str, method: str) -> _Plan:

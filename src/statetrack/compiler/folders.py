@@ -20,7 +20,7 @@ from statetrack.files import read_json, regular
 from statetrack.models import SequenceModel
 from statetrack.training import Run
 
-KEYS = ("schema", "language", "kind", "group", "dfa", "target", "method", "delay")
+KEYS = ("schema", "language", "kind", "group", "dfa", *Source._fields[1:])
 HARDENED = "hardened.json"  # what hardening did, in a run that it wrote
 
 
@@ -61,16 +61,16 @@ def load(folder: Path | str) -> SequenceModel | CompiledRNN | CompiledModel:
 def load_compiled(folder: Path) -> CompiledRNN | CompiledModel:
     """Load a run's model, or compile a network anew and take the tables in the folder."""
     data = read_language_file(folder)
-    dfa = DFA.from_json(data["dfa"], f"dfa of {folder / LANGUAGE_FILE}")
+    options = {name: data[name] for name in Source._fields[1:]}
+    if data["group"] is None or data["target"] == MODEL:
+        dfa = DFA.from_json(data["dfa"], f"dfa of {folder / LANGUAGE_FILE}")
     if data["target"] == MODEL:
         model = Run.open(folder).model()
         if model.config.vocab_size != 1 + len(dfa.alphabet) + dfa.states:
             raise UserError(f"the model in {folder} does not belong to its {LANGUAGE_FILE}")
         return _with_source(CompiledModel(dfa, model, f"the model in {folder}"), data, dfa)
     language = dfa if data["group"] is None else group(data["group"])
-    net = _with_source(
-        compile(language, data["target"], data["method"], data["delay"]), data, language
-    )
+    net = _with_source(compile(language, **options), data, language)
     assert isinstance(net, CompiledRNN)
     try:
         tables = safetensors.torch.load_file(regular(folder / TABLES_FILE))
@@ -96,7 +96,7 @@ def _with_source(
     net: CompiledRNN | CompiledModel, data: dict[str, Any], value: DFA | Group
 ) -> CompiledRNN | CompiledModel:
     language = Language(data["language"], data["kind"], value)
-    net.source = Source(language, data["target"], data["method"], data["delay"])
+    net.source = Source(language, **{name: data[name] for name in Source._fields[1:]})
     return net
 
 
@@ -120,6 +120,8 @@ def read_language_file(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"{folder} holds no compiled language: it has no {LANGUAGE_FILE}")
     data = read_json(path)
+    if isinstance(data, dict):
+        data.setdefault("tokens_per_element", 1)  # written before there was this option
     if not isinstance(data, dict) or set(data) != set(KEYS):
         raise UserError(f"{path} must be an object with {', '.join(KEYS)}")
     if not (data["group"] is None or isinstance(data["group"], str)):

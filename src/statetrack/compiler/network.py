@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from statetrack.automata import DFA, Group, group
 from statetrack.automata.search import reach
-from statetrack.compiler.cascade import Cascade
 from statetrack.compiler.compiled import (
     FORMATS,
     NORM_SLACK,
@@ -81,13 +80,13 @@ class CompiledRNN(nn.Module, Compiled):
         layers: Sequence[Layer],
         title: str,
         exact: bool = True,
-        cascade: Cascade | None = None,
+        tree: Sequence[Ints] | None = None,
     ) -> None:
         super().__init__()
         self.dfa = dfa
         self.title = title
         self.exact = exact
-        self.cascade = cascade
+        self.tree = tree  # of a cascade: what the states of the layers stand for
         self.layers = nn.ModuleList(layers)
         self.register_buffer("first", torch.as_tensor(first))
 
@@ -129,7 +128,7 @@ class CompiledRNN(nn.Module, Compiled):
         for layer, before in zip(self.stack, self.begin(len(tokens)), strict=True):
             found.append(layer.transition(rules))
             read = layer.identify(layer.run(rules, before.state)[0])
-            rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
+            rules = next_rules(layer, rules, read, before.number, layer is self.layers[-1])
         return found
 
     def begin(self, batch: int) -> tuple[LayerState, ...]:
@@ -158,7 +157,7 @@ class CompiledRNN(nn.Module, Compiled):
                 if measure:
                     deviation = max(deviation, _deviation(layer, readings, read, state))
                 left.append(LayerState(state, read[:, -1]))
-                rules = _next_rules(layer, rules, read, before.number, layer is self.layers[-1])
+                rules = next_rules(layer, rules, read, before.number, layer is self.layers[-1])
             carry = tuple(left)
             states.append(rules)
         return Trace(torch.cat(states, 1), deviation, carry)
@@ -250,8 +249,8 @@ class CompiledRNN(nn.Module, Compiled):
         return Checked(certificate, certificate["formats"], evidence, wrong)
 
     def check_levels(self, right: list[Bools]) -> str:
-        """The evidence of a proof level by level; "" without a cascade or if it fails."""
-        if self.cascade is None:
+        """The evidence of a proof level by level; "" without a tree or if it fails."""
+        if self.tree is None:
             return ""
         levels = []
         for layer, steps in zip(self.stack, right, strict=True):
@@ -259,8 +258,8 @@ class CompiledRNN(nn.Module, Compiled):
             pairs = steps.reshape(*out.shape, -1)  # whatever old state a layer keeps
             moves = layer.current(moves[:, :: pairs.shape[2]])
             levels.append((moves, out, np.asarray(pairs.all(axis=2))))
-        start = self.cascade.start.tolist()
-        found = check_levels(self.dfa, self.first.numpy(), start, levels, self.cascade.tree)
+        start = [int(layer.current(np.array(layer.start))) for layer in self.stack]
+        found = check_levels(self.dfa, self.first.numpy(), start, levels, self.tree)
         return "" if found is None else f"all {counted(found, 'step')} of its layers"
 
     def check_states(self, right: list[Bools], max_states: int) -> tuple[str, Mistake | None]:
@@ -341,7 +340,7 @@ class CompiledRNN(nn.Module, Compiled):
         write_atomic(folder / TABLES_FILE, safetensors.torch.save(tables))
 
 
-def _next_rules(layer: Layer, rules: Tensor, read: Tensor, before: Tensor, last: bool) -> Tensor:
+def next_rules(layer: Layer, rules: Tensor, read: Tensor, before: Tensor, last: bool) -> Tensor:
     """[B, T]: the next layer's rules, or the states of the DFA if this layer is the last.
 
     read: [B, T], the states that were read; before: [B], the one before the first token.

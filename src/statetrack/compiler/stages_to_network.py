@@ -122,6 +122,10 @@ class Layer(nn.Module, ABC):
         """Return A(rule) [B, T, 1, ...], for diagnoses; rules [B, T]."""
 
     @abstractmethod
+    def read(self, rules: Tensor, states: Tensor) -> Tensor:
+        """rules [B, T], states [B, T, n, V] after each token -> readings [B, T, R]."""
+
+    @abstractmethod
     def identify(self, readings: Tensor) -> Tensor:
         """[..., R] -> [...]: the states that were read."""
 
@@ -195,6 +199,9 @@ class StageLayer(Layer):
             index += (column.float().round().long().clamp(low, high) - low) * stride
         return rows(self.numbers, index)
 
+    def read(self, rules: Tensor, states: Tensor) -> Tensor:
+        return (self.queries_of(rules)[..., None, :] @ states)[..., 0, :]
+
     def queries_of(self, rules: Tensor) -> Tensor:
         """[B, T, n]."""
         if len(self.queries) > 1:
@@ -224,7 +231,7 @@ class DenseLayer(StageLayer):
 
     def run(self, rules: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         states, last = affine_scan(rows(self.A, rules), rows(self.B, rules), state)
-        return (self.queries_of(rules)[..., None, :] @ states)[..., 0, :], last
+        return self.read(rules, states), last
 
     def transition(self, rules: Tensor) -> Dense:
         return Dense(rows(self.A, rules)[:, :, None])

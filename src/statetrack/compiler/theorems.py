@@ -15,11 +15,18 @@ from torch import Tensor, nn
 
 from statetrack.automata import DFA, Group, group
 from statetrack.compiler import limits
+from statetrack.compiler.blocks_to_stages import make_blocks
 from statetrack.compiler.compiling import compile
 from statetrack.compiler.dfa_to_cascade import decompose
 from statetrack.compiler.network import CompiledRNN
 from statetrack.compiler.proof import Ints
-from statetrack.compiler.stages_to_network import Array, Layer, affine_scan, rows
+from statetrack.compiler.stages_to_network import (
+    Array,
+    Layer,
+    affine_scan,
+    rows,
+    stages_to_layers,
+)
 from statetrack.compiler.text_to_dfa import find_dfa, word_problem
 from statetrack.config import at_least
 from statetrack.errors import UserError
@@ -44,7 +51,10 @@ class MatrixLayer(Layer):
     def run(self, rules: Tensor, state: Tensor, backend: str = "auto") -> tuple[Tensor, Tensor]:
         A = rows(self.A, rules)
         states, last = affine_scan(A, A.new_zeros(*rules.shape, *state.shape[1:]), state)
-        return states.flatten(2), last
+        return self.read(rules, states), last
+
+    def read(self, rules: Tensor, states: Tensor) -> Tensor:
+        return states.flatten(2)
 
     def transition(self, rules: Tensor) -> Dense:
         return Dense(rows(self.A, rules)[:, :, None])
@@ -66,16 +76,37 @@ def parity() -> CompiledRNN:
     return CompiledRNN(dfa, np.arange(2), [layer], "a sign for parity")
 
 
-def cyclic(m: int) -> CompiledRNN:
+def cyclic(m: int, tokens_per_element: int = 1) -> CompiledRNN:
     """Theorem 3 for addition modulo m: the symbol x rotates a plane vector by 2 pi x / m.
 
-    A rotation is a product of two reflections (Householder factors).
+    A rotation is a product of two reflections (Householder factors). With two or more tokens per
+    element, each of the first two tokens of a block applies one of them.
     """
     dfa = _addition(m)
-    rotations = _rotation(2 * np.pi * np.arange(m) / m)
-    points = rotations[:, :, :1]  # where they take (1, 0)
-    layer = MatrixLayer(dfa.delta.T, _same_for_all(np.arange(m), m), 0, points, rotations)
-    return CompiledRNN(dfa, np.arange(m), [layer], f"rotations for Z{m}", exact=False)
+    x = np.arange(m)
+    angles = 2 * np.pi * x / m
+    points = _rotation(angles)[:, :, :1]  # where rotations take (1, 0)
+    if tokens_per_element > 1:
+        return _cyclic_blocks(m, tokens_per_element, points, _reflection(angles))
+    layer = MatrixLayer(dfa.delta.T, _same_for_all(x, m), 0, points, _rotation(angles))
+    return CompiledRNN(dfa, x, [layer], f"rotations for Z{m}", exact=False)
+
+
+def _cyclic_blocks(m: int, tokens: int, points: Array, reflections: Array) -> CompiledRNN:
+    """The first token of a block takes angle f to -f, the second to 2 pi x / m + f."""
+    x = np.arange(m)
+    steps = np.tile(np.eye(2), (m, tokens, 1, 1))
+    steps[:, 0], steps[:, 1] = reflections[0], reflections
+    moves = np.tile(np.arange(1 + m), (m, tokens, 1))  # state 0 is the sink, 1 + k the k-th point
+    moves[:, 0, 1:] = 1 + (-x) % m
+    moves[:, 1, 1:] = 1 + (x[:, None] - x) % m
+    blocks = make_blocks(group(f"Z{m}"), tokens, moves, 1 + x)
+    layers = stages_to_layers(blocks.stages, "householder", "shift")
+    matrices = np.concatenate([steps.reshape(-1, 2, 2), np.zeros((1, 2, 2))])
+    codewords = np.concatenate([np.zeros((1, 2, 1)), points])
+    last = MatrixLayer(blocks.moves, blocks.out, 1, codewords, matrices)
+    title = f"reflections for Z{m}, {tokens} tokens per element"
+    return CompiledRNN(blocks.dfa, blocks.first, [*layers, last], title, exact=False)
 
 
 def permutations(given: Group | str) -> CompiledRNN:
@@ -161,11 +192,14 @@ def dihedral(m: int) -> CompiledRNN:
     )
 
 
-def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str, Any]:
+def horizon(
+    net: CompiledRNN, tokens: int = 100_000, seed: int = 0, tokens_per_element: int = 1
+) -> dict[str, Any]:
     """Measure how many tokens a network gets right before its first wrong state.
 
     It runs on two words: "constant", the second symbol of the alphabet repeated (the first is often
-    the identity), and "random", uniform symbols.
+    the identity), and "random", uniform symbols. With several tokens per element each symbol is
+    followed by fillers, the last symbol of the alphabet.
 
     Returns:
         `tokens`, and for each of the two words a dictionary of `holds_for`, the number of tokens
@@ -174,13 +208,15 @@ def horizon(net: CompiledRNN, tokens: int = 100_000, seed: int = 0) -> dict[str,
     """
     at_least("tokens", tokens, 1)
     rng = np.random.default_rng(seed)
-    symbols = len(net.dfa.alphabet)
+    at_least("tokens_per_element", tokens_per_element, 1)
+    symbols = len(net.dfa.alphabet) - (tokens_per_element > 1)
     words = {
         "constant": np.full((1, tokens), min(1, symbols - 1)),
         "random": rng.integers(symbols, size=(1, tokens)),
     }
     measured: dict[str, Any] = {"tokens": tokens}
     for kind, word in words.items():
+        word[:, np.arange(tokens) % tokens_per_element > 0] = symbols
         result = net.run(torch.tensor(word))
         wrong = np.flatnonzero(result.states.numpy() != net.dfa.run(word))
         first = int(wrong[0]) if len(wrong) else None

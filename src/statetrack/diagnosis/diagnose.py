@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from statetrack.compiler.network import CompiledRNN
 from statetrack.config import at_least, within
+from statetrack.diagnosis.finite_precision import find_datatype
 from statetrack.diagnosis.horizon import MAX_HORIZON, Horizon, measure_horizon, predict_horizon
 from statetrack.diagnosis.period import Recurrence, find_periods
 from statetrack.diagnosis.report import Diagnosis, LayerReport
+from statetrack.diagnosis.rounded_states import find_rounded_states
 from statetrack.diagnosis.segments import NotPredictableError
 from statetrack.diagnosis.spectrum import Spectrum
 from statetrack.diagnosis.subject import Diagnosable, Subject, find_subject, parse_word
@@ -35,6 +38,7 @@ def diagnose(
     max_tokens: int = 4096,
     max_length: int = 1000,
     samples: int = 1024,
+    precision: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
     """Find the horizon of a run's model, and the languages (word^m)* that it cannot recognise.
@@ -57,6 +61,9 @@ def diagnose(
         max_tokens: the most tokens that are read until the layers settle.
         max_length: the largest length at which the accuracy of a run is measured; 0: none.
         samples: sequences for that measurement.
+        precision: finite datatypes in which to find when each layer's states on the word become
+            periodic, with products and sums rounded once: fp32, bf16, fp16, fp8_e4m3, fp8_e5m2, or
+            such as e3m2 for 3 bits of exponent and 2 of mantissa.
         on_progress: called with a text at the start of each step.
 
     Returns:
@@ -72,6 +79,7 @@ def diagnose(
     at_least("max_tokens", max_tokens, 16)
     at_least("max_length", max_length, 0)
     at_least("samples", samples, 1)
+    datatypes = [find_datatype(name) for name in precision]
     subject = find_subject(model, vocab, checkpoint)
     check_finite(subject.model)
     names = subject.vocab
@@ -90,6 +98,12 @@ def diagnose(
         earlier = _spectra(before, tokens, exists, tolerance)
     on_progress(f"reading {' '.join(names[i] for i in ids[:8])} again and again")
     periods = find_periods(exact, ids, tolerance=tolerance, max_tokens=min(max_tokens, most))
+    rounded = []
+    for datatype in datatypes:
+        on_progress(f"reading it in {datatype.name}")
+        if not isinstance(exact, SequenceModel | CompiledRNN):
+            raise UserError("precision is for a SequenceModel or what compile made")
+        rounded.append(find_rounded_states(exact, ids, datatype))
     guarantees = [None if t is None else t.guarantee() for t in transitions]
     unknown = [None] * (len(spectra) - len(periods))
     columns = zip(guarantees, spectra, earlier, [*periods, *unknown], strict=True)
@@ -102,6 +116,7 @@ def diagnose(
         architectural=architectural(transitions, len(ids)),
         probed=probed(periods),
         horizon=_horizon(subject, max_length, samples, on_progress),
+        rounded=tuple(rounded),
     )
 
 

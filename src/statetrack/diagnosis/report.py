@@ -12,6 +12,7 @@ from typing import Any
 from statetrack.config import at_least
 from statetrack.diagnosis.horizon import Horizon
 from statetrack.diagnosis.period import LayerPeriod
+from statetrack.diagnosis.rounded_states import RoundedStates
 from statetrack.diagnosis.spectrum import PRECISIONS, Spectrum, decay_length, overflow_length
 from statetrack.diagnosis.verdicts import Bound, Kind, Verdict, language
 from statetrack.layers import Guarantee
@@ -46,6 +47,7 @@ class Diagnosis:
     architectural: Bound
     probed: Bound
     horizon: Horizon
+    rounded: tuple[RoundedStates, ...] = ()  # on the word, in each datatype that was asked for
 
     def verdict(self, m: int) -> Verdict:
         """What is known of the language (word^m)*."""
@@ -109,6 +111,8 @@ class Diagnosis:
             subject = "It " if verdict.text.startswith("cannot") else ""
             text = subject + verdict.text
             yield f"{text[0].upper()}{text[1:]}."
+        for rounded in self.rounded:
+            yield self._rounded(rounded)
         for warning in self.warnings():
             yield f"Warning: {warning}."
 
@@ -146,6 +150,7 @@ class Diagnosis:
             "probed": asdict(self.probed),
             "verdicts": [asdict(verdict) for verdict in self.verdicts()],
             "languages": [{"m": m, **asdict(self.verdict(m))} for m in MODULI],
+            "rounded": [asdict(rounded) for rounded in self.rounded],
             "warnings": self.warnings(),
         }
 
@@ -168,6 +173,14 @@ class Diagnosis:
             tokens = (f"{decay_length(max(moduli), p):,.0f} tokens in {p}" for p in PRECISIONS)
             text += f"; the slowest other eigenvalue along the word lasts {', '.join(tokens)}"
         return text
+
+    def _rounded(self, rounded: RoundedStates) -> str:
+        """Say from where on the states of each layer repeat."""
+        word = " ".join((self.word * 3)[: max(3, len(self.word))])
+        layers = "; ".join(f"layer {i}: {layer}" for i, layer in enumerate(rounded.layers))
+        precision = f"In {rounded.precision} (products and sums rounded once)"
+        read = f"{rounded.tokens:,} tokens were read"
+        return f"{precision} on {word} ...: {layers or 'no layer is covered'} ({read})."
 
     def _layer_dict(self, index: int, layer: LayerReport) -> dict[str, Any]:
         after, before = (s and s.to_dict(self.vocab) for s in (layer.spectrum, layer.before))

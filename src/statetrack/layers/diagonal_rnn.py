@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from statetrack.layers.base import Mixer, MixerConfig, register
 from statetrack.layers.inverse import NO_NEGATIVE, SATURATED, refit, saturate
-from statetrack.layers.operations import TensorOps, masked, wide
+from statetrack.layers.operations import TensorOps, wide
 from statetrack.layers.transitions import Diagonal
-from statetrack.ops.linear_scan import linear_scan
 
 SHARPNESS = 10.0  # of the gate: small weights reach both of its ends
 
@@ -75,9 +74,7 @@ class DiagonalRNN(Mixer):
         self, x: Tensor, state: DiagonalRNNState, ops: TensorOps
     ) -> tuple[Tensor, DiagonalRNNState]:
         a, b, dtype = self.op_inputs(x)
-        if ops.mask is not None:
-            a, b = masked(a, ops.mask, 1.0), masked(b, ops.mask, 0.0)
-        h = linear_scan(a, b, state.h.to(a.dtype), backend=ops.backend)
+        h = ops.linear_scan(a, b, state.h)
         return h.to(dtype), DiagonalRNNState(h[:, -1])
 
     def transitions(self, x: Tensor) -> Diagonal:

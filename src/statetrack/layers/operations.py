@@ -15,8 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from statetrack.ops import delta_product, gated_linear_attention, selective_scan, swiglu
+from statetrack.ops import (
+    delta_product,
+    gated_linear_attention,
+    selective_scan,
+    swiglu,
+)
 from statetrack.ops.l2_norm import l2_normalize
+from statetrack.ops.linear_scan import linear_scan
 
 if TYPE_CHECKING:
     from statetrack.layers.base import Mixer
@@ -266,6 +272,12 @@ class TensorOps:
         )
         assert after is not None
         return y, after
+
+    def linear_scan(self, a: Tensor, b: Tensor, state: Tensor) -> Tensor:
+        """`ops.linear_scan`: h_t = a_t h_{t-1} + b_t for a, b [B, T, D] and h_0 = state."""
+        if self.mask is not None:
+            a, b = masked(a, self.mask, 1.0), masked(b, self.mask, 0.0)
+        return linear_scan(a, b, state.to(a.dtype), backend=self.backend)
 
     def mlstm(
         self,

@@ -13,7 +13,7 @@ from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.paper_models import formal_model
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, Score, apart, spread_of, tested
+from statetrack.recipes.selection import Cell, Score, apart, evaluated, spread_of
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
 from statetrack.report.results import length_figure, spectrum_figure
@@ -160,7 +160,7 @@ def cells(settings: Settings) -> list[Cell]:
             title = model(mixer, allow, test.task, test.width, 1, test.heads, test.conv).title
             make = partial(_job, settings, name, mixer, allow)
             found.append(
-                Cell(name, title, make, (lr,), settings.reported_seeds, tested(*test.score))
+                Cell(name, title, make, (lr,), settings.reported_seeds, evaluated(*test.score))
             )
     return found
 
@@ -199,7 +199,7 @@ def _measures(test: Test) -> dict[str, Score]:
     fields = {"scaled": "", "token_accuracy": " tokens"}
     sequence = " sequences" if test.task.metric == "sequence" else ""
     return {
-        f"{lengths}{fields[field] or sequence}": tested(lengths, field)
+        f"{lengths}{fields[field] or sequence}": evaluated(lengths, field)
         for lengths, field in (test.score, *test.also)
     }
 

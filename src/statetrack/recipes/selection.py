@@ -25,7 +25,7 @@ Score = Callable[[Mapping[str, Any]], float | None]
 TUNING_SEEDS = (100, 101)  # choose; never among the seeds that are reported
 
 
-def tested(lengths: str, field: str = "scaled") -> Score:
+def evaluated(lengths: str, field: str = "scaled") -> Score:
     """Return a function that reads the evaluation of a result on these lengths, if it has one."""
 
     def read(result: Mapping[str, Any]) -> float | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from statetrack.layers import DeltaProductConfig
+from statetrack.layers import DeltaNetConfig, DeltaProductConfig, MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.paper_models import word_problem_model
 from statetrack.recipes.recipe import Settings
+from statetrack.recipes.selection import Cell, Score
 from statetrack.recipes.stages import Growth, growing_stages
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
@@ -19,7 +20,6 @@ from statetrack.training import RunConfig, TrainingConfig
 
 EPOCH = 3125  # steps: 1.6M sequences in batches of 512
 SMOKE_STEPS = 4
-LAPTOP_SEEDS = 5
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Problem:
     length: int  # of the training sequences on a laptop
     evaluated: tuple[int, ...]  # lengths on a laptop, the training length first
     curve: int  # the longest length of the curve on a laptop
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: tuple[tuple[str, Any], ...] = ()  # of the task
     early_epochs: int = 90
     finding: str = ""  # what the paper says of its figure
 
     def make_task(self) -> GroupWordProblem:
         """Return the task."""
-        task = make_task(self.task, **self.options)
+        task = make_task(self.task, **dict(self.options))
         assert isinstance(task, GroupWordProblem)
         return task
 
@@ -70,6 +70,7 @@ class Model:
     factors: int = 1  # Householder factors per token; above 1 the mixer is DeltaProduct
     conv: int = 0
     start: str = ""  # the task whose inputs come first, if the run has stages
+    growth: Growth = Growth()  # of those inputs, on a laptop
     harden: bool = False
     published: bool = True  # whether the paper's figure has it
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
@@ -95,27 +96,30 @@ class Model:
 FIGURE_4 = (
     Model("delta_net", False, 1),
     Model("delta_net", True, 1),
-    Model("delta_net", False, 5, lr=1e-3, step_ms=130),
-    Model("delta_net", True, 5, lr=1e-3, step_ms=130),
-    Model("mamba", False, 5, lr=1e-3, step_ms=100),
-    Model("mamba", True, 5, lr=1e-3, step_ms=100),
-    Model("full_matrix", False, 1, step_ms=80),
+    Model("delta_net", False, 5, steps=400, lr=1e-3, step_ms=130),
+    Model("delta_net", True, 5, steps=400, lr=1e-3, step_ms=130),
+    Model("mamba", False, 5, steps=400, lr=1e-3, step_ms=100),
+    Model("mamba", True, 5, steps=400, lr=1e-3, step_ms=100),
+    Model("full_matrix", False, 1, steps=400, step_ms=80),
 )
 
 
 def word_model(model: Model, vocab_size: int, width: int) -> ModelConfig:
     """Return the paper's model for word problems, of another width and with other options."""
-    if model.factors == 1:
-        made = word_problem_model(
-            model.mixer, vocab_size, num_layers=model.layers, allow_neg_eigval=model.neg
-        )
-        if model.mixer == "delta_net":
-            made = replace(made, mixer=replace(made.pattern[0], conv_size=model.conv))
-    else:
-        mixer = DeltaProductConfig(
+    made = word_problem_model(
+        "delta_net" if model.factors > 1 else model.mixer,
+        vocab_size,
+        num_layers=model.layers,
+        allow_neg_eigval=model.neg,
+    )
+    if model.factors > 1:
+        mixer: MixerConfig = DeltaProductConfig(
             allow_neg_eigval=model.neg, conv_size=model.conv, num_householder=model.factors
         )
-        made = ModelConfig(vocab_size=vocab_size, num_layers=model.layers, mixer=mixer)
+        made = replace(made, mixer=mixer)
+    elif model.conv:
+        mixer = DeltaNetConfig(allow_neg_eigval=model.neg, conv_size=model.conv)
+        made = replace(made, mixer=mixer)
     return made if model.mixer == "full_matrix" else replace(made, hidden_size=width)
 
 
@@ -149,7 +153,9 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
     if not model.start:
         return config
     steps = None if settings.scale == "laptop" else config.training.steps
-    growth = Growth(batch=60, first=1, each=1, last=1) if settings.scale == "smoke" else Growth()
+    growth = (
+        Growth(batch=60, first=1, each=1, last=1) if settings.scale == "smoke" else model.growth
+    )
     stages = growing_stages(task, model.start, growth, steps)
     total = sum(stage.steps for stage in stages)
     training = replace(config.training, steps=total, dataset_size=None)
@@ -166,7 +172,7 @@ def _paper(
         allow_neg_eigval=model.neg,
         seed=seed,
         num_layers=model.layers,
-        **problem.options,
+        **dict(problem.options),
     )
     if not published:
         config = replace(config, task=task, model=word_model(model, len(task.vocab), 128))
@@ -176,9 +182,7 @@ def _paper(
     return replace(config, training=replace(config.training, steps=steps, eval_every=steps))
 
 
-def make_job(
-    problem: Problem, model: Model, settings: Settings, seed: int, *, spectrum: bool = False
-) -> Job:
+def make_job(problem: Problem, model: Model, settings: Settings, seed: int) -> Job:
     """Return the job of a model on a problem."""
     config = run_config(problem, model, settings, seed)
     samples = {"smoke": 8, "laptop": 256, "paper": 40_000}[settings.scale]
@@ -191,7 +195,7 @@ def make_job(
         curve=curve,
         samples=samples,
         harden=model.harden,
-        spectrum=spectrum,
+        spectrum=seed == 0 and model.mixer != "full_matrix",
         seconds=_seconds(problem, model, config, settings),
     )
 
@@ -205,7 +209,31 @@ def _seconds(problem: Problem, model: Model, config: RunConfig, settings: Settin
     return round(2 + train + (40 if model.harden and settings.scale != "smoke" else 0), 1)
 
 
-def seeds_of(settings: Settings, published: int) -> range:
-    """Return the seeds that are reported; `published` is the paper's number of them."""
-    default = {"smoke": 1, "laptop": LAPTOP_SEEDS, "paper": 1 if settings.early else published}
-    return range(settings.seeds or default[settings.scale])
+def sequence_accuracy(lengths: str, of: str = "trained") -> Score:
+    """Return a function that reads the share of sequences with every position right.
+
+    Args:
+        lengths: of the evaluation.
+        of: "trained" or "hardened".
+    """
+
+    def read(result: Mapping[str, Any]) -> float | None:
+        measured = (result.get(of) or {}).get("evaluations", {}).get(lengths)
+        return None if measured is None else float(measured["sequence_accuracy"])
+
+    return read
+
+
+def cells(
+    problem: Problem, models: Sequence[Model], settings: Settings, published: int
+) -> dict[Model, Cell]:
+    """Return every model on a problem; `published` is the paper's number of seeds."""
+    seeds = settings.reported_seeds
+    if settings.scale == "paper" and settings.seeds is None:
+        seeds = tuple(range(1 if settings.early else published))
+
+    def make(model: Model) -> Callable[[float, int], Job]:
+        return lambda lr, seed: make_job(problem, model, settings, seed)
+
+    score = sequence_accuracy(problem.lengths(settings)[0])
+    return {m: Cell(problem.title, m.label, make(m), (m.lr,), seeds, score) for m in models}

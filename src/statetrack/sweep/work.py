@@ -96,6 +96,9 @@ def read_result(folder: Path) -> dict[str, Any]:
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema != RESULT_SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {RESULT_SCHEMA}")
+    for name in ("key", "name", "status", "error", *_NOTHING):
+        if name not in result:
+            raise UserError(f"{path} lacks the key {name!r}")
     return dict(result)
 
 

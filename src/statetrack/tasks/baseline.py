@@ -37,11 +37,13 @@ def measured_majority(task: Task, low: int, high: int, _content: int | None) -> 
 
     `_content` is `Task.content`, a key of the cache: a task read from a file may change with it.
     """
-    is_prefix_task = getattr(task, "prefixes_are_samples", False)
-    if task.metric == "sequence" and low > SHORT and is_prefix_task:
-        # with more positions to be right at, the share of right sequences only falls
-        if measured_majority(task, SHORT, SHORT, _content) == 0.0:
-            return 0.0
+    if (
+        task.metric == "sequence"
+        and low > SHORT
+        and getattr(task, "prefixes_are_samples", False)
+        and measured_majority(task, SHORT, SHORT, _content) == 0.0
+    ):
+        return 0.0  # with more positions to be right at, the share of right sequences only falls
     most = MAX_TOKENS // task.input_size(high)
     sample = _Sample(task, low, high, only_last=task.metric == "answer")
     learned = sample.draw(min(LEARNED_ROWS, most // 2))

@@ -16,6 +16,7 @@ from statetrack.config import option, unknown
 from statetrack.errors import UserError
 from statetrack.tasks.base import Ints, PrefixTask, register
 
+MAX_BLOCK_TRANSITIONS = 10_000_000  # of an automaton with several tokens per element: 80 MB
 SPECIALS = ("PAD", "BOS", "UNK", "EOS", "SEP", "CLS", "MASK")
 
 
@@ -131,17 +132,21 @@ class GroupWordProblem(PrefixTask):
     def automaton(self) -> DFA | None:
         """The symbols are the inputs, the outputs the elements; the identity accepts.
 
-        With several tokens per element it is None beyond 10,000 states, and a filler in place of
-        an element, or the reverse, leads to a sink.
+        With several tokens per element a filler in place of an element, or the reverse, leads to a
+        sink; it is None beyond 10,000,000 transitions, and with filler `special_both` beyond 10,000
+        states.
         """
         if self.tokens_per_element > 1:
-            return self._automaton_of_blocks()
+            if self.filler == "special_both":
+                return self._automaton_with_filled_targets()
+            n = self.tokens_per_element
+            return block_automaton(self.group, self.inputs, n, special=self._special)
         elements = tuple(map(str, range(self.group.order)))
         symbols = tuple(str(i) for i in self.inputs)
         delta = self.group.table[:, self.inputs].astype(np.int64)
         return DFA(symbols, delta, 0, np.arange(len(delta)) == 0, elements).minimal()
 
-    def _automaton_of_blocks(self) -> DFA | None:
+    def _automaton_with_filled_targets(self) -> DFA | None:
         """A state is (target, product so far, position in the block)."""
         n, fill = self.tokens_per_element, self.group.order
         table, inputs = self.group.table, self.inputs.tolist()
@@ -151,13 +156,11 @@ class GroupWordProblem(PrefixTask):
                 return ()
             target, product, place = state
             first = place % n == 0
-            if self._special and first != (symbol < len(inputs)):
+            if first != (symbol < len(inputs)):
                 return ()
             if first:
                 product = int(table[product, inputs[symbol]])
-                if self.filler == "special_both" and place:
-                    target = fill
-                place = 0
+                target, place = fill if place else target, 0
             place += 1
             return product if place == n else target, product, place
 
@@ -165,8 +168,7 @@ class GroupWordProblem(PrefixTask):
             return self.vocab[state[0]] if state else None
 
         start: tuple[int, ...] = (0, 0, 0)
-        symbols = [str(i) for i in inputs] + ["FILL"] * self._special
-        return moore_machine(symbols, start, step, answer, "0")
+        return moore_machine([*map(str, inputs), "FILL"], start, step, answer, "0")
 
     def input_size(self, length: int) -> int:
         return 1 + length
@@ -203,3 +205,37 @@ class GroupWordProblem(PrefixTask):
         for t, column in enumerate(columns):
             state = products[t] = table.take(state * order + column)
         return products.T
+
+
+def block_automaton(group: Group, inputs: Ints, n: int, *, special: bool = True) -> DFA | None:
+    """The automaton of a word problem with n > 1 tokens per element.
+
+    A state is the product at a block's end, or the product before the block, the element and the
+    place in the block. All of them differ, so the DFA is minimal.
+
+    Args:
+        group: the group.
+        inputs: the elements that are inputs.
+        n: the tokens per element.
+        special: whether the fillers are a special token; else the element again.
+
+    Returns:
+        The DFA, or None if it has more than MAX_BLOCK_TRANSITIONS.
+    """
+    order, size = group.order, group.order * len(inputs)  # size: states at one place in a block
+    states, symbols = order + (n - 1) * size + special, len(inputs) + special
+    if states * symbols > MAX_BLOCK_TRANSITIONS:
+        return None
+    inside = np.arange(order, order + (n - 1) * size)
+    following = np.concatenate([inside[size:], group.table[:, inputs].ravel()])  # one token on
+    delta = np.full((states, symbols), states - 1)  # the sink, if there is one
+    delta[:order, : len(inputs)] = inside[:size].reshape(order, -1)
+    delta[inside, -1 if special else 0] = following
+    if not special:
+        delta[inside] = delta[inside, :1]  # whatever the token is
+    before = np.repeat(np.arange(order), len(inputs))
+    targets = np.concatenate([np.arange(order), np.tile(before, n - 1)])
+    outputs = (*map(str, targets), *[None] * special)
+    names = (*map(str, inputs), *["FILL"] * special)
+    accepting = np.array([text == "0" for text in outputs])
+    return DFA(names, delta, 0, accepting, outputs).breadth_first()

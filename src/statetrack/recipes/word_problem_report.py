@@ -1,0 +1,150 @@
+"""Tables, figures and sentences of the word problems' recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from statetrack.recipes.recipe import Results, Settings
+from statetrack.recipes.selection import Cell, apart, spread_of
+from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy
+from statetrack.report.document import Cell as Value
+from statetrack.report.document import Figure, Series, Table
+from statetrack.report.results import seed_lines
+from statetrack.report.spread import Spread
+
+Cells = Mapping[Model, Cell]  # of one problem, in the order of its table
+
+
+def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: Results) -> Table:
+    """Return best and median of the seeds at every length, and how many are exact if hardened."""
+    lengths = problem.lengths(settings)
+    heads = ["model", "seeds", *(f"{n} {what}" for n in lengths for what in ("best", "median"))]
+    hardens = any(model.harden for model in cells)
+    heads += ["exact after hardening"] if hardens else []
+    rows: list[list[Value]] = []
+    for model, cell in cells.items():
+        done = cell.reported(results)
+        row: list[Value] = [cell.title, f"{_measured(done)} of {len(cell.seeds)}"]
+        for length in lengths:
+            spread = spread_of(done, sequence_accuracy(length))
+            row += [None, None] if spread is None else [spread.best, spread.median]
+        if hardens:
+            row.append(_exact_text(done, lengths) if model.harden and done else None)
+        rows.append(row)
+    note = (
+        f"Share of sequences with every position right, at each length; trained at length "
+        f"{problem.training_length(settings)}. The paper prints no numbers"
+    )
+    note += f"; its text: {problem.finding}." if problem.finding else "."
+    return Table(problem.title, heads, rows, note, name=problem.key)
+
+
+def _measured(done: Sequence[Mapping[str, Any]]) -> int:
+    return sum(result.get("trained") is not None for result in done)
+
+
+def exact_seeds(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> int:
+    """Return how many hardened models are right at every position of every evaluation."""
+    scores = [[sequence_accuracy(n, "hardened")(result) for n in lengths] for result in done]
+    return sum(all(score == 1.0 for score in row) for row in scores)
+
+
+def _exact_text(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> str:
+    return f"{exact_seeds(done, lengths)} of {len(done)}"
+
+
+def curve_figures(
+    problem: Problem, cells: Cells, settings: Settings, results: Results
+) -> list[Figure]:
+    """Return the curves of the best seed of each model (Figure 4) and of all seeds (Figure 7)."""
+    best: list[Series] = []
+    every: list[Series] = []
+    for cell in cells.values():
+        curves = [_curve(result) for result in cell.reported(results)]
+        lines = [line for line in curves if line]
+        if lines:
+            top = max(lines, key=lambda line: sum(line.values()))
+            x = sorted(top)
+            best.append(Series(cell.title, x, [top[n] for n in x], group=cell.title))
+        every += seed_lines(cell.title, lines)
+    trained = problem.training_length(settings)
+    heads = (("best seed", best), ("all seeds", every))
+    return [
+        Figure(
+            f"{problem.title}: {what}",
+            "sequence length",
+            "share of sequences right at every position",
+            series,
+            log_x=True,
+            marks=((trained, "training length"),),
+            y_range=(-0.05, 1.05),
+            name=f"{problem.key}-{what.replace(' ', '-')}",
+        )
+        for what, series in heads
+        if series
+    ]
+
+
+def _curve(result: Mapping[str, Any]) -> dict[float, float]:
+    curve = (result.get("trained") or {}).get("curve")
+    if curve is None:
+        return {}
+    return dict(zip(curve["lengths"], curve["sequence_accuracy"], strict=True))
+
+
+def order_sentences(
+    problem: Problem, cells: Cells, settings: Settings, results: Results
+) -> list[str]:
+    """Compare both ranges of every model at twice the training length, and tell who hardens."""
+    said = []
+    lengths = problem.lengths(settings)
+    by_key = {model.key: cell for model, cell in cells.items()}
+    for model, cell in cells.items():
+        other = by_key.get(model.key.replace("-neg", "-pos"))
+        if "-neg" not in model.key or other is None:
+            continue
+        for length in lengths[:2]:
+            score = sequence_accuracy(length)
+            wide, narrow = (spread_of(c.reported(results), score) for c in (cell, other))
+            if wide is not None and narrow is not None:
+                where = f"{problem.title}, length {length}"
+                said.append(f"{where}: {_order(cell.title, wide, other.title, narrow)}")
+        done = [r for r in cell.reported(results) if r.get("harden") is not None]
+        if model.harden and done:
+            said.append(
+                f"{problem.title}: {cell.title} is right at every position of every evaluated "
+                f"length ({', '.join(lengths)}) after hardening for {_exact_text(done, lengths)} "
+                "seeds."
+            )
+    return said
+
+
+def _order(one: str, a: Spread, two: str, b: Spread) -> str:
+    numbers = f"{one} {spread_text(a)}, {two} {spread_text(b)}"
+    if not apart(a, b):
+        return f"{numbers}; no order is claimed: the intervals overlap or there are too few seeds."
+    return f"{numbers}; the first is {'above' if a.mean > b.mean else 'below'}, intervals apart."
+
+
+def spread_text(spread: Spread) -> str:
+    """Write the mean of some seeds with its 95 % interval."""
+    ends = spread.interval
+    shown = "" if ends is None else f" ({ends[0]:.3f} to {ends[1]:.3f})"
+    return f"{spread.mean:.3f}{shown}"
+
+
+def cut_notes(problems: Sequence[Problem], models: Sequence[Model]) -> list[str]:
+    """State every cut of the laptop's scale."""
+    depth = sorted({(m.layers, m.steps, m.lr) for m in models if m.published})
+    runs = "; ".join(f"{n} layer{'s'[: n > 1]}: {s:,} steps, learning rate {lr:g}"
+                     for n, s, lr in depth)  # fmt: skip
+    lengths = ", ".join(f"{p.title} {p.length}" for p in problems)
+    return [
+        "Scale laptop: width 64 (one-hot tokens for full matrices), 4 heads, batch 64, endless "
+        f"data, cosine schedule, no weight decay, gradients clipped to 1 ({runs}). The paper: "
+        "width 128, 312,500 steps of 512 sequences, 1.6M sequences that are fixed across seeds, "
+        "learning rate 1e-4, weight decay 0.01.",
+        f"Training lengths: {lengths}. The paper: 32, and 64 with several tokens per element.",
+        "Evaluated on 256 sequences; the paper on 40,000 of length 500.",
+    ]
