@@ -154,8 +154,8 @@ def spectrum_figure(title: str, groups: Groups) -> Figure | None:
     """Draw the eigenvalues of A(x) of each model's first seed that has them; None without."""
     series = []
     for label, results in _few(groups).items():
-        spectrum = next((r["spectrum"] for r in results if r.get("spectrum")), {"layers": []})
-        layers = [layer for layer in spectrum["layers"] if layer is not None]  # those with an A(x)
+        spectra = (r["spectrum"]["layers"] for r in results if r.get("spectrum"))
+        layers = [layer for layer in next(spectra, []) if layer is not None]  # those with an A(x)
         if layers:
             real = [value for layer in layers for value in layer["real"]]
             imag = [value for layer in layers for value in layer["imag"]]
