@@ -63,10 +63,10 @@ predict modulus nope
 OPTIONS = {
     "train": TRAIN,
     "eval": "lengths samples split data-seed curve figure json nope",
-    "diagnose": "word checkpoint tolerance max-length samples figure json nope",
+    "diagnose": "word checkpoint tolerance max-length samples precision figure json nope",
     "harden": "out lengths samples orders checkpoint json nope",
     "explain": "figure json nope",
-    "compile": "out target method delay prove json nope",
+    "compile": "out target method delay tokens-per-element prove json nope",
     "run": "json nope",
     "models": "json plugin nope",
     "check": "allow-neg-eigval json nope",
