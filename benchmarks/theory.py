@@ -3,7 +3,7 @@
     python -m benchmarks theory --out results/theory.md
     python -m benchmarks theory --only exactness --tokens 10000 --names S5 "a*b*"
 
-Five parts, printed as markdown, each by itself with --only. Words avoid symbols that lead to a
+Six parts, printed as markdown, each by itself with --only. Words avoid symbols that lead to a
 sink, after which nothing would be tested; every state is compared with the DFA's own run.
 """
 
@@ -36,7 +36,8 @@ ROTATIONS: dict[str, Callable[[int], CompiledRNN]] = {
     "reflections, dihedral": theorems.dihedral,
 }
 MODULI = (3, 5, 7, 12, 60)
-Part = Literal["exactness", "models", "random", "speed", "horizon"]
+BLOCKS = {"S3": 2, "S4": 3, "A5": 4, "S5": 4}  # tokens per element
+Part = Literal["exactness", "models", "blocks", "random", "speed", "horizon"]
 Lines = Iterator[str]
 
 
@@ -77,6 +78,7 @@ def main(
     parts: dict[Part, Callable[[], Lines]] = {
         "exactness": lambda: exactness(chosen, tokens, loop_tokens, rounds),
         "models": lambda: models(chosen, tokens),
+        "blocks": lambda: blocks(tokens),
         "random": lambda: random_automata(automata),
         "speed": lambda: speed(rounds),
         "horizon": lambda: horizons(tokens),
@@ -144,6 +146,32 @@ def models(chosen: dict, tokens: int) -> Lines:
             wrong = int((net(symbols) != states).sum())
             rate = tokens / (time.perf_counter() - began)
             cells.append(f"{wrong}, {rate:,.0f}")
+        yield _row(cells)
+    yield ""
+
+
+def blocks(tokens: int) -> Lines:
+    """Groups with several tokens per element, of single reflections."""
+    yield "## Several tokens per element, one Householder factor per token\n"
+    yield f"`wrong`: states, of a word of {tokens:,} tokens of random elements and their fillers.\n"
+    yield _row(["group", "tokens per element", "states", "layers: sizes", "factors", "compile s",
+                "prove s", "proved", *(f"wrong in {name}" for name in FORMATS)])  # fmt: skip
+    yield _rule(8 + len(FORMATS))
+    for name, each in BLOCKS.items():
+        nets: list[CompiledRNN] = []
+        proofs: list[bool] = []
+        took = seconds(lambda: nets.append(compile(name, tokens_per_element=each)))  # noqa: B023
+        net = nets[0]
+        proved = seconds(lambda: proofs.append(net.prove().holds))  # noqa: B023
+        sizes = ", ".join(str(layer.size) for layer in net.stack)
+        cells = [f"`{name}`", str(each), f"{net.dfa.states:,}", f"{len(net.stack)}: {sizes}",
+                 str(max(layer.factors for layer in net.stack)), f"{took:.2f}", f"{proved:.1f}",
+                 "yes" if proofs[0] else "NO"]  # fmt: skip
+        word = torch.randint(len(net.dfa.alphabet) - 1, (1, tokens))
+        word[:, torch.arange(tokens) % each > 0] = len(net.dfa.alphabet) - 1
+        right = torch.from_numpy(net.dfa.run(word.numpy()))
+        for dtype in FORMATS.values():
+            cells.append(str(int((net.to(dtype)(word) != right).sum())))
         yield _row(cells)
     yield ""
 

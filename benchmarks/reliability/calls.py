@@ -247,7 +247,7 @@ def _load() -> Any:
     return statetrack.load, {"folder": Path("run")}
 
 
-@_call("st.compile", "language target method delay dtype")
+@_call("st.compile", "language target method delay dtype tokens_per_element")
 def _compile() -> Any:
     return st.compile, {"language": "(ab)*"}
 
@@ -283,7 +283,9 @@ def _harden() -> Any:
     return st.harden, {"model": _model(len(_task().vocab)), "validation": batch}
 
 
-@_call("st.diagnose", "model word checkpoint vocab tolerance max_tokens max_length samples")
+@_call(
+    "st.diagnose", "model word checkpoint vocab tolerance max_tokens max_length samples precision"
+)
 def _diagnose() -> Any:
     return st.diagnose, {"model": Path("run"), "max_length": 0, "samples": 2}
 

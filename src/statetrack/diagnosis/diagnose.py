@@ -20,7 +20,7 @@ from statetrack.diagnosis.segments import NotPredictableError
 from statetrack.diagnosis.spectrum import Spectrum
 from statetrack.diagnosis.subject import Diagnosable, Subject, find_subject, parse_word
 from statetrack.diagnosis.verdicts import architectural, probed
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 from statetrack.layers import Transition
 from statetrack.models import SequenceModel, check_finite
 
@@ -38,7 +38,7 @@ def diagnose(
     max_tokens: int = 4096,
     max_length: int = 1000,
     samples: int = 1024,
-    precision: Sequence[str] = (),
+    precision: str | Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
     """Find the horizon of a run's model, and the languages (word^m)* that it cannot recognise.
@@ -79,7 +79,11 @@ def diagnose(
     at_least("max_tokens", max_tokens, 16)
     at_least("max_length", max_length, 0)
     at_least("samples", samples, 1)
-    datatypes = [find_datatype(name) for name in precision]
+    check_type(
+        "precision", precision, (str, list, tuple), "a name such as 'bf16' or a list of them"
+    )
+    names = [precision] if isinstance(precision, str) else precision
+    datatypes = [find_datatype(name) for name in names]
     subject = find_subject(model, vocab, checkpoint)
     check_finite(subject.model)
     names = subject.vocab

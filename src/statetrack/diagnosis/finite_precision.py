@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from statetrack.config import unknown
-from statetrack.errors import UserError
+from statetrack.errors import UserError, check_type
 
 Floats = NDArray[np.float64]
 Number = Fraction | int | float
@@ -90,9 +90,10 @@ DATATYPES = {
 
 def find_datatype(name: str) -> Datatype:
     """Return a datatype by its name, or e3m2 and the like for an IEEE format of other sizes."""
+    check_type("a precision", name, str, "a name such as 'bf16'")
     if name in DATATYPES:
         return DATATYPES[name]
-    sizes = re.fullmatch(r"e([0-9]+)m([0-9]+)", name)
+    sizes = re.fullmatch(r"e([0-9]{1,2})m([0-9]{1,2})", name)
     if sizes is None:
         raise unknown("precision", name, [*DATATYPES, "e3m2 (for bits of exponent and mantissa)"])
     exponent, mantissa = int(sizes[1]), int(sizes[2])
