@@ -196,9 +196,9 @@ def edited(path: str, value: Any) -> str:
 
 
 EDITS = [
-    ("schema", 2, ["schema 2", "reads 1"]),
-    ("schema", "1", ["schema '1'", "reads 1"]),
-    ("schema", True, ["schema True", "reads 1"]),
+    ("schema", 3, ["schema 3", "reads 2"]),
+    ("schema", "1", ["schema '1'", "reads 2"]),
+    ("schema", True, ["schema True", "reads 2"]),
     ("schema", MISSING, ["lacks the key 'schema'"]),
     ("task", MISSING, ["lacks the key 'task'"]),
     ("extra", 1, ["unknown key 'extra'", "known: task, model, training"]),

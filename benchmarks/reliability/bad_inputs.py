@@ -62,6 +62,8 @@ predict modulus nope
 """
 OPTIONS = {
     "train": TRAIN,
+    "sweep": f"{TRAIN} jobs lengths curve samples harden engine engine-options track",
+    "status": "all live json nope",
     "eval": "lengths samples split data-seed curve figure json nope",
     "diagnose": "word checkpoint tolerance max-length samples figure json nope",
     "harden": "out lengths samples orders checkpoint json nope",
@@ -119,6 +121,9 @@ lines = st.one_of(
     _line("train", st.just(SMALL), tasks.map("--task={}".format), _options("train")),
     _line("train", st.just(SMALL), mixers.map("--mixer={}".format), _options("train")),
     _line("train", st.just(SMALL), _options("train", 5)),
+    _line("sweep", st.just([*SMALL, "--plan"]), tasks.map("--task={}".format), _options("sweep")),
+    _line("sweep", st.just([*SMALL, "--plan"]), _options("sweep", 5)),
+    _line("sweep", st.just("status"), files, _options("status", 1)),
     *(
         _line(name, files, st.just(FEW.get(name, [])), _options(name))
         for name in ("eval", "diagnose", "harden")

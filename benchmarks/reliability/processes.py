@@ -78,7 +78,7 @@ def go_on(folder: Path, config: RunConfig = CONFIG) -> None:
 
 def rows(run: Run) -> list[dict[str, Any]]:
     """The metrics without what differs from one time to the next."""
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics()]
+    return [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in run.metrics()]
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

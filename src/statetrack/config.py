@@ -11,7 +11,7 @@ import dataclasses
 import difflib
 import math
 import types
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache
 from numbers import Real
 from typing import (
@@ -87,9 +87,13 @@ def within(what: str, value: float, low: float, high: float) -> None:
         raise UserError(f"{what} must lie in {low:,}..{high:,}; got {value!r}")
 
 
-@cache
 def hints(cls: type) -> dict[str, Any]:
     """Return the types of a configuration's options, by name, in order."""
+    return _hints(cls)
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
     types_ = get_type_hints(cls)
     return {f.name: types_[f.name] for f in dataclasses.fields(cls) if f.init}
 
@@ -109,16 +113,25 @@ def check_types(config: Any) -> None:
 def to_dict(config: Any) -> dict[str, Any]:
     """Convert a configuration to plain JSON values."""
     out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}
-    out.update({name: _encode(getattr(config, name)) for name in hints(type(config))})
+    out.update({name: _map(getattr(config, name), to_dict) for name in hints(type(config))})
     return out
 
 
-def _encode(value: Any) -> Any:
+def changed(config: Any) -> dict[str, Any]:
+    """Convert a configuration to plain JSON values, without the options at their default."""
+    out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.init and value != field.default:
+            out[field.name] = _map(value, changed)
+    return out
+
+
+def _map(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Apply `convert` to the configurations in a value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return to_dict(value)
-    if isinstance(value, tuple):
-        return [_encode(v) for v in value]
-    return value
+        return convert(value)
+    return [_map(v, convert) for v in value] if isinstance(value, tuple) else value
 
 
 def from_dict(cls: type[T], data: Any, where: str) -> T:

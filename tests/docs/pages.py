@@ -18,6 +18,8 @@ SHORTER = {
     "demo": ["--smoke", "--workers", "1"],
     "diagnose": ["--samples", "16", "--max-length", "50"],
     "eval": ["--samples", "16"],
+    "sweep": ["--steps", "20", "--batch-size", "8", "--samples", "16", "--jobs", "1"],
+    "sweep status": [],
     "train": ["--steps", "20"],
 }
 # Blocks that need other packages, and the test that runs them.
@@ -86,5 +88,6 @@ def _run_line(line: str, expect: Callable[[str], int]) -> None:
     if not words or words[0] == "make" or line.startswith(PREPARE):
         return
     assert words[0] == "statetrack", f"the test cannot run {line!r}"
-    more = [] if "--only" in words else SHORTER.get(words[1], [])
+    shorter = SHORTER.get(" ".join(words[1:3]), SHORTER.get(words[1], []))
+    more = [] if "--only" in words else shorter
     assert main([*words[1:], *more]) == expect(words[1]), line

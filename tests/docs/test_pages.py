@@ -97,6 +97,13 @@ def after_hardening(ran: Ran) -> None:
     assert ran.printed.endswith("DeltaNet [-1,1]\n")
 
 
+def after_sweeps(ran: Ran) -> None:
+    assert "4 runs, 4 to do: runs/grid" in ran.printed
+    assert "4 done, 0 waiting, 0 failed, 0 running" in ran.printed
+    for seed in (0, 1):
+        assert f"DeltaNet [-1,1] {seed} " in ran.printed
+
+
 def after_theory(ran: Ran) -> None:
     assert ran.names["accuracy"] == 1
     assert 12_500 < ran.names["first_error"](0.5**0.5, 2.0) < 13_500
@@ -120,6 +127,7 @@ AFTER: dict[str, Callable[[Ran], None]] = {
     "docs/conformance.md": after_conformance,
     "docs/diagnostics.md": after_diagnostics,
     "docs/hardening.md": after_hardening,
+    "docs/sweeps.md": after_sweeps,
     "docs/theory.md": after_theory,
 }
 

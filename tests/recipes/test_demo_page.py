@@ -112,7 +112,7 @@ def test_the_page_tells_everything(written: Path) -> None:
     assert parsed.tags.count("table") == 2
     assert parsed.tags.count("tr") == 2 + 4 + 2
     assert parsed.tags.count("details") == 14
-    assert parsed.text.count('"schema": 1') == 14  # the configurations
+    assert parsed.text.count('"schema": 2') == 14  # the configurations
     assert "Interrupted" not in parsed.text
     assert "Quick mode" not in parsed.text
 

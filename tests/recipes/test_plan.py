@@ -106,7 +106,7 @@ def test_summary(tmp_path: Path) -> None:
     ]
     assert len(summary["runs"]) == len(summary["configs"]) == 14
     for job in this.jobs:
-        assert summary["configs"][f"runs/{job.folder.name}"]["schema"] == 1
+        assert summary["configs"][f"runs/{job.folder.name}"]["schema"] == 2
     json.dumps(summary, allow_nan=False)
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from statetrack.recipes.demo import plan
-from statetrack.sweep.display import Display
+from statetrack.sweep.display import Display, SweepDisplay
+from statetrack.sweep.engine import SweepEvent
 from statetrack.sweep.pool import Event
 from statetrack.terminal import PlainConsole
 from statetrack.training import Progress
+from tests.sweep.small import small_job
 
 TITLES = ["parity Mamba [0,1], seed 0", "parity Mamba [-1,1], seed 0"]
 
@@ -79,3 +81,49 @@ def test_the_terminal_is_restored_after_an_error() -> None:
     ):
         display.show(bad)
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1
+
+
+def result(**facts: object) -> dict[str, object]:
+    evaluations = {"40-256": {"score": 0.98765}}
+    plain = {"status": "done", "error": None, "harden": None, "stopped": None, "cpu_seconds": 120.0}
+    return {**plain, "trained": {"evaluations": evaluations}, "hardened": None, **facts}
+
+
+def sweep_text(*, terminal: bool) -> str:
+    jobs = [small_job(name, seed=i) for i, name in enumerate(("one", "two", "three", "four"))]
+    one, two, three, four = jobs
+    out = StringIO()
+    console = PlainConsole(file=out, width=120, height=24, force_terminal=terminal)
+    with SweepDisplay(console, workers=2) as display:
+        for job in jobs:
+            display(SweepEvent("listed", job))
+        display(SweepEvent("done", four, result()))  # before this sweep began
+        display(SweepEvent("start", one))
+        display(SweepEvent("progress", one, progress(3)))
+        display(SweepEvent("start", two))
+        display(SweepEvent("busy", two))
+        display(SweepEvent("died", one, None, "exit code -9"))
+        harden = {"harden": {"changed": False}, "stopped": "score"}
+        display(SweepEvent("done", one, result(**harden)))
+        display(SweepEvent("start", three))
+        display(SweepEvent("failed", three, result(status="failed", error="trace\nnot finite")))
+        # expected were 60 s each; two jobs took 120 s, and one is left for 2 workers
+        assert display.seconds_left() == 60
+    return out.getvalue()
+
+
+def test_of_a_sweep_a_line_for_every_end() -> None:
+    lines = [line.partition("] ")[2] for line in sweep_text(terminal=False).splitlines()]
+    assert lines == [
+        "two: another process does it",
+        "one: exit code -9; it is tried again",
+        "one: 0.988 at 40-256, not hardened, stopped: score",
+        "three: failed: not finite",
+    ]
+
+
+def test_of_a_sweep_a_live_table() -> None:
+    text = sweep_text(terminal=True)
+    for part in ("3/8", "0.5000", "starting", "1/4] done", "about 60 s left", "failed: not finite"):
+        assert part in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back

@@ -100,10 +100,10 @@ def test_right_up_to_a_length_on_a_range() -> None:
 
 
 def test_word_problems_are_scored_on_the_whole_sequence() -> None:
-    """All is right but the third element: BOS and seven of eight elements."""
+    """All is right but the third of eight elements; BOS does not count."""
     model = Fake(WORDS, lambda positions: positions != 3)
     got = accuracies(model, WORDS, 8, samples=9)
-    assert got == pytest.approx((0, 0, 8 / 9, 1, 0))
+    assert got == pytest.approx((0, 0, 7 / 8, 1, 0))
     assert evaluate(model, WORDS, 8, samples=9).metric == "sequence"  # type: ignore[arg-type]
 
 

@@ -41,7 +41,7 @@ def test_metrics_rows(tmp_path: Path) -> None:
     for row in rows:
         numbers = [v for v in row.values() if not isinstance(v, str)]
         assert all(math.isfinite(v) for v in numbers), row
-    assert set(rows[0]) == {"step", "kind", "loss", "accuracy", "lr", "seconds"}
+    assert set(rows[0]) == {"step", "kind", "loss", "accuracy", "lr", "seconds", "cpu_seconds"}
     assert 0 <= rows[0]["accuracy"] <= 1
 
 
@@ -207,8 +207,8 @@ def test_the_configuration_comes_back(config: RunConfig, tmp_path: Path) -> None
     run = Run.create(tmp_path / "run", config)
     written = json.loads((run.folder / "config.json").read_text())
     assert written == json.loads(json.dumps(config.to_json()))
-    assert written["schema"] == 1
-    assert set(written) == {"schema", "task", "model", "training"}
+    assert written["schema"] == 2
+    assert set(written) == {"schema", "task", "model", "training", "stages"}
     assert read_config(run.folder / "config.json") == config
     assert Run.open(run.folder).config == config
 
@@ -216,7 +216,7 @@ def test_the_configuration_comes_back(config: RunConfig, tmp_path: Path) -> None
 def test_options_that_a_file_leaves_out_have_their_defaults(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(
-        '{"schema": 1, "task": {"name": "S3"}, "model": {"vocab_size": 13}, "training": {}}'
+        '{"schema": 2, "task": {"name": "S3"}, "model": {"vocab_size": 13}, "training": {}}'
     )
     config = read_config(file)
     assert config.training.steps == 1000

@@ -54,7 +54,7 @@ def replace_by(run: Run, data: bytes) -> None:
     """Other tensors, and a byte count that is right for them, but no checksum."""
     file = run.checkpoint_file(4)
     file.write_bytes(data)
-    about = {"schema": 1, "step": 4, "bytes": len(data)}
+    about = {"schema": 2, "step": 4, "bytes": len(data)}
     file.with_suffix(".json").write_text(json.dumps(about))
 
 
@@ -93,8 +93,8 @@ SPOILS = [
     pytest.param(foreign(task="S3"), ["run", "embedding.weight", "[13, 8]", "[3, 8]"], id="task"),
     pytest.param(about("{"), [f"{FILE}.json"], id="json cut"),
     pytest.param(about("[]"), [f"{FILE}.json"], id="json list"),
-    pytest.param(about('{"schema": 1}'), [FILE, "bytes"], id="json empty"),
-    pytest.param(about('{"schema": 1, "step": 2}'), [FILE, "is that of step 2"], id="json of 2"),
+    pytest.param(about('{"schema": 2}'), [FILE, "bytes"], id="json empty"),
+    pytest.param(about('{"schema": 2, "step": 2}'), [FILE, "is that of step 2"], id="json of 2"),
 ]
 
 
@@ -172,9 +172,9 @@ def test_another_file_among_the_checkpoints_is_none(run_folder: Path) -> None:
 
 def test_a_checkpoint_of_another_schema(refused: Refused, run_folder: Path) -> None:
     size = Run.open(run_folder).checkpoint_file(4).stat().st_size
-    about(json.dumps({"schema": 2, "step": 4, "bytes": size}))(Run.open(run_folder))
-    refused("eval", "run", "--lengths=5", says=[f"{FILE}.json", "schema 2"])
-    refused("train", "--resume=run", says=[f"{FILE}.json", "schema 2"])
+    about(json.dumps({"schema": 3, "step": 4, "bytes": size}))(Run.open(run_folder))
+    refused("eval", "run", "--lengths=5", says=[f"{FILE}.json", "schema 3"])
+    refused("train", "--resume=run", says=[f"{FILE}.json", "schema 3"])
 
 
 def test_a_checkpoint_without_the_optimiser_cannot_be_resumed(

@@ -42,6 +42,19 @@ class Group:
             raise UserError(f"{self.name} is not given by permutations of points")
         return (self.permutations != np.arange(self.permutations.shape[1])).sum(1)
 
+    def reflection_lengths(self) -> NDArray[np.int64]:
+        """Return the least number of swaps of two points that make up each element, [n]."""
+        if self.permutations is None:
+            raise UserError(f"{self.name} is not given by permutations of points")
+        points = np.arange(self.permutations.shape[1])
+        least = np.broadcast_to(points, self.permutations.shape)  # of the cycle, as far as followed
+        images = self.permutations.astype(np.int64)
+        power = images
+        for _ in points:
+            least = np.minimum(least, power)
+            power = np.take_along_axis(images, power, axis=1)
+        return np.asarray((least != points).sum(1))
+
     def inverses(self) -> NDArray[np.int64]:
         """Return the inverse of each element, [n]."""
         return (self.table == 0).argmax(axis=1)

@@ -67,8 +67,8 @@ TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    0; 1 if nothing was written (harden) or a check failed (check); 2 for a mistake in the input;
-    130 for Ctrl-C.
+    0; 1 if nothing was written (harden), a check failed (check) or a run failed (sweep); 2 for a
+    mistake in the input; 130 for Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     return exit_code("statetrack", lambda: _run(arguments))

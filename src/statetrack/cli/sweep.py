@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shlex
 import sys
 import time
@@ -77,8 +78,10 @@ def sweep(
         plan: only print what would be run.
     """
     from statetrack.sweep.display import SweepDisplay
-    from statetrack.sweep.engine import read_results, run_sweep, write_sweep_file
+    from statetrack.sweep.engine import check_options, read_results, run_sweep, write_sweep_file
 
+    options = dict(map(engine_option, engine_options))
+    check_options(jobs, engine, options, track)
     measured = {"curve": curve, "samples": samples, "harden": harden, "spectrum": spectrum}
     chosen = {"task": task, "mixer": mixer, "preset": preset, "config": config}
     grid = list(_grid(chosen, values, lengths, measured))
@@ -102,7 +105,7 @@ def sweep(
                 lambda results: grid,
                 workers=jobs,
                 engine=engine,
-                engine_options=dict(map(engine_option, engine_options)),
+                engine_options=options,
                 on_event=display,
                 retry_failed=retry_failed,
                 track=track,
@@ -160,10 +163,10 @@ def _grid(
             for name, given in values.items()
             if name in options
         }
+        count += math.prod(map(len, axes.values()))
+        if count > MAX_JOBS:
+            raise UserError(f"a sweep has at most {MAX_JOBS:,} runs; this grid has more")
         for point in itertools.product(*axes.values()):
-            count += 1
-            if count > MAX_JOBS:
-                raise UserError(f"a sweep has at most {MAX_JOBS:,} runs; this grid has more")
             cell = dict(zip(axes, point, strict=True))
             config = with_options(base_config(**names, values=cell), cell)
             t = config.training

@@ -77,12 +77,7 @@ def run_sweep(
     Returns:
         The results by the jobs' keys, also of jobs that failed.
     """
-    one_of("engine", engine, ENGINES)
-    if workers is not None and workers < 1:
-        raise UserError(f"workers must be at least 1; got {workers}")
-    if engine == "local" and engine_options:
-        raise UserError(f"the engine local has no options; got {', '.join(engine_options)}")
-    make_trackers(track)  # refuses unknown ones
+    check_options(workers, engine, engine_options, track)
     folder = Path(folder)
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     sweep = _Sweep(folder, jobs, on_event, retry_failed, tuple(track), read_results(folder))
@@ -93,6 +88,21 @@ def run_sweep(
                 sweep.handle(event)
         sweep.wait_for_others()
     return sweep.results
+
+
+def check_options(
+    workers: int | None,
+    engine: str,
+    engine_options: Mapping[str, Any] | None,
+    track: Sequence[str],
+) -> None:
+    """Raise a UserError if `run_sweep` would refuse these options."""
+    one_of("engine", engine, ENGINES)
+    if workers is not None and workers < 1:
+        raise UserError(f"workers must be at least 1; got {workers}")
+    if engine == "local" and engine_options:
+        raise UserError(f"the engine local has no options; got {', '.join(engine_options)}")
+    make_trackers(track)  # refuses unknown ones
 
 
 def read_results(folder: Path) -> Results:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from statetrack.config import check_types, option, to_dict
+from statetrack.config import changed, check_types, option, to_dict
 from statetrack.files import plain_name
 from statetrack.training import RunConfig, length_range
+from statetrack.training.config import RUN_SCHEMA
 
 JOB_SCHEMA = 1
 KEY_SIZE = 16
@@ -25,7 +26,11 @@ class Job:
     lengths: tuple[str, ...] = option((), "lengths to evaluate, or ranges such as 40-256")
     curve: int | None = option(None, "trace accuracy against length up to this one")
     samples: int = option(1024, "sequences per evaluation", low=1)
+    max_tokens: int | None = option(
+        None, "tokens per evaluation, beyond which it has fewer sequences, but one at least"
+    )
     harden: bool = option(False, "harden the model, and evaluate the result in the same way")
+    hardened_lengths: tuple[str, ...] = option((), "further lengths, for the hardened model alone")
     orders: tuple[int, ...] = option((1, 2, 3), "orders that harden tries")
     compiled: str | None = option(None, "start from the weights of this compiled language")
     noise: float = option(0.0, "standard deviation of what is added to those weights", low=0)
@@ -34,7 +39,7 @@ class Job:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for ends in self.ranges.values():
+        for ends in (*self.ranges.values(), *map(length_range, self.hardened_lengths)):
             self.config.task.check_lengths(*ends)
 
     @property
@@ -44,11 +49,19 @@ class Job:
 
     @cached_property
     def key(self) -> str:
-        """A hash of everything that the result depends on: all but name and expected time."""
-        facts = {k: v for k, v in to_dict(self).items() if k not in ("name", "seconds", "config")}
-        facts["config"] = self.config.to_json()
-        text = json.dumps(facts, sort_keys=True)
+        """A hash of everything that the result depends on: all but name and expected time.
+
+        Options at their default are left out, so that a new option does not change the key.
+        """
+        facts = {k: v for k, v in changed(self).items() if k not in ("name", "seconds")}
+        text = json.dumps({"schema": [JOB_SCHEMA, RUN_SCHEMA], **facts}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_SIZE]
+
+    def samples_at(self, length: int) -> int:
+        """Return the number of sequences of an evaluation up to this length."""
+        if self.max_tokens is None:
+            return self.samples
+        return max(1, min(self.samples, self.max_tokens // length))
 
     @property
     def folder(self) -> str:

@@ -70,14 +70,14 @@ def result_text(result: dict[str, Any]) -> str:
     """Return the scores of a job, or the error that it ended with, in one line."""
     if result["status"] == "failed":
         return str(result["error"]).strip().splitlines()[-1]
-    scores = [f"{text} {found['score']:.3f}" for text, found in _scores(result["trained"]).items()]
+    scores = _scores(result["trained"])
     if result["harden"] is not None:
-        hardened = _scores(result["hardened"]).items()
-        after = [f"{text} {found['score']:.3f}" for text, found in hardened]
-        scores.append(f"hardened {' '.join(after)}" if after else "not hardened")
+        hardened = result["hardened"]
+        scores += ["not hardened"] if hardened is None else ["hardened", *_scores(hardened)]
     stopped = [f"stopped: {result['stopped']}"] if result["stopped"] else []
     return ", ".join([*scores, *stopped]) or "done"
 
 
-def _scores(measured: dict[str, Any] | None) -> dict[str, Any]:
-    return {} if measured is None else dict(measured["evaluations"])
+def _scores(measured: dict[str, Any]) -> list[str]:
+    found = measured["evaluations"].items()
+    return [f"{evaluation['score']:.3f} at {text}" for text, evaluation in found]

@@ -38,6 +38,7 @@ from statetrack.training import (
     curve,
     evaluate,
     finite_training_set,
+    length_range,
     train,
 )
 
@@ -95,6 +96,9 @@ def read_result(folder: Path) -> dict[str, Any]:
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema != RESULT_SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {RESULT_SCHEMA}")
+    for name in ("key", "name", "status", "error", *_NOTHING):
+        if name not in result:
+            raise UserError(f"{path} lacks the key {name!r}")
     return dict(result)
 
 
@@ -140,8 +144,10 @@ def _measure(
         "stopped": run.stopped,
         "train_loss": steps[-1]["loss"] if steps else None,  # stopped before the first row
         "train_accuracy": steps[-1]["accuracy"] if steps else None,
-        "trained": _evaluations(job, model),
-        "hardened": None if hardened is None else _evaluations(job, hardened),
+        "trained": _evaluations(job, model, job.lengths),
+        "hardened": None
+        if hardened is None
+        else _evaluations(job, hardened, (*job.lengths, *job.hardened_lengths)),
         "harden": harden_facts,
         "validation": [_validation(row) for row in rows if row["kind"] == "validation"],
         "learning": _learning(steps),
@@ -220,21 +226,23 @@ def _harden(job: Job, run: Run, folder: Path) -> tuple[dict[str, Any], SequenceM
     return {**facts, "automaton": automaton}, made
 
 
-def _evaluations(job: Job, model: SequenceModel) -> dict[str, Any]:
-    """Measure a model on the job's lengths and along its curve."""
-    t = job.config.training
+def _evaluations(job: Job, model: SequenceModel, lengths: Sequence[str]) -> dict[str, Any]:
+    """Measure a model on some lengths and along the job's curve."""
+    task = job.config.task
     options: dict[str, Any] = {
-        "samples": job.samples,
-        "data_seed": t.data_seed,
+        "data_seed": job.config.training.data_seed,
         "exclude": finite_training_set(job.config),
     }
-    evaluations = {
-        text: evaluate(model, job.config.task, lengths, **options).to_json(positions=False)
-        for text, lengths in job.ranges.items()
-    }
+    evaluations = {}
+    for text in lengths:
+        ends = length_range(text)
+        found = evaluate(model, task, ends, samples=job.samples_at(ends[1]), **options)
+        evaluations[text] = found.to_json(positions=False)
     traced = None
     if job.curve is not None:
-        traced = _thinned(curve(model, job.config.task, job.curve, **options))
+        traced = _thinned(
+            curve(model, task, job.curve, samples=job.samples_at(job.curve), **options)
+        )
     return {"evaluations": evaluations, "curve": traced}
 
 

@@ -26,6 +26,7 @@ BASELINE_STREAM = 0x6D616A6F72  # separates the baseline's random stream from th
 STANDARD_ERROR = 0.0015  # that the score should have: a 95 % interval of +-0.003
 MAX_TOKENS = 1 << 25  # drawn for one score at most, even if its standard error is then larger
 LEARNED_ROWS = 8192  # sequences from which the most frequent answers are learned
+SHORT = 64  # a length at which most baselines have no sequence right at every position
 CURVE_TOKENS = 1 << 23  # drawn for `measured_majorities` at most
 MAX_CELLS = 1 << 20  # array entries that are drawn, or sorted, at once
 
@@ -36,6 +37,11 @@ def measured_majority(task: Task, low: int, high: int, _content: int | None) -> 
 
     `_content` is `Task.content`, a key of the cache: a task read from a file may change with it.
     """
+    is_prefix_task = getattr(task, "prefixes_are_samples", False)
+    if task.metric == "sequence" and low > SHORT and is_prefix_task:
+        # with more positions to be right at, the share of right sequences only falls
+        if measured_majority(task, SHORT, SHORT, _content) == 0.0:
+            return 0.0
     most = MAX_TOKENS // task.input_size(high)
     sample = _Sample(task, low, high, only_last=task.metric == "answer")
     learned = sample.draw(min(LEARNED_ROWS, most // 2))
@@ -61,11 +67,11 @@ def _right_and_asked(task: Task, drawn: Answers, frequent: Answers) -> tuple[Ans
 
 @lru_cache(maxsize=64)
 def measured_majorities(task: PrefixTask, length: int, _content: int | None) -> NDArray[np.float64]:
-    """Return the baseline's accuracy at each position of sequences of one length.
+    """Return the baseline's accuracy at each position with a target, of sequences of one length.
 
     `_content` is a key of the cache, as in `measured_majority`.
     """
-    sample = _Sample(replace(task, supervision="dense"), length, length)
+    sample = _Sample(replace(task, supervision="dense"), length, length, all_targets=True)
     enough = math.ceil(0.25 / STANDARD_ERROR**2)  # the variance of a share is at most 1/4
     drawn = sample.draw(min(CURVE_TOKENS // task.input_size(length), enough))
     shares = constant_right(drawn).mean(0)
@@ -76,8 +82,11 @@ def measured_majorities(task: PrefixTask, length: int, _content: int | None) -> 
 class _Sample:
     """Draw the answers of random sequences, from a fixed seed and in batches of bounded size."""
 
-    def __init__(self, task: Task, low: int, high: int, only_last: bool = False) -> None:
+    def __init__(
+        self, task: Task, low: int, high: int, *, only_last: bool = False, all_targets: bool = False
+    ) -> None:
         self.task, self.low, self.high = task, low, high
+        self.all_targets = all_targets  # those that are not scored included
         self.read = last_answers if only_last else answers
         self.width = 1 if only_last else task.input_size(high)
         self.rng = np.random.default_rng([BASELINE_STREAM, low, high])
@@ -90,7 +99,8 @@ class _Sample:
         drawn = np.full((rows, self.width), -1, dtype=np.int32)
         for start in range(0, rows, per_batch):
             batch = self.task.sample(self.rng, lengths[start : start + per_batch])
-            part = self.read(batch.targets, self.task.scored(batch.targets))
+            asked = batch.targets >= 0 if self.all_targets else self.task.scored(batch.targets)
+            part = self.read(batch.targets, asked)
             drawn[start : start + len(part), : part.shape[1]] = part
         return drawn
 
