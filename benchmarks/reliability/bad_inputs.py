@@ -68,6 +68,7 @@ OPTIONS = {
     "diagnose": "word checkpoint tolerance max-length samples figure json nope",
     "harden": "out lengths samples orders checkpoint json nope",
     "explain": "figure json nope",
+    "report": "curve samples json nope",
     "compile": "out target method delay prove json nope",
     "run": "json nope",
     "models": "json plugin nope",
@@ -139,6 +140,12 @@ lines = st.one_of(
         _options("check"),
     ),
     _line("info", _options("info", 1)),
+    _line(
+        "report",
+        st.lists(files, max_size=2),
+        st.just(["--out=out/report", "--curve=9", "--samples=2"]),
+        _options("report", 1),
+    ),
     _line("tasks", tasks, _options("tasks", 2)),
     _line(
         "tasks",
@@ -160,7 +167,8 @@ lines = st.one_of(
 READERS = {
     "run/config.json": ["eval run", "diagnose run", "harden run", "check run",
                         "train --resume=run"],
-    "run/metrics.jsonl": ["train --resume=run", "eval run"],
+    "run/metrics.jsonl": ["train --resume=run", "eval run",
+                          "report run --out=out/report --curve=0"],
     "run/checkpoints/step-00000002.json": ["eval run", "train --resume=run", "diagnose run"],
     "run/checkpoints/step-00000002.safetensors": ["eval run", "train --resume=run", "harden run",
                                                   "check run"],

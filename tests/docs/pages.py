@@ -18,6 +18,7 @@ SHORTER = {
     "demo": ["--smoke", "--workers", "1"],
     "diagnose": ["--samples", "16", "--max-length", "50"],
     "eval": ["--samples", "16"],
+    "report": ["--samples", "16"],
     "sweep": ["--steps", "20", "--batch-size", "8", "--samples", "16", "--jobs", "1"],
     "sweep status": [],
     "train": ["--steps", "20"],

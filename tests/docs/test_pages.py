@@ -97,6 +97,11 @@ def after_hardening(ran: Ran) -> None:
     assert ran.printed.endswith("DeltaNet [-1,1]\n")
 
 
+def after_report(ran: Ran) -> None:
+    assert (ran.folder / "runs" / "parity-report" / "length.png").is_file()
+    assert "<figure" in (ran.folder / "mine" / "index.html").read_text()
+
+
 def after_sweeps(ran: Ran) -> None:
     assert "4 runs, 4 to do: runs/grid" in ran.printed
     assert "4 done, 0 waiting, 0 failed, 0 running" in ran.printed
@@ -127,6 +132,7 @@ AFTER: dict[str, Callable[[Ran], None]] = {
     "docs/conformance.md": after_conformance,
     "docs/diagnostics.md": after_diagnostics,
     "docs/hardening.md": after_hardening,
+    "docs/report.md": after_report,
     "docs/sweeps.md": after_sweeps,
     "docs/theory.md": after_theory,
 }

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
+from statetrack.report.document import Figure, Series
 from statetrack.report.evaluation import (
+    evaluation_figure,
     evaluation_tables,
     lengths_text,
     smooth,
-    write_figure,
 )
 from statetrack.tasks import make_task
-from statetrack.training import Curve, Evaluation, curve, evaluate
+from statetrack.training import Curve, curve, evaluate
 from tests.training.fakes import right_up_to
 
 PARITY = make_task("parity")
@@ -26,53 +24,45 @@ RESULTS = [evaluate(MODEL, PARITY, lengths, samples=20) for lengths in (16, (4, 
 CURVE = curve(MODEL, PARITY, 40, samples=20)
 
 
-@pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The axes of a figure, when it is saved."""
-    figures: list[Figure] = []
-    save = Figure.savefig
-
-    def watched(self: Figure, *args: Any, **options: Any) -> None:
-        figures.append(self)
-        save(self, *args, **options)
-
-    def draw(results: list[Evaluation], traced: Curve | None) -> Axes:
-        write_figure(tmp_path / "figure.png", "title", results, traced, 12)
-        return figures[-1].axes[0]
-
-    monkeypatch.setattr(Figure, "savefig", watched)
-    return draw
-
-
-def line(axes: Axes, label: str) -> tuple[list[float], list[float]]:
-    (found,) = (line for line in axes.get_lines() if line.get_label() == label)
-    return np.asarray(found.get_xdata()).tolist(), np.asarray(found.get_ydata()).tolist()
+def line(figure: Figure, label: str) -> Series:
+    (found,) = (series for series in figure.series if series.label == label)
+    return found
 
 
 @pytest.mark.parametrize("traced", [None, CURVE], ids=["points", "curve"])
-def test_the_training_length_is_marked(traced: Curve | None, drawn: Any) -> None:
-    axes = drawn(RESULTS, traced)
-    marks = [np.asarray(line.get_xdata()).tolist() for line in axes.get_lines()]
-    assert [12, 12] in marks
-    assert "trained up to here" in [text.get_text().strip() for text in axes.texts]
+def test_the_training_length_is_marked(traced: Curve | None) -> None:
+    assert evaluation_figure("title", RESULTS, traced, 12).marks == ((12, "trained up to 12"),)
+    assert evaluation_figure("title", RESULTS, traced, None).marks == ()
 
 
-def test_majority_of_points(drawn: Any) -> None:
-    lengths, values = line(drawn(RESULTS, None), "always the most frequent answer")
-    assert lengths == [8, 16]  # in order, a range at its middle
-    assert values == [RESULTS[1].majority, RESULTS[0].majority]
+@pytest.mark.parametrize("traced", [None, CURVE], ids=["points", "curve"])
+def test_points(traced: Curve | None) -> None:
+    figure = evaluation_figure("title", RESULTS, traced, 12)
+    points = line(figure, "answer accuracy, samples of a length or range")
+    assert points.x == [8, 16]  # in order, a range at its middle
+    ordered = RESULTS[::-1]
+    assert points.y == [r.score for r in ordered]
+    assert (points.low, points.high) == ([r.low for r in ordered], [r.high for r in ordered])
 
 
-def test_curve(drawn: Any) -> None:
-    axes = drawn(RESULTS, CURVE)
+def test_majority_of_points() -> None:
+    majority = line(
+        evaluation_figure("title", RESULTS, None, 12), "always the most frequent answer"
+    )
+    assert majority.x == [8, 16]
+    assert majority.y == [RESULTS[1].majority, RESULTS[0].majority]
+
+
+def test_curve() -> None:
+    figure = evaluation_figure("title", RESULTS, CURVE, 12)
     for label, values in (
         ("always the most frequent answer", CURVE.majority),
         ("answer accuracy", CURVE.accuracy),
         ("all answers right so far", CURVE.sequence_accuracy),
     ):
-        lengths, shown = line(axes, label)
-        assert (lengths[:5], shown[:5]) == ([2, 3, 4, 5, 6], values[:5].tolist())
-        assert shown[-1] == pytest.approx(values[-2:].mean(), abs=0.2)
+        shown = line(figure, label)
+        assert (shown.x[:5], shown.y[:5]) == ([2, 3, 4, 5, 6], values[:5].tolist())
+        assert shown.y[-1] == pytest.approx(values[-2:].mean(), abs=0.2)
 
 
 def test_bins() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from statetrack.errors import UserError
+from statetrack.files import save_figure
 from statetrack.terminal import make_console, print_table, write_result
 
 
@@ -34,7 +35,8 @@ def evaluate(
         figure: a PNG, SVG or PDF of the results against length, training lengths marked.
     """
     from statetrack.compiler.folders import holds_tables, is_compiled
-    from statetrack.report.evaluation import evaluation_tables, lengths_text, write_figure
+    from statetrack.report.evaluation import evaluation_figure, evaluation_tables, lengths_text
+    from statetrack.report.figures import draw
     from statetrack.training import Run, finite_training_set, length_range
     from statetrack.training import curve as trace_curve
     from statetrack.training import evaluate as evaluate_model
@@ -76,5 +78,6 @@ def evaluate(
         reached = f"to length {traced.horizon}" if traced.horizon else "at no length"
         console.print(f"Accuracy stays at 0.99 or above {reached} (of {curve}).")
     if figure is not None:
-        write_figure(figure, title, rows, traced, None if compiled else top)
+        drawn = draw(evaluation_figure(title, rows, traced, None if compiled else top))
+        save_figure(figure, drawn)
     write_result(json, result)

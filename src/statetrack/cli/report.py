@@ -54,7 +54,7 @@ def report(
     for folder, document in made.items():
         write_document(document, folder)
         print_document(console, document)
-        console.print(f"Open {folder / 'index.html'} for the page.")
+        console.print(f"Open {folder / 'index.html'} for the page.", soft_wrap=True)
     write_result(json, {str(folder): to_plain(document) for folder, document in made.items()})
 
 
@@ -70,9 +70,9 @@ def _sweep_documents(sweep: Path, out: Path) -> Iterator[tuple[Path, Document]]:
         yield out / document.name, document
         return
     from statetrack.recipes.recipe import Results, Settings, find_recipe
-    from statetrack.report.sweeps import read_sweep
+    from statetrack.sweep.engine import read_results
 
-    results = Results({one.key: one.result for one in read_sweep(sweep) if one.result is not None})
+    results = Results(read_results(sweep))
     for name in about["recipes"]:
         document = find_recipe(name).document(Settings(**about["settings"]), results)
         yield out / document.name, document

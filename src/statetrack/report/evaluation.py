@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from statetrack.files import save_figure
+from statetrack.report.document import Figure, Series
 from statetrack.training import Curve, Evaluation
 
 Floats = NDArray[np.float64]
@@ -67,58 +66,48 @@ def smooth(lengths: Lengths, values: Floats) -> tuple[Floats, Floats]:
     return np.bincount(bins, lengths) / count, np.bincount(bins, values) / count
 
 
-def write_figure(
-    path: Path,
-    title: str,
-    results: Sequence[Evaluation],
-    curve: Curve | None,
-    trained: int | None,
-) -> None:
-    """Draw accuracy against length with 95 % intervals.
+def evaluation_figure(
+    title: str, results: Sequence[Evaluation], curve: Curve | None, trained: int | None
+) -> Figure:
+    """Return accuracy against length with 95 % intervals.
 
     Args:
-        path: the file to write.
         title: of the figure.
-        results: drawn as points.
+        results: drawn as points, a range of lengths at its middle.
         curve: drawn as a line of averages over bins of 8 % of the length.
         trained: the greatest training length, which is marked.
     """
-    from matplotlib.figure import Figure  # slow to load, and most evaluations draw nothing
-
-    figure = Figure(figsize=(6.5, 4), layout="constrained")
-    axes = figure.subplots()
-    if curve is not None:
-        n = curve.lengths
-        axes.plot(*smooth(n, curve.majority), color="0.6", lw=0.8, label=MAJORITY)
-        axes.plot(*smooth(n, curve.accuracy), color="#0072b2", lw=1.2,
-                  label=f"{curve.metric} accuracy")  # fmt: skip
-        axes.fill_between(*smooth(n, curve.low), smooth(n, curve.high)[1], color="#0072b2",
-                          alpha=0.2, lw=0)  # fmt: skip
-        axes.plot(*smooth(n, curve.sequence_accuracy), color="#009e73", ls="--",
-                  label="all answers right so far")  # fmt: skip
-    middle = [(r.min_length + r.max_length) / 2 for r in results]
-    score = [r.score for r in results]
-    spread = [[r.score - r.low for r in results], [r.high - r.score for r in results]]
-    spread = [[max(0.0, s) for s in side] for side in spread]
-    reach = [(r.max_length - r.min_length) / 2 for r in results]
-    axes.errorbar(middle, score, xerr=reach, yerr=spread, fmt="o", color="#d55e00",
-                  label=f"{results[0].metric} accuracy, samples of a length or range")  # fmt: skip
+    found = sorted(results, key=_middle)
+    middle = [_middle(r) for r in found]
+    label = f"{results[0].metric} accuracy, samples of a length or range"
+    low, high = [r.low for r in found], [r.high for r in found]
+    lines = [Series(label, middle, [r.score for r in found], low, high)]
     if curve is None:
-        order = np.argsort(middle)
-        axes.plot(np.array(middle)[order], np.array([r.majority for r in results])[order],
-                  color="0.6", lw=0.8, marker="_", label=MAJORITY)  # fmt: skip
-    if trained is not None:
-        axes.axvline(trained, color="0.4", lw=0.8, ls="--")
-        axes.text(trained, 1.03, " trained up to here", fontsize=8, color="0.4")
-    axes.set(xscale="log", xlabel="sequence length", ylabel="accuracy", ylim=(-0.03, 1.1))
-    shown = [n for r in results for n in (r.min_length, r.max_length)]
-    shown += [] if trained is None else [trained]
-    shown += [] if curve is None else curve.lengths[[0, -1]].tolist()
-    powers = np.log2([min(shown), max(shown)]).round().astype(int)
-    ticks = 2 ** np.arange(powers[0], powers[1] + 1, 1 + (powers[1] - powers[0]) // 10)
-    axes.set_xticks(ticks, [f"{n:,}" for n in ticks])
-    axes.set_xticks([], minor=True)
-    axes.set_title(title, fontsize=10)
-    axes.grid(alpha=0.2)
-    axes.legend(fontsize=8)
-    save_figure(path, figure)
+        lines.append(Series(MAJORITY, middle, [r.majority for r in found], dashed=True))
+    else:
+        n, metric = curve.lengths, f"{curve.metric} accuracy"
+        low, high = (smooth(n, side)[1].tolist() for side in (curve.low, curve.high))
+        lines = [
+            Series(metric, *_line(n, curve.accuracy), low, high),
+            *lines,
+            Series("all answers right so far", *_line(n, curve.sequence_accuracy)),
+            Series(MAJORITY, *_line(n, curve.majority), dashed=True),
+        ]
+    return Figure(
+        title,
+        "sequence length",
+        "accuracy",
+        lines,
+        log_x=True,
+        marks=() if trained is None else ((trained, f"trained up to {trained:,}"),),
+        y_range=(-0.03, 1.05),
+    )
+
+
+def _middle(result: Evaluation) -> float:
+    return (result.min_length + result.max_length) / 2
+
+
+def _line(lengths: Lengths, values: Floats) -> tuple[list[float], list[float]]:
+    x, y = smooth(lengths, values)
+    return x.tolist(), y.tolist()

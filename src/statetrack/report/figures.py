@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,9 +63,21 @@ def variants(figure: Figure) -> list[Variant]:
     return [Variant(raw, log) for raw in ([False, True] if figure.raw else [False]) for log in logs]
 
 
-def legend(series: Sequence[Series]) -> list[Entry]:
-    """Group series for the legend: faint ones belong to the first full line of their group."""
-    styles: dict[str, int] = {}
+def shared_styles(figures: Sequence[Figure]) -> dict[str, int]:
+    """Give each group the same style in all figures of a document, if there are enough colours."""
+    lines = [line for figure in figures for line in figure.series]
+    groups = dict.fromkeys(line.group or line.label for line in lines)
+    return {g: i for i, g in enumerate(groups)} if len(groups) <= len(COLOURS) else {}
+
+
+def legend(series: Sequence[Series], styles: Mapping[str, int] | None = None) -> list[Entry]:
+    """Group series for the legend: faint ones belong to the first full line of their group.
+
+    Args:
+        series: the lines of a figure.
+        styles: those of the document's groups; by default they are numbered.
+    """
+    styles = dict(styles or {})
     entries: dict[str, Entry] = {}
     for full in (True, False):
         for i, line in enumerate(series):
@@ -79,15 +91,22 @@ def legend(series: Sequence[Series]) -> list[Entry]:
     return list(entries.values())
 
 
-def picture_files(figure: Figure) -> dict[str, bytes]:
+def draw(figure: Figure, styles: Mapping[str, int] | None = None) -> Picture:
+    """Draw a figure with its legend."""
+    return _draw(figure, variants(figure)[0], styles, with_legend=True)
+
+
+def picture_files(figure: Figure, styles: Mapping[str, int] | None = None) -> dict[str, bytes]:
     """Return a figure with its legend as files, by their endings: .png and .svg."""
-    picture = _draw(figure, variants(figure)[0], with_legend=True)
+    picture = draw(figure, styles)
     picture.draw_without_rendering()
     picture.set_layout_engine("none")  # it is laid out: not once more for each file
     return {f".{kind}": _save(picture, kind, figure.title) for kind in ("png", "svg")}
 
 
-def inline_svg(figure: Figure, variant: Variant, title: str, name: str) -> str:
+def inline_svg(
+    figure: Figure, variant: Variant, styles: Mapping[str, int], title: str, name: str
+) -> str:
     """Return a figure as an element for a page.
 
     Each series is a group of class `series` with the attribute `data-series`; lines and texts that
@@ -96,10 +115,12 @@ def inline_svg(figure: Figure, variant: Variant, title: str, name: str) -> str:
     Args:
         figure: the figure.
         variant: how to draw it.
+        styles: of the document's groups.
         title: the id of the element with the figure's title.
         name: unique on the page.
     """
-    text = _save(_draw(figure, variant, with_legend=False), "svg", name).decode()
+    picture = _draw(figure, variant, styles, with_legend=False)
+    text = _save(picture, "svg", name).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -128,11 +149,13 @@ def _save(picture: Picture, kind: str, salt: str) -> bytes:
     return data.getvalue()
 
 
-def _draw(figure: Figure, variant: Variant, *, with_legend: bool) -> Picture:
+def _draw(
+    figure: Figure, variant: Variant, styles: Mapping[str, int] | None, *, with_legend: bool
+) -> Picture:
     from matplotlib.figure import Figure as Picture  # slow to load
 
     lines = figure.raw if variant.raw else figure.series
-    entries = legend(lines)
+    entries = legend(lines, styles)
     size = (5.2, 4.6) if figure.points else (7.2, 4.2)
     if with_legend and len(entries) > 1:
         size = (size[0], size[1] + 0.22 * -(-len(entries) // 2))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
 
 from statetrack.report.document import Document, Figure, Table
-from statetrack.report.figures import Entry, inline_svg, legend, variants
+from statetrack.report.figures import Entry, inline_svg, legend, shared_styles, variants
 from statetrack.report.text import CODE, cell_text, fact_text, numeric_columns
 
 
@@ -23,7 +24,9 @@ def to_html(document: Document, tables: list[str], figures: list[str]) -> str:
     parts = [f"<h1>{title}</h1>"]
     parts += [f'<p class="summary">{paragraph(text)}</p>' for text in document.summary]
     parts += [table_html(t, name) for t, name in zip(document.tables, tables, strict=True)]
-    parts += [figure_html(f, name) for f, name in zip(document.figures, figures, strict=True)]
+    styles = shared_styles(document.figures)
+    named = zip(document.figures, figures, strict=True)
+    parts += [figure_html(figure, styles, name) for figure, name in named]
     if document.notes:
         notes = "".join(f"<li>{paragraph(note)}</li>" for note in document.notes)
         parts.append(f"<h2>Notes</h2><ul>{notes}</ul>")
@@ -95,24 +98,25 @@ def table_html(table: Table, name: str) -> str:
     )
 
 
-def figure_html(figure: Figure, name: str) -> str:
+def figure_html(figure: Figure, styles: Mapping[str, int], name: str) -> str:
     """Return a figure: every way to draw it, of which the first is shown, and the legend."""
     title_id = f"title-{escape(name)}"
     drawings = []
     for i, variant in enumerate(variants(figure)):
-        svg = inline_svg(figure, variant, title_id, f"{name}-{i}")
+        svg = inline_svg(figure, variant, styles, title_id, f"{name}-{i}")
         drawings.append(
             f'<div class="wide" data-variant="{i}" data-raw="{variant.raw:d}" '
             f'data-log="{variant.log:d}"{" hidden" if i else ""}>{svg}</div>'
         )
-    entries = "".join(f"<li>{_legend_html(e, figure.points)}</li>" for e in legend(figure.series))
+    entries = legend(figure.series, styles)
+    items = "".join(f"<li>{_legend_html(e, figure.points)}</li>" for e in entries)
     note = f'<p class="note">{paragraph(figure.note)}</p>' if figure.note else ""
     kind = ' class="points"' if figure.points else ""
     return (
         f'<figure id="figure-{escape(name)}"{kind}>'
         f'<figcaption id="{title_id}">{escape(figure.title)}</figcaption>'
         f'<div class="controls"></div>{"".join(drawings)}'
-        f'<ul class="legend" aria-label="series">{entries}</ul>{note}</figure>'
+        f'<ul class="legend" aria-label="series">{items}</ul>{note}</figure>'
     )
 
 

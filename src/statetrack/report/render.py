@@ -7,7 +7,7 @@ from pathlib import Path
 
 from statetrack.files import plain_name, write_atomic
 from statetrack.report.document import Document, Figure, Table
-from statetrack.report.figures import picture_files
+from statetrack.report.figures import picture_files, shared_styles
 from statetrack.report.html import to_html
 from statetrack.report.text import cell_text, to_csv, to_json, to_latex, to_markdown
 from statetrack.terminal import PlainConsole, print_table
@@ -31,8 +31,9 @@ def write_document(document: Document, folder: Path) -> None:
     for table, name in zip(document.tables, tables, strict=True):
         write_atomic(folder / f"{name}.csv", to_csv(table))
         write_atomic(folder / f"{name}.tex", to_latex(table, name))
+    styles = shared_styles(document.figures)
     for figure, name in zip(document.figures, figures, strict=True):
-        for ending, data in picture_files(figure).items():
+        for ending, data in picture_files(figure, styles).items():
             write_atomic(folder / f"{name}{ending}", data)
     write_atomic(folder / "report.md", to_markdown(document, tables, figures))
     write_atomic(folder / "index.html", to_html(document, tables, figures))

@@ -154,9 +154,9 @@ def spectrum_figure(title: str, groups: Groups) -> Figure | None:
     """Draw the eigenvalues of A(x) of each model's first seed that has them; None without."""
     series = []
     for label, results in _few(groups).items():
-        spectrum = next((r["spectrum"] for r in results if r.get("spectrum")), {"layers": []})
-        layers = [layer for layer in spectrum["layers"] if layer is not None]  # those with an A(x)
-        if layers:
+        spectrum = next((r["spectrum"] for r in results if r.get("spectrum")), None)
+        if spectrum is not None:
+            layers = [layer for layer in spectrum["layers"] if layer is not None]  # without A(x)
             real = [value for layer in layers for value in layer["real"]]
             imag = [value for layer in layers for value in layer["imag"]]
             series.append(Series(label, real, imag, group=label))

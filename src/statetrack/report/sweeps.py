@@ -22,6 +22,7 @@ from statetrack.report.results import (
 )
 from statetrack.report.spread import Spread
 from statetrack.sweep.job import JOB_SCHEMA
+from statetrack.sweep.work import RESULT, read_result
 
 # of a job: not what a row of the grid stands for
 IGNORED = ("name", "seconds", "schema", "config.schema", "config.training.seed")
@@ -31,7 +32,6 @@ IGNORED = ("name", "seconds", "schema", "config.schema", "config.training.seed")
 class Listed:
     """A job of a sweep, and its result if it is done."""
 
-    key: str
     job: Mapping[str, Any]  # the content of job.json
     result: dict[str, Any] | None
 
@@ -52,24 +52,14 @@ def read_sweep(folder: Path) -> list[Listed]:
     """Read the jobs of a sweep and the results of those that are done, in the order of names."""
     found = []
     for path in sorted((Path(folder) / "jobs").glob("*/job.json")):
-        job = _checked(path, ("name", "config"))
-        file = path.with_name("result.json")
-        result = _checked(file, ("status", "error")) if file.exists() else None
-        found.append(Listed(path.parent.name.rpartition("-")[2], job, result))
+        job = read_json(path)
+        if not isinstance(job, dict) or job.get("schema") != JOB_SCHEMA:
+            raise UserError(f"{path} is not of a sweep that this version reads")
+        done = path.with_name(RESULT).exists()
+        found.append(Listed(job, read_result(path.parent) if done else None))
     if not found:
         raise UserError(f"{folder} has no jobs yet")
     return found
-
-
-def _checked(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read a file of a job; a UserError if this version does not read it."""
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("schema") != JOB_SCHEMA:
-        raise UserError(f"{path} is not of a sweep that this version reads")
-    for name in names:
-        if name not in data:
-            raise UserError(f"{path} lacks the key {name!r}")
-    return data
 
 
 def sweep_document(folder: Path) -> Document:

@@ -172,13 +172,9 @@ def to_plain(document: Document) -> dict[str, Any]:
 
     Numbers of tables and figures have six digits; those that are not finite are None.
     """
-    rounded = {
-        name: _round(json.loads(json.dumps(value, default=lambda array: array.tolist())))
-        if name in ("tables", "figures")
-        else value
-        for name, value in asdict(document).items()
-    }
-    return {"schema": DOCUMENT_SCHEMA, **rounded}
+    plain = json.loads(json.dumps(asdict(document), default=lambda array: array.tolist()))
+    rounded = {name: _round(plain[name]) for name in ("tables", "figures")}
+    return {"schema": DOCUMENT_SCHEMA, **plain, **rounded}
 
 
 def _round(value: Any) -> Any:
