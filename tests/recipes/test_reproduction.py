@@ -50,9 +50,14 @@ def test_names_and_aliases() -> None:
 
 @pytest.mark.parametrize(
     ("title", "mixer", "allow"),
-    [("Transformer", "attention", False), ("mLSTM [0,1]", "mlstm", False),
-     ("sLSTM", "slstm", False), ("Mamba [-1,1]", "mamba", True), ("DeltaNet [0,1]", "delta_net", False)],
-)  # fmt: skip
+    [
+        ("Transformer", "attention", False),
+        ("mLSTM [0,1]", "mlstm", False),
+        ("sLSTM", "slstm", False),
+        ("Mamba [-1,1]", "mamba", True),
+        ("DeltaNet [0,1]", "delta_net", False),
+    ],
+)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_the_paper_scale_is_the_protocol(column: str, title: str, mixer: str, allow: bool) -> None:
     task, options = chomsky.TASKS[column]
