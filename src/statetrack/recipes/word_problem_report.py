@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from statetrack.recipes.figures import seed_lines
 from statetrack.recipes.recipe import Results, Settings
-from statetrack.recipes.selection import Cell, Spread, apart, spread_of
+from statetrack.recipes.selection import Cell, apart, spread_of
 from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Figure, Series, Table
+from statetrack.report.results import seed_lines
+from statetrack.report.spread import Spread
 
 Cells = Mapping[Model, Cell]  # of one problem, in the order of its table
 
