@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -19,28 +18,14 @@ from statetrack.compiler.factor import permutation, product, swaps
 from statetrack.diagnosis.figure import COLOURS
 from statetrack.errors import UserError
 from statetrack.files import save_figure
+from statetrack.recipes.states import EIGENVALUES, TOKENS, settles, states_on_ones
+from statetrack.recipes.swaps import POINTS
 
 BLUE, ORANGE = COLOURS[:2]
-EIGENVALUES = (0.5, 0.9, -0.9, -1.0)
-TOKENS = 24
-POINTS = (1, 2, 0, 4, 3)  # a cycle of three and one of two
 EVEN_AB = "b*(aa*bb*aa*bb*)*a*"  # "ab" occurs an even number of times
 WORD = "abbabaab"
 LEFT, TOP = -4.2, 0.4  # where the boxes of a cascade begin, and the letters of its word
-MAX_TOKENS = 10_000  # until bfloat16 has to have settled
 SIGNS = ListedColormap([ORANGE, "white", BLUE])  # of -1, 0, 1
-
-
-def states_on_ones(eigenvalue: float, tokens: int) -> torch.Tensor:
-    """Return h_0..h_tokens of h_t = a h_{t-1} + (1 - a) / 2, h_0 = 0: (1 - a^t) / 2."""
-    return (1 - torch.tensor(eigenvalue, dtype=torch.float64) ** torch.arange(tokens + 1)) / 2
-
-
-def settles(eigenvalue: float) -> int | None:
-    """Return the token from which on the state is constant in bfloat16; None if there is none."""
-    rounded = states_on_ones(eigenvalue, MAX_TOKENS).bfloat16()
-    last = int((rounded != rounded[-1]).nonzero().max())
-    return last + 1 if last < MAX_TOKENS - 1 else None
 
 
 def draw_states(path: Path) -> None:

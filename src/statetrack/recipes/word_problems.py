@@ -70,7 +70,7 @@ class Model:
     factors: int = 1  # Householder factors per token; above 1 the mixer is DeltaProduct
     conv: int = 0
     start: str = ""  # the task whose inputs come first, if the run has stages
-    growth: Growth = Growth()  # of those inputs, on a laptop
+    growth: Growth | None = None  # of those inputs, on a laptop
     harden: bool = False
     published: bool = True  # whether the paper's figure has it
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
