@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,8 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from statetrack.errors import UserError
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.layers.inverse import independent
+from statetrack.hardening.readout import CannotRefitError, refit_readout
+from statetrack.hardening.widening import widen
+from statetrack.layers.inverse import DependentError, independent
 from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
@@ -24,6 +28,7 @@ from statetrack.tasks import IGNORE, Batch
 MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than the trained one
 MAX_PARTIAL_INCREASE = 0.1  # nats that are allowed while later layers are not exact yet
 MAX_RETRIES = 32  # second attempts at a layer, after later layers failed; in the whole search
+MAX_REFITS = 3  # exact models whose readout is refitted, while none is without a mistake
 SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
 
 NO_CANDIDATE = "none of its heads or channels is close enough to an exact one"
@@ -239,6 +244,9 @@ class Search:
             return NoCandidateError(reason, progress, loss, components)
 
         start, conv_reason, settings = progress.model, None, {}
+        if not inputs.layer and not independent(inputs.x):
+            with suppress(DependentError):
+                start, inputs = widen(start, inputs)
         # `next_layer` stops at D + 1 inputs, which are never independent
         if inputs.layer and len(inputs.x) > inputs.x.shape[1]:
             raise failure(_dependent(inputs))
@@ -253,9 +261,12 @@ class Search:
             )
         if not any(j.good for j in judged):
             judged += [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
+        if not self.several and all(j.wrong for j in judged if j.good):
+            judged += self._refitted(progress, judged, inputs)
         good = [j for j in judged if j.good]
         if good:
-            best = self.judge.simplest(min(good, key=lambda j: (j.candidate.inexact, j.loss)))
+            best = min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
+            best = self.judge.simplest(best)
         else:
             best = min(judged, key=lambda j: j.loss)
             last = inputs.layer + 1 == len(self.roundings)
@@ -264,6 +275,25 @@ class Search:
         steadier = map(self.judge.judge, best.candidate.steadier())
         best = next((j for j in steadier if j.good), best)
         return self._add(progress, best, inputs, **settings)
+
+    def _refitted(
+        self, progress: Progress, judged: list[Judged], inputs: LayerInputs
+    ) -> Iterator[Judged]:
+        """Yield exact candidates with their readouts refitted, until one makes no mistake."""
+        exact = [j for j in judged if j.candidate.inexact == (0, 0)]
+        for candidate in (j.candidate for j in sorted(exact, key=lambda j: j.loss)[:MAX_REFITS]):
+            made = self._add(progress, Judged(candidate, 0.0, 0, True), inputs)
+            with suppress(CannotRefitError, UserError):
+                model = refit_readout(
+                    candidate.model, made.exact_model(), inputs, self.judge.batch
+                )
+                settings = {**candidate.settings, "refitted": True}
+                result = self.judge.judge(
+                    Candidate(model, settings, candidate.components, candidate.inexact)
+                )
+                yield result
+                if result.good and not result.wrong:
+                    return
 
     def _without_convolution(
         self, model: SequenceModel, inputs: LayerInputs
