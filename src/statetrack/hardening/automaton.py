@@ -175,9 +175,7 @@ def situations(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) 
     return Situations(symbols.numpy(), rows, torch.cat(x), torch.cat(own))
 
 
-def _start(
-    model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]
-) -> tuple[Tensor, State]:
+def _start(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> tuple[Tensor, State]:
     """Return the tokens that recur, and the state in which the first of them is read."""
     ids = torch.from_numpy(inputs.token_ids)
     symbols, first = ids[inputs.recurring], ids[~inputs.recurring]

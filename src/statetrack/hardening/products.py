@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from statetrack.hardening.groups import CannotRoundError, into_reflections
-from statetrack.hardening.heads import OTHER_BETAS, HeadInputs, OtherBetas, separate_others
+from statetrack.hardening.heads import HeadInputs, OtherBetas, separate_others
 from statetrack.hardening.representations import (
     Representation,
     borrow,
@@ -30,23 +30,25 @@ from statetrack.hardening.representations import (
 SPREADING_TOKENS = 8  # after so many the state is spread over W; more make it fade there, too
 MIN_GAP = 2.0  # least ratio of the variance in a direction of W to that in any other direction
 MIN_SHARE = 0.3  # of the largest variance, in a direction of W
+MOSTLY_WITHIN = 0.7  # length of the projection to W of a key that acts on what is remembered
 MIN_REMEMBERED = 0.8  # least singular value of a transition within W, for the median token
 
-Writes = Literal["center", "none"]
+OTHER_BETAS: tuple[OtherBetas, ...] = ("all_zero", "one", "zero")  # tried: of spare factors
+Writes = Literal["none", "center"]
 
 
 @dataclass(frozen=True)
 class ProductRule:
     """How heads with several factors are rounded."""
 
-    writes: Writes  # of recurring tokens: those of rotations about a common point, or none
+    writes: Writes  # of recurring tokens: none, or those of rotations about a common point
     signs: bool  # False: tokens may change their sign so that the group does not contain -I
     other_betas: OtherBetas
 
     @classmethod
     def all(cls) -> Iterator[ProductRule]:
         """Yield every rule that is tried."""
-        for writes, signs, other_betas in product(("center", "none"), (True, False), OTHER_BETAS):
+        for other_betas, signs, writes in product(OTHER_BETAS, (True, False), ("none", "center")):
             yield cls(writes, signs, other_betas)
 
 
@@ -96,6 +98,7 @@ class Memory:
             rank = int(torch.linalg.matrix_rank(torch.eye(len(matrix)) - matrix, atol=1e-6))
             most = (beta[rows] * keys.norm(dim=1)).topk(min(rank, factors)).indices.sort().values
             roots = into_reflections(matrix, keys[most])
+            beta[rows[keys.norm(dim=1) > MOSTLY_WITHIN]] = 0.0  # the spare ones cancelled
             chosen = rows[most]
             k[chosen], v[chosen], beta[chosen] = roots @ self.basis.T, roots @ center, 2.0
             reflects[chosen] = True

@@ -150,7 +150,7 @@ def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
     ):
         for some, own in zip(x.split(1024), states.split(1024), strict=True):
             step_from(block, some, own)
-    return torch.cat(recorded)
+    return torch.cat(recorded).reshape(len(x), -1)
 
 
 def _find_answers(found: Situations, batch: Batch) -> Ints:

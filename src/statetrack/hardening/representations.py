@@ -28,6 +28,7 @@ TRIALS = 60  # of the vote
 TRIAL_SIZES = (2, 3, 4, 8)  # how many matrices a trial closes, in turn
 MIN_FITTING = 0.6  # the share of the matrices that must fit the group
 ENOUGH_FITTING = 0.95  # the vote ends when so many do
+MIN_AGREEING = 0.75  # of the products that stand for a matrix that does not fit
 EXACT = 1e-6  # distance below which exact matrices are equal
 
 NO_GROUP = "its products are near to no finite group"
@@ -216,19 +217,21 @@ def borrow(given: Representation, others: list[Representation]) -> Representatio
     """Return `given` with matrices that do not fit taken from what other heads tell.
 
     If x = y z holds in another head, where x, y and z fit, and y and z fit here, it should hold
-    here. All such y and z must agree, which they do not if the other head tells fewer elements
-    apart.
+    here. Nearly all such y and z must agree, which they do not if the other head tells fewer
+    elements apart.
     """
     matrices, fits = given.matrices.clone(), given.fits.clone()
     for x in torch.nonzero(~given.fits).flatten().tolist():
         for other in others:
             both = given.fits & other.fits
-            if not other.fits[x] or not both.any():
-                continue
             pairs = other.matrices[both][:, None] @ other.matrices[both]
             holds = (pairs - other.matrices[x]).flatten(2).norm(dim=2) < EXACT
             products = (given.matrices[both][:, None] @ given.matrices[both])[holds]
-            if len(products) and (products - products[0]).abs().max() < EXACT:
-                matrices[x], fits[x] = products[0], True
+            if not other.fits[x] or not len(products):
+                continue
+            which = torch.cdist(products.flatten(1), given.elements.flatten(1)).argmin(1)
+            votes = which.bincount()
+            if votes.max() >= MIN_AGREEING * len(products):
+                matrices[x], fits[x] = given.elements[votes.argmax()], True
                 break
     return replace(given, matrices=matrices, fits=fits)

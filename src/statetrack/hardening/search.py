@@ -34,6 +34,7 @@ SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for 
 NO_CANDIDATE = "none of its heads or channels is close enough to an exact one"
 WORSE = "every exact model tried is worse at the training lengths"
 NO_MEMORY = "it is as good without any memory, so there is nothing to make exact"
+STILL_WRONG = "the best exact model still gives wrong answers at the training lengths"
 NOT_NEEDED = "it is not needed"
 
 
@@ -71,6 +72,11 @@ class Judged(NamedTuple):
     loss: float
     wrong: int  # answers
     good: bool  # as good as the trained model
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing in it fades, and it makes no mistake."""
+        return self.good and not self.wrong and self.candidate.inexact == (0, 0)
 
 
 class Judge:
@@ -120,6 +126,7 @@ class Progress(NamedTuple):
     settings: tuple[dict[str, Any], ...] = ()
     components: tuple[Component, ...] = ()
     slow: int = 0
+    wrong: int = 0  # answers
 
     def exact_model(self) -> SequenceModel:
         """Return the model with keys of exactly length 1: see `Mixer.with_unit_keys`."""
@@ -213,6 +220,8 @@ class Search:
             raise NoCandidateError(NO_MEMORY, progress, progress.loss)
         if all(component.error is None for component in progress.components):
             raise NoCandidateError(NO_CANDIDATE, progress, progress.loss)
+        if progress.wrong:
+            raise NoCandidateError(f"{STILL_WRONG} ({progress.wrong:,})", progress, progress.loss)
         return progress
 
     def _memoryless(self, progress: Progress, inputs: LayerInputs) -> Progress:
@@ -254,19 +263,27 @@ class Search:
             start, conv_reason = self._without_convolution(start, inputs)
             settings = {"delay": inputs.mixer(start).conv_width - 1}
         candidates = self.roundings[inputs.layer].candidates(start, inputs, self.orders)
-        judged = list(map(self.judge.judge, candidates))
+        judged = []
+        for result in map(self.judge.judge, candidates):
+            judged.append(result)
+            if result.exact:
+                break
         if not judged:
             raise failure(
                 conv_reason or (NO_CANDIDATE if independent(inputs.x) else _dependent(inputs))
             )
-        if not any(j.good for j in judged):
-            judged += [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
-        if not self.several and all(j.wrong for j in judged if j.good):
+        if not any(j.exact for j in judged):
             judged += self._refitted(progress, judged, inputs)
+        if not any(j.good for j in judged):
+            simpler = [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
+            judged += simpler
+            if not any(j.exact for j in simpler):
+                judged += self._refitted(progress, simpler, inputs)
         good = [j for j in judged if j.good]
         if good:
-            best = min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
-            best = self.judge.simplest(best)
+            best = self.judge.simplest(
+                min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
+            )
         else:
             best = min(judged, key=lambda j: j.loss)
             last = inputs.layer + 1 == len(self.roundings)
@@ -278,22 +295,23 @@ class Search:
 
     def _refitted(
         self, progress: Progress, judged: list[Judged], inputs: LayerInputs
-    ) -> Iterator[Judged]:
-        """Yield exact candidates with their readouts refitted, until one makes no mistake."""
+    ) -> list[Judged]:
+        """Return the best exact candidates with refitted readouts, up to one without a mistake.
+
+        Only in models of one layer; see `readout`.
+        """
         exact = [j for j in judged if j.candidate.inexact == (0, 0)]
-        for candidate in (j.candidate for j in sorted(exact, key=lambda j: j.loss)[:MAX_REFITS]):
-            made = self._add(progress, Judged(candidate, 0.0, 0, True), inputs)
+        made: list[Judged] = []
+        for old in [] if self.several else sorted(exact, key=lambda j: j.loss)[:MAX_REFITS]:
+            unit_keys = self._add(progress, old, inputs).exact_model()
             with suppress(CannotRefitError, UserError):
-                model = refit_readout(
-                    candidate.model, made.exact_model(), inputs, self.judge.batch
-                )
-                settings = {**candidate.settings, "refitted": True}
-                result = self.judge.judge(
-                    Candidate(model, settings, candidate.components, candidate.inexact)
-                )
-                yield result
-                if result.good and not result.wrong:
-                    return
+                model = refit_readout(old.candidate.model, unit_keys, inputs, self.judge.batch)
+                settings = {**old.candidate.settings, "refitted": True}
+                components = old.candidate.components
+                made.append(self.judge.judge(Candidate(model, settings, components)))
+                if made[-1].exact:
+                    break
+        return made
 
     def _without_convolution(
         self, model: SequenceModel, inputs: LayerInputs
@@ -321,6 +339,7 @@ class Search:
             (*progress.settings, {**settings, **made.settings}),
             (*progress.components, *named),
             progress.slow + made.inexact[0],
+            judged.wrong,
         )
 
     def _name(self, inputs: LayerInputs) -> str:

@@ -18,8 +18,7 @@ REFIT_TOLERANCE = 1e-9  # of the refit, relative to the largest output
 SMALLEST_OUTPUT = 1e-6  # outputs below it count as this large in the tolerance of the refit
 MIN_SILU = -0.25  # least value asked of SiLU, whose minimum is -0.278
 KEY_LENGTH = 1e4  # of keys before they are normalised: the norm's epsilon is lost beside it
-# of keys after SiLU, which differ in length: long ones would leave float32 few digits for short ones
-MAX_SILU_LENGTH = 30.0
+MAX_SILU_LENGTH = 30.0  # of keys after SiLU: beside long ones float32 has few digits for short ones
 NO_STEP = -60.0  # softplus of it is a step size that keeps everything and writes nothing
 SATURATED = 100.0  # exp(-SATURATED) is lost beside 1, in float64 as well
 
