@@ -1,4 +1,4 @@
-"""Root systems and products of reflections, checked by the groups that they generate."""
+"""Root systems and factors of matrices, checked by the groups that they generate."""
 
 from __future__ import annotations
 
@@ -9,37 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from statetrack.hardening.groups import (
-    CannotRoundError,
-    into_reflections,
-    representation,
-    root_system,
-)
+from statetrack.hardening.groups import CannotRoundError, into_reflections, root_system
 
 RNG = torch.Generator().manual_seed(0)
 
 
 def noise(*shape: int) -> Tensor:
     return torch.randn(*shape, generator=RNG).double()
-
-
-def orthogonal(matrices: Tensor) -> Tensor:
-    """The orthogonal matrices nearest to these."""
-    u, _, w = torch.linalg.svd(matrices)
-    return u @ w
-
-
-def rotation(angle: float) -> Tensor:
-    c, s = math.cos(angle), math.sin(angle)
-    return torch.tensor([[c, -s], [s, c]]).double()
-
-
-def permutations(n: int) -> Tensor:
-    """All of S_n as matrices [n!, n - 1, n - 1]: on the vectors whose numbers sum to 0."""
-    basis, _ = torch.linalg.qr(torch.cat([torch.ones(n, 1).double(), noise(n, n - 1)], 1))
-    eye = torch.eye(n).double()
-    every = torch.stack([eye[list(p)] for p in itertools.permutations(range(n))])
-    return basis[:, 1:].T @ every @ basis[:, 1:]
 
 
 def swaps(n: int, size: int) -> Tensor:
@@ -105,41 +81,6 @@ def test_a_group_without_end_is_refused():
     values, vectors = torch.linalg.eigh(gram)
     with pytest.raises(CannotRoundError, match="more than 1000 roots"):
         root_system(vectors * values.sqrt(), (1, 2, 4, 5))
-
-
-@pytest.mark.parametrize("m", [3, 5, 7])
-def test_a_rotation_gets_its_order(m):
-    made = representation(rotation(2 * math.pi / m + 0.02)[None])[0]
-    assert torch.allclose(torch.linalg.matrix_power(made, m), torch.eye(2).double(), atol=1e-12)
-    assert torch.allclose(made, rotation(2 * math.pi / m), atol=1e-12)
-
-
-def test_noisy_permutations_multiply_as_they_should():
-    exact = permutations(4)
-    made = representation(orthogonal(exact + 0.03 * noise(*exact.shape)))
-    assert (made - exact).abs().max() < 0.1
-    products = (exact[:, None] @ exact).flatten(0, 1)
-    which = torch.cdist(products.flatten(1), exact.flatten(1)).argmin(1)  # their table
-    assert torch.allclose((made[:, None] @ made).flatten(0, 1), made[which], atol=1e-12)
-
-
-def test_generators_give_their_group():
-    """A swap of neighbours and a cycle of all five: S5."""
-    exact = permutations(5)
-    order = list(itertools.permutations(range(5)))
-    chosen = exact[[order.index((1, 0, 2, 3, 4)), order.index((1, 2, 3, 4, 0))]]
-    made = representation(orthogonal(chosen + 0.01 * noise(2, 4, 4)))
-    group = [torch.eye(4).double()]
-    for element in group:  # grows while it is read
-        for g in made:
-            if min(float((g @ element - e).abs().max()) for e in group) > 1e-9:
-                group.append(g @ element)
-    assert len(group) == 120
-
-
-def test_matrices_near_to_no_finite_group():
-    with pytest.raises(CannotRoundError, match="its products"):
-        representation(orthogonal(noise(2, 3, 3)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4])

@@ -12,17 +12,10 @@ from torch import Tensor, nn
 from statetrack.errors import UserError
 from statetrack.hardening.automaton import read_automaton
 from statetrack.hardening.groups import CannotRoundError
-from statetrack.hardening.householder import (
-    HeadInputs,
-    Rule,
-    candidates,
-    inexact,
-    read_heads,
-    round_products,
-    round_reflections,
-    write_heads,
-)
+from statetrack.hardening.heads import HeadInputs, inexact, read_heads, write_heads
+from statetrack.hardening.householder import Rule, candidates, round_reflections
 from statetrack.hardening.inputs import LayerInputs
+from statetrack.hardening.products import Memory, ProductRule
 from statetrack.hardening.search import Progress
 from statetrack.layers import (
     DeltaNetConfig,
@@ -99,7 +92,10 @@ def test_noisy_rotations_reach_five_states():
         k, k @ center + 0.01 * noise(6, 3), torch.tensor([1.99] * 5 + [1.98]).double()
     )
     recurring = torch.ones(6, dtype=torch.bool)
-    exact, error = round_products(head, 2, recurring, torch.ones(6).double(), Rule(0.1, "zero"))
+    everything = torch.ones(3, dtype=torch.bool)
+    memory = Memory.of(head, everything, everything)
+    rule = ProductRule("center", signs=True, other_betas="zero")
+    exact, error = memory.round(head, everything, torch.ones(6).double(), rule)
     assert 0 < error < 0.1
     assert exact.beta.tolist() == [2, 2, 2, 2, 0, 0]  # the last token is the identity
     assert inexact(exact, recurring) == (0, 0)

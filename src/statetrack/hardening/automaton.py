@@ -106,14 +106,7 @@ def read_automaton(
     blocks = [block_of(model, layer) for layer in range(model.config.num_layers)]
     if any(block.mixer.conv_width > 1 for block in blocks):
         raise UserError("the model has a convolution, whose window would count as state")
-    ids = torch.from_numpy(inputs.token_ids)
-    symbols, first = ids[inputs.recurring], ids[~inputs.recurring]
-    if len(first) > 1:
-        names = ", ".join(vocab[i] for i in first.tolist())
-        raise UserError(f"an automaton needs one token before the first at most; got {names}")
-    start: State = tuple(type(s)(*map(Tensor.double, s)) for s in model.init_state(1))
-    if len(first):
-        _, start = model.step(first, start)
+    symbols, start = _start(model, inputs, vocab)
     machine = Machine(np.zeros((1, len(symbols)), np.int64), model.embed(symbols)[None])
     merge_error, separation, margin = 0.0, np.inf, None
     for layer, (block, state) in enumerate(zip(blocks, start, strict=True)):
@@ -139,7 +132,7 @@ def read_automaton(
         if fading.any():
             margin = _margin(model, machine, found, states)
         streams = [
-            _step(block, x, here)[0].unflatten(0, (-1, len(symbols)))
+            step_from(block, x, here)[0].unflatten(0, (-1, len(symbols)))
             for x, here in _situations(machine, found, states)
         ]
         machine = Machine(rows, torch.cat(streams))
@@ -148,6 +141,51 @@ def read_automaton(
     dfa = _smallest([vocab[i] for i in symbols.tolist()], machine.next.tolist(), texts)
     apart = separation if separation < np.inf else None
     return Reading(dfa, len(machine.next), merge_error, apart, margin)
+
+
+@dataclass(frozen=True)
+class Situations:
+    """Every state of a model of one layer that makes no errors, beside every token."""
+
+    symbols: Ints  # [symbols]: the tokens that recur
+    next: Ints  # [states, symbols]; the start is state 0
+    x: Tensor  # [states symbols, D]: the residual stream before the layer
+    states: Tensor  # [states symbols, P, s]: the layer's state before the token
+
+
+@torch.no_grad()
+def situations(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> Situations:
+    """Explore a float64 model of one layer.
+
+    Raises:
+        UserError: something in it fades, or it has more than MAX_MODEL_STATES states.
+    """
+    block = block_of(model, 0)
+    symbols, start = _start(model, inputs, vocab)
+    machine = Machine(np.zeros((1, len(symbols)), np.int64), model.embed(symbols)[None])
+    fading = _fading_factors(block, machine, "the model")
+    if fading.any():
+        raise UserError("the model still fades")
+    try:
+        found = _explore(block, machine, start[0][0].reshape(fading.shape[-1], -1), fading)
+        states, rows = _combine(found, machine)
+    except TooManyStatesError:
+        raise UserError(f"the model has more than {MAX_MODEL_STATES} states") from None
+    x, own = zip(*_situations(machine, found, states), strict=True)
+    return Situations(symbols.numpy(), rows, torch.cat(x), torch.cat(own))
+
+
+def _start(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> tuple[Tensor, State]:
+    """Return the tokens that recur, and the state in which the first of them is read."""
+    ids = torch.from_numpy(inputs.token_ids)
+    symbols, first = ids[inputs.recurring], ids[~inputs.recurring]
+    if len(first) > 1:
+        names = ", ".join(vocab[i] for i in first.tolist())
+        raise UserError(f"an automaton needs one token before the first at most; got {names}")
+    start: State = tuple(type(s)(*map(Tensor.double, s)) for s in model.init_state(1))
+    if len(first):
+        _, start = model.step(first, start)
+    return symbols, start
 
 
 def _fading_factors(block: Block, below: Machine, name: str) -> Tensor:
@@ -169,7 +207,7 @@ def _fading_factors(block: Block, below: Machine, name: str) -> Tensor:
     return torch.zeros(moduli.shape[:3], dtype=moduli.dtype)
 
 
-def _step(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+def step_from(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
     """Run a block on x [B, D] from states [B, P, s]: its output and the next states."""
     state = block.mixer.init_state(len(x))
     state = state._replace(**{state._fields[0]: states.view(state[0].shape)})
@@ -192,7 +230,7 @@ def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Exp
         rows = [some + [0] * (most - len(some)) for some in taken]  # padded with the first state
         here = torch.stack([c.states[r] for c, r in zip(components, rows, strict=True)], 1)
         x = below.stream[m].repeat(most, 1)
-        _, after = _step(block, x, here.repeat_interleave(symbols, 0))  # [most symbols, P, s]
+        _, after = step_from(block, x, here.repeat_interleave(symbols, 0))  # [most symbols, P, s]
         reached = [after[: len(some) * symbols, p] for p, some in enumerate(taken)]
         largest = max(largest, *(r.norm(dim=1).max() for r in reached if len(r)))
         for p, (component, some) in enumerate(zip(components, taken, strict=True)):
@@ -334,7 +372,7 @@ def _margin(model: SequenceModel, below: Machine, found: Explored, states: Ints)
     margin = np.inf
     for x, here in _situations(below, found, states):
         with torch.enable_grad():
-            out, _ = _step(block_of(model, -1), x, here.requires_grad_())
+            out, _ = step_from(block_of(model, -1), x, here.requires_grad_())
             best, _ = model.head(model.norm(out)).topk(2)
             lead = best[:, 0] - best[:, 1]  # [B]
             (slope,) = torch.autograd.grad(lead.sum(), here)

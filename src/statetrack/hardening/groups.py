@@ -1,13 +1,8 @@
-"""Round reflections, or products of them, to nearby ones that generate a finite group.
+"""Round reflections to nearby ones that generate a finite group, and factor matrices into them.
 
-Single reflections I - 2 k k^T (`root_system`): they generate a finite group if the angles between
-their unit vectors k are those of a root system, so the inner products of the k are rounded.
-
-Products of reflections (`representation`): a product is an orthogonal matrix, but its factors are
-not unique, as a rotation has infinitely many. So the matrices themselves are rounded. They are
-multiplied with each other, with close results counted as one element, until no new element is
-found. This gives the multiplication table of a finite group; the matrices are then moved to the
-nearest ones that satisfy the table exactly.
+Reflections I - 2 k k^T generate a finite group if the angles between their unit vectors k are those
+of a root system, so the inner products of the k are rounded. Products of reflections are rounded as
+matrices (`representations`), since their factors are not unique.
 """
 
 from __future__ import annotations
@@ -22,8 +17,6 @@ from torch import Tensor
 MAX_COSINE_ERROR = 0.12  # the most by which an inner product is rounded
 MAX_GROUP_SIZE = 1000  # roots of a root system (E8 has 240), or elements of a group
 SAME_ROOT = 1 - 1e-6  # unit vectors with a larger inner product are one root
-SAME_ELEMENT = 0.4  # matrices with a smaller Frobenius distance are one element
-MAX_ITERATIONS = 50  # of `representation`, which converges quadratically
 
 
 class CannotRoundError(Exception):
@@ -79,61 +72,6 @@ def _check_finite(roots: Tensor) -> None:
         if len(found) > MAX_GROUP_SIZE:
             raise CannotRoundError(f"its reflections generate more than {MAX_GROUP_SIZE} roots")
         todo.extend(root - 2 * (roots @ root)[:, None] * roots)
-
-
-def representation(matrices: Tensor) -> Tensor:
-    """Return orthogonal matrices near `matrices` [n, d, d] that generate a finite group."""
-    table, parents = _multiplication_table(matrices)
-    made = matrices
-    for _ in range(MAX_ITERATIONS):
-        elements = _elements(made, parents)  # [g, d, d]
-        # in an exact representation (s g) g^-1 is s for every g: take the mean over g, and then the
-        # nearest orthogonal matrix
-        mean = torch.einsum("sgij,gkj->sik", elements[table], elements)
-        u, _, w = torch.linalg.svd(mean)
-        made, last = u @ w, made
-        if (made - last).abs().max() < 1e-15:
-            break
-    elements = _elements(made, parents)
-    if (made[:, None] @ elements - elements[table]).abs().max() > 1e-10:
-        raise CannotRoundError("its products are near to no finite group")
-    return made
-
-
-def _elements(matrices: Tensor, parents: list[tuple[int, int]]) -> Tensor:
-    """[elements, d, d]: the identity, then each a generator times an earlier element."""
-    made = [torch.eye(matrices.shape[-1], dtype=matrices.dtype)]
-    for generator, earlier in parents:
-        made.append(matrices[generator] @ made[earlier])
-    return torch.stack(made)
-
-
-def _multiplication_table(matrices: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Number the products of `matrices`, with close ones counted as one element.
-
-    Returns:
-        The table [n, elements] of generator times element, and for each element but the identity
-        (generator, earlier element), as `_elements` takes them.
-    """
-    elements = torch.eye(matrices.shape[-1], dtype=matrices.dtype)[None]
-    parents: list[tuple[int, int]] = []
-    columns: list[list[int]] = []
-    while len(columns) < len(elements):
-        column = []
-        for generator, image in enumerate(matrices @ elements[len(columns)]):
-            distance, nearest = (elements - image).flatten(1).norm(dim=1).min(0)
-            if distance > SAME_ELEMENT:
-                nearest = torch.tensor(len(elements))
-                elements = torch.cat([elements, image[None]])
-                parents.append((generator, len(columns)))
-            column.append(int(nearest))
-        columns.append(column)
-        if len(elements) > MAX_GROUP_SIZE:
-            raise CannotRoundError(f"its products have more than {MAX_GROUP_SIZE} elements")
-    table = torch.tensor(columns).T
-    if any(len(row.unique()) < len(row) for row in table):
-        raise CannotRoundError("its products are near to no finite group")
-    return table, parents
 
 
 def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,8 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from statetrack.errors import UserError
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.layers.inverse import independent
+from statetrack.hardening.readout import CannotRefitError, refit_readout
+from statetrack.hardening.widening import widen
+from statetrack.layers.inverse import DependentError, independent
 from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
@@ -24,11 +28,13 @@ from statetrack.tasks import IGNORE, Batch
 MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than the trained one
 MAX_PARTIAL_INCREASE = 0.1  # nats that are allowed while later layers are not exact yet
 MAX_RETRIES = 32  # second attempts at a layer, after later layers failed; in the whole search
+MAX_REFITS = 3  # exact models whose readout is refitted, while none is without a mistake
 SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
 
 NO_CANDIDATE = "none of its heads or channels is close enough to an exact one"
 WORSE = "every exact model tried is worse at the training lengths"
 NO_MEMORY = "it is as good without any memory, so there is nothing to make exact"
+STILL_WRONG = "the best exact model still gives wrong answers at the training lengths"
 NOT_NEEDED = "it is not needed"
 
 
@@ -66,6 +72,11 @@ class Judged(NamedTuple):
     loss: float
     wrong: int  # answers
     good: bool  # as good as the trained model
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing in it fades, and it makes no mistake."""
+        return self.good and not self.wrong and self.candidate.inexact == (0, 0)
 
 
 class Judge:
@@ -115,6 +126,7 @@ class Progress(NamedTuple):
     settings: tuple[dict[str, Any], ...] = ()
     components: tuple[Component, ...] = ()
     slow: int = 0
+    wrong: int = 0  # answers
 
     def exact_model(self) -> SequenceModel:
         """Return the model with keys of exactly length 1: see `Mixer.with_unit_keys`."""
@@ -208,6 +220,8 @@ class Search:
             raise NoCandidateError(NO_MEMORY, progress, progress.loss)
         if all(component.error is None for component in progress.components):
             raise NoCandidateError(NO_CANDIDATE, progress, progress.loss)
+        if progress.wrong:
+            raise NoCandidateError(f"{STILL_WRONG} ({progress.wrong:,})", progress, progress.loss)
         return progress
 
     def _memoryless(self, progress: Progress, inputs: LayerInputs) -> Progress:
@@ -239,6 +253,9 @@ class Search:
             return NoCandidateError(reason, progress, loss, components)
 
         start, conv_reason, settings = progress.model, None, {}
+        if not inputs.layer and not independent(inputs.x):
+            with suppress(DependentError):
+                start, inputs = widen(start, inputs)
         # `next_layer` stops at D + 1 inputs, which are never independent
         if inputs.layer and len(inputs.x) > inputs.x.shape[1]:
             raise failure(_dependent(inputs))
@@ -246,16 +263,27 @@ class Search:
             start, conv_reason = self._without_convolution(start, inputs)
             settings = {"delay": inputs.mixer(start).conv_width - 1}
         candidates = self.roundings[inputs.layer].candidates(start, inputs, self.orders)
-        judged = list(map(self.judge.judge, candidates))
+        judged = []
+        for result in map(self.judge.judge, candidates):
+            judged.append(result)
+            if result.exact:
+                break
         if not judged:
             raise failure(
                 conv_reason or (NO_CANDIDATE if independent(inputs.x) else _dependent(inputs))
             )
+        if not any(j.exact for j in judged):
+            judged += self._refitted(progress, judged, inputs)
         if not any(j.good for j in judged):
-            judged += [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
+            simpler = [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
+            judged += simpler
+            if not any(j.exact for j in simpler):
+                judged += self._refitted(progress, simpler, inputs)
         good = [j for j in judged if j.good]
         if good:
-            best = self.judge.simplest(min(good, key=lambda j: (j.candidate.inexact, j.loss)))
+            best = self.judge.simplest(
+                min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
+            )
         else:
             best = min(judged, key=lambda j: j.loss)
             last = inputs.layer + 1 == len(self.roundings)
@@ -264,6 +292,26 @@ class Search:
         steadier = map(self.judge.judge, best.candidate.steadier())
         best = next((j for j in steadier if j.good), best)
         return self._add(progress, best, inputs, **settings)
+
+    def _refitted(
+        self, progress: Progress, judged: list[Judged], inputs: LayerInputs
+    ) -> list[Judged]:
+        """Return the best exact candidates with refitted readouts, up to one without a mistake.
+
+        Only in models of one layer; see `readout`.
+        """
+        exact = [j for j in judged if j.candidate.inexact == (0, 0)]
+        made: list[Judged] = []
+        for old in [] if self.several else sorted(exact, key=lambda j: j.loss)[:MAX_REFITS]:
+            unit_keys = self._add(progress, old, inputs).exact_model()
+            with suppress(CannotRefitError, UserError):
+                model = refit_readout(old.candidate.model, unit_keys, inputs, self.judge.batch)
+                settings = {**old.candidate.settings, "refitted": True}
+                components = old.candidate.components
+                made.append(self.judge.judge(Candidate(model, settings, components)))
+                if made[-1].exact:
+                    break
+        return made
 
     def _without_convolution(
         self, model: SequenceModel, inputs: LayerInputs
@@ -291,6 +339,7 @@ class Search:
             (*progress.settings, {**settings, **made.settings}),
             (*progress.components, *named),
             progress.slow + made.inexact[0],
+            judged.wrong,
         )
 
     def _name(self, inputs: LayerInputs) -> str:

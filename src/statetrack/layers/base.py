@@ -15,7 +15,7 @@ from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
 from statetrack.kernels import library
 from statetrack.layers.decoder import Decoder
-from statetrack.layers.inverse import HeadTargets
+from statetrack.layers.inverse import DependentError, HeadTargets
 from statetrack.layers.operations import TENSORS, TensorOps
 from statetrack.layers.transitions import Transition
 from statetrack.ops.ragged import Ragged, check_cu_seqlens
@@ -360,6 +360,14 @@ class Mixer(nn.Module, ABC):
             DependentError: no weights give each input what is wanted.
         """
         raise self._not_defined("with_op_inputs")
+
+    def widened(self, hidden_size: int) -> Self:
+        """Return a layer for a larger hidden size that ignores the new entries, and gives 0 there.
+
+        Raises:
+            DependentError: the layer does not define how.
+        """
+        raise DependentError
 
     def with_unit_keys(self, x: Tensor) -> Self:
         """Return a layer whose keys for inputs x have length 1 up to float64; this one if so."""

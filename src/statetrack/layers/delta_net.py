@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -40,6 +40,7 @@ from statetrack.layers.inverse import (
     independent,
     inverse_silu,
     inverse_stretched_sigmoid,
+    pad_weights,
     refit,
 )
 from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
@@ -369,6 +370,14 @@ class DeltaNet(Mixer):
         if (made.beta(x[None])[0] - beta).abs().max() > REFIT_TOLERANCE:
             raise DependentError
         made.open_gates(wanted.open_gates)
+        return made
+
+    def widened(self, hidden_size: int) -> Self:
+        share, c = self.hidden_size / hidden_size, self.config
+        config = replace(c, expand_k=c.expand_k * share, expand_v=c.expand_v * share)
+        made = config.build(hidden_size)
+        assert isinstance(made, type(self))
+        pad_weights(made, self)
         return made
 
     @torch.no_grad()

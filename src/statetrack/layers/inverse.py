@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from statetrack.ops.l2_norm import l2_normalize
 
@@ -18,6 +18,7 @@ REFIT_TOLERANCE = 1e-9  # of the refit, relative to the largest output
 SMALLEST_OUTPUT = 1e-6  # outputs below it count as this large in the tolerance of the refit
 MIN_SILU = -0.25  # least value asked of SiLU, whose minimum is -0.278
 KEY_LENGTH = 1e4  # of keys before they are normalised: the norm's epsilon is lost beside it
+MAX_SILU_LENGTH = 30.0  # of keys after SiLU: beside long ones float32 has few digits for short ones
 NO_STEP = -60.0  # softplus of it is a step size that keeps everything and writes nothing
 SATURATED = 100.0  # exp(-SATURATED) is lost beside 1, in float64 as well
 
@@ -58,6 +59,16 @@ def refit(weight: Tensor, x: Tensor, outputs: Tensor, exact: bool = True) -> Ten
     return made
 
 
+@torch.no_grad()
+def pad_weights(made: nn.Module, old: nn.Module) -> None:
+    """Set the weights of `made` to those of a smaller module, and to 0 beyond them."""
+    made.to(next(old.parameters()))
+    for name, weight in made.named_parameters():
+        given = old.get_parameter(name)
+        weight.zero_()
+        weight[tuple(slice(size) for size in given.shape)] = given
+
+
 def inverse_silu(y: Tensor) -> Tensor:
     """Return x with SiLU(x) = y on its increasing branch, by bisection; y >= MIN_SILU."""
     low, high = torch.full_like(y, -1.278), y.clamp(min=0) + 2.0
@@ -86,7 +97,7 @@ def before_normalisation(k: Tensor, silu: bool) -> tuple[Tensor, Tensor]:
     """
     if not silu:
         return KEY_LENGTH * k, torch.ones_like(k[..., :1])
-    lowest = k.amin(-1, keepdim=True).clamp(max=MIN_SILU / KEY_LENGTH)
+    lowest = k.amin(-1, keepdim=True).clamp(max=MIN_SILU / MAX_SILU_LENGTH)
     scaled = k * (MIN_SILU / lowest)
     return inverse_silu(scaled), l2_normalize(scaled).norm(dim=-1, keepdim=True)
 

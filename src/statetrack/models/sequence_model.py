@@ -295,12 +295,12 @@ class Block(nn.Module):
     def forward(self, x: Tensor, state: Any = None, **layout: Any) -> tuple[Tensor, Any]:
         """[B, T, hidden_size] -> the same."""
         y, state = self.mixer(self.mixer_input(x), state, **layout)
-        return self._finish(x, y), state
+        return self.finish(x, y), state
 
     def step(self, x_t: Tensor, state: Any, mixer: Decoder | None = None) -> tuple[Tensor, Any]:
         """One token [B, hidden_size], with the mixer's decoder if there is one."""
         y, state = (mixer or self.mixer).step(self.mixer_input(x_t), state)
-        return self._finish(x_t, y), state
+        return self.finish(x_t, y), state
 
     def decoder(self, batch_size: int) -> Decoder:
         """Record a step of the block, or of its mixer if the rest cannot be recorded."""
@@ -313,7 +313,7 @@ class Block(nn.Module):
     def mix(self, x: Tensor, state: Any, ops: TensorOps) -> tuple[Tensor, Any]:
         """`forward` with the operations of `ops`, for the decoder."""
         y, state = ops.mix(self.mixer, self.mixer_input(x, ops), state)
-        return self._finish(x, y, ops), state
+        return self.finish(x, y, ops), state
 
     def init_state(self, batch: int) -> Any:
         """The state before the first token."""
@@ -327,8 +327,8 @@ class Block(nn.Module):
         """Return the mixer's input for the residual stream x."""
         return x if self.norm_after else ops.call(self.mixer_norm, x)
 
-    def _finish(self, x: Tensor, y: Tensor, ops: TensorOps = TENSORS) -> Tensor:
-        """Add the mixer's output y and the MLP to x."""
+    def finish(self, x: Tensor, y: Tensor, ops: TensorOps = TENSORS) -> Tensor:
+        """Return the block's output for the residual stream x and the mixer's output y."""
         y = ops.call(self.mixer_norm, y) if self.norm_after else y
         x = ops.add(x, y) if self.residual else y
         if self.mlp is None:

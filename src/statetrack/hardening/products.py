@@ -1,0 +1,173 @@
+"""Round heads with several Householder factors per input: the matrices of a finite group.
+
+A head remembers in a subspace W of its keys' space: there the tokens' transitions are orthogonal,
+and elsewhere the state fades. W need not be invariant under anything known beforehand: the state
+that the first token writes ends up in W after a few random tokens, and it is spread there evenly.
+The transitions within W are rounded to a finite group (`representations`) and factored into
+reflections again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from statetrack.hardening.groups import CannotRoundError, into_reflections
+from statetrack.hardening.heads import HeadInputs, OtherBetas, separate_others
+from statetrack.hardening.representations import (
+    Representation,
+    borrow,
+    polar,
+    represent,
+    without_signs,
+)
+
+SPREADING_TOKENS = 8  # after so many the state is spread over W; more make it fade there, too
+MIN_GAP = 2.0  # least ratio of the variance in a direction of W to that in any other direction
+MIN_SHARE = 0.3  # of the largest variance, in a direction of W
+MOSTLY_WITHIN = 0.7  # length of the projection to W of a key that acts on what is remembered
+MIN_REMEMBERED = 0.8  # least singular value of a transition within W, for the median token
+
+OTHER_BETAS: tuple[OtherBetas, ...] = ("all_zero", "one", "zero")  # tried: of spare factors
+Writes = Literal["none", "center"]
+
+
+@dataclass(frozen=True)
+class ProductRule:
+    """How heads with several factors are rounded."""
+
+    writes: Writes  # of recurring tokens: none, or those of rotations about a common point
+    signs: bool  # False: tokens may change their sign so that the group does not contain -I
+    other_betas: OtherBetas
+
+    @classmethod
+    def all(cls) -> Iterator[ProductRule]:
+        """Yield every rule that is tried."""
+        for other_betas, signs, writes in product(OTHER_BETAS, (True, False), ("none", "center")):
+            yield cls(writes, signs, other_betas)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a head does within the subspace that it remembers in, for its r recurring inputs."""
+
+    basis: Tensor  # [K, d]
+    matrices: Tensor  # [r, d, d]: the transitions, the nearest orthogonal matrices
+    center: Tensor  # [d, V]: the point about which they rotate, by least squares
+    exact: Representation
+    unsigned: Representation | None  # without -I, if that is possible
+
+    @classmethod
+    def of(cls, head: HeadInputs, recurring: Tensor, first: Tensor) -> Memory:
+        """Find it in a head; `recurring` and `first` [n] say which inputs recur and come first."""
+        A, B = head.maps(len(recurring))
+        basis = memory_basis(A[recurring], B[first])
+        matrices = basis.T @ A[recurring] @ basis
+        smallest = torch.linalg.svdvals(matrices)[:, -1]
+        if smallest.median() < MIN_REMEMBERED:
+            raise CannotRoundError("it forgets")
+        old = polar(matrices)
+        exact = represent(old, smallest)
+        if len(exact.elements) == 1:
+            raise CannotRoundError("no token acts on what it remembers")
+        fixed = torch.eye(basis.shape[1], dtype=A.dtype) - old
+        offsets = basis.T @ B[recurring]
+        center = torch.linalg.pinv(fixed.flatten(0, 1), rtol=1e-2) @ offsets.flatten(0, 1)
+        return cls(basis, old, center, exact, without_signs(exact))
+
+    def round(
+        self, head: HeadInputs, recurring: Tensor, counts: Tensor, rule: ProductRule
+    ) -> tuple[HeadInputs, float]:
+        """Return the exact head, and the largest change of an entry of its matrices."""
+        exact = self.exact if rule.signs else self.unsigned or self.exact
+        factors = len(head.beta) // len(recurring)
+        center = self.center if rule.writes == "center" else torch.zeros_like(self.center)
+        k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
+        reflects = torch.zeros_like(beta, dtype=torch.bool)
+        for i, matrix in zip(
+            torch.nonzero(recurring).flatten().tolist(), exact.matrices, strict=True
+        ):
+            rows = torch.arange(i * factors, (i + 1) * factors)
+            keys = k[rows] @ self.basis
+            # those that act most on what is remembered, in their order
+            rank = int(torch.linalg.matrix_rank(torch.eye(len(matrix)) - matrix, atol=1e-6))
+            most = (beta[rows] * keys.norm(dim=1)).topk(min(rank, factors)).indices.sort().values
+            roots = into_reflections(matrix, keys[most])
+            beta[rows[keys.norm(dim=1) > MOSTLY_WITHIN]] = 0.0  # the spare ones cancelled
+            chosen = rows[most]
+            k[chosen], v[chosen], beta[chosen] = roots @ self.basis.T, roots @ center, 2.0
+            reflects[chosen] = True
+        made = HeadInputs(k, v, beta)
+        made = self._start_within(made, head.maps(len(recurring))[1], recurring)
+        others = recurring.repeat_interleave(factors) & ~reflects
+        made = separate_others(made, reflects, others, counts, rule.other_betas)
+        error = (exact.matrices - self.matrices)[exact.fits].abs().max()
+        return made, float(error)
+
+    def _start_within(self, head: HeadInputs, written: Tensor, recurring: Tensor) -> HeadInputs:
+        """Let inputs that only come first write within W, of what they have `written` [n, K, V]."""
+        k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
+        factors = len(beta) // len(recurring)
+        for i in torch.nonzero(~recurring).flatten().tolist():
+            rows = slice(i * factors, (i + 1) * factors)
+            u, sizes, w = torch.linalg.svd(self.basis.T @ written[i], full_matrices=False)
+            rank = min(factors, int((sizes > 1e-6 * sizes[0]).sum()))
+            beta[rows] = 0.0
+            rows = slice(i * factors, i * factors + rank)
+            k[rows] = u[:, :rank].T @ self.basis.T
+            v[rows] = sizes[:rank, None] * w[:rank]
+            beta[rows] = 1.0
+        return HeadInputs(k, v, beta)
+
+
+def memory_basis(A: Tensor, starts: Tensor) -> Tensor:
+    """Return a basis [K, d] of the subspace in which a head remembers.
+
+    It is that of the largest eigenvalues of the covariance of the state after SPREADING_TOKENS
+    random tokens with transitions A [r, K, K], without their writes, from one of the states
+    `starts` [m, K, V]. What fades is small there, what no token moves cancels, and within an
+    irreducible representation all eigenvalues are equal.
+    """
+    size = starts.norm().clamp(min=1e-12)
+    square = torch.einsum("mkv,mlv->kl", starts, starts) / size**2
+    mean = starts.sum(0) / (size * len(starts) ** 0.5)
+    for _ in range(SPREADING_TOKENS):
+        square = torch.einsum("rij,jk,rlk->il", A, square, A) / len(A)
+        mean = A.mean(0) @ mean
+    values, vectors = torch.linalg.eigh(square - mean @ mean.T)
+    values, vectors = values.flip(0).clamp(min=1e-12), vectors.flip(1)
+    # a head of size 1 has nothing to compare with
+    gaps = values / torch.cat([values[1:], values.new_full((1,), 1e-12)])
+    gaps = torch.where(values > MIN_SHARE * values[0], gaps, 0.0)
+    d = int(gaps.argmax()) + 1
+    if gaps[d - 1] < MIN_GAP:
+        raise CannotRoundError("there is no subspace that it remembers in")
+    return vectors[:, :d]
+
+
+def memories(
+    heads: list[HeadInputs], recurring: Tensor, first: Tensor
+) -> list[Memory | CannotRoundError]:
+    """Return what the heads of a layer remember, or why one does not; they help each other."""
+    found: list[Memory | CannotRoundError] = []
+    for head in heads:
+        try:
+            found.append(Memory.of(head, recurring, first))
+        except CannotRoundError as error:
+            found.append(error)
+    known = [m for m in found if isinstance(m, Memory)]
+
+    def helped(memory: Memory) -> Memory:
+        others = [m for m in known if m is not memory]
+        exact = borrow(memory.exact, [m.exact for m in others])
+        unsigned = memory.unsigned and borrow(
+            memory.unsigned, [m.unsigned or m.exact for m in others]
+        )
+        return replace(memory, exact=exact, unsigned=unsigned)
+
+    return [helped(m) if isinstance(m, Memory) else m for m in found]

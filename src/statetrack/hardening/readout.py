@@ -1,0 +1,187 @@
+"""Refit the readout of an exact model: the maps from its state to its answers.
+
+Once every head is exact, a model of one layer has finitely many states, and what its readout gets
+depends on the state and the token alone. So all that it ever gets can be listed, with the answers
+that the sequences of the training lengths show. The readout (output projection, MLP, head) is
+trained on this list, with the recurrence as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from statetrack.hardening.automaton import Ints, Situations, situations, step_from
+from statetrack.hardening.inputs import LayerInputs, block_of
+from statetrack.models import SequenceModel
+from statetrack.models.sequence_model import Block
+from statetrack.ops import cross_entropy
+from statetrack.tasks import IGNORE, Batch
+
+STEPS = 600  # of Adam, at most
+CHECK_EVERY = 50
+LEARNING_RATE = 2e-3
+BATCH_SIZE = 2048
+ENOUGH_MARGIN = 2.0  # nats by which every answer leads the next one; training ends there
+
+
+class CannotRefitError(Exception):
+    """No readout gives the answers; the message says why."""
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """What the readout gets, and what it should answer."""
+
+    x: Tensor  # [N, D]: the residual stream before the layer
+    read: Tensor  # [N, H V]: the input of the output projection
+    answers: Tensor  # [N]
+
+
+def refit_readout(
+    model: SequenceModel, exact: SequenceModel, inputs: LayerInputs, batch: Batch
+) -> SequenceModel:
+    """Return a float64 model of one layer with another readout.
+
+    Args:
+        model: the model.
+        exact: the same with keys of length 1, whose states recur.
+        inputs: the inputs of its layer.
+        batch: sequences of the training lengths, from which the answers are taken.
+
+    Raises:
+        CannotRefitError: the states do not determine the answers, or training does not succeed.
+        UserError: its states cannot be listed.
+    """
+    names = [str(i) for i in range(model.config.vocab_size)]
+    pairs = _list_pairs(exact, inputs, situations(exact, inputs, names), batch)
+    made = copy.deepcopy(model)
+    trained = _Readout(copy.deepcopy(model)).float()
+    with torch.enable_grad():
+        _train(trained, pairs)
+    with torch.no_grad():
+        for old, new in zip(_Readout(made).weights(), trained.weights(), strict=True):
+            old.copy_(new)
+    return made
+
+
+class _Readout(nn.Module):
+    """The readout of a model, which shares its weights."""
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__()
+        self.block = block_of(model, 0)
+        projection = self.block.mixer.output_projection
+        if projection is None or model.config.tie_embeddings:
+            raise CannotRefitError("the model has no readout of its own")
+        self.projection, self.norm, self.head = projection, model.norm, model.head
+
+    def weights(self) -> list[nn.Parameter]:
+        """Return what is trained."""
+        parts = (self.projection, self.block.mlp, self.norm, self.head)
+        return [p for part in parts if part is not None for p in part.parameters()]
+
+    def forward(self, x: Tensor, read: Tensor) -> Tensor:
+        """Return the logits [N, vocab_size]."""
+        return self.head(self.norm(self.block.finish(x, self.projection(read))))
+
+
+def _train(readout: _Readout, pairs: _Pairs) -> None:
+    """Train the readout until every answer is right by ENOUGH_MARGIN."""
+    rng = torch.Generator().manual_seed(0)
+    weights = readout.weights()
+    optimizer = torch.optim.Adam(weights, LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    x, read = pairs.x.float(), pairs.read.float()
+    for step in range(1, STEPS + 1):
+        some = torch.randint(len(x), (BATCH_SIZE,), generator=rng)
+        loss = cross_entropy(readout(x[some], read[some]), pairs.answers[some])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if step % CHECK_EVERY == 0 and _margin(readout, x, read, pairs.answers) > ENOUGH_MARGIN:
+            return
+    if _margin(readout, x, read, pairs.answers) <= 0:
+        raise CannotRefitError("its readout does not learn the answers")
+
+
+@torch.no_grad()
+def _margin(readout: _Readout, x: Tensor, read: Tensor, answers: Tensor) -> float:
+    """Return the least lead of a right answer over the best wrong one."""
+    logits = readout(x, read)
+    right = logits.gather(1, answers[:, None])
+    wrong = logits.scatter(1, answers[:, None], -torch.inf).amax(1, keepdim=True)
+    return float((right - wrong).min())
+
+
+def _list_pairs(
+    model: SequenceModel, inputs: LayerInputs, found: Situations, batch: Batch
+) -> _Pairs:
+    """Return the input of the readout for every state and token whose answer is known."""
+    block = block_of(model, 0)
+    answers = torch.from_numpy(_find_answers(found, batch))
+    x, read = [found.x], [_read(block, found.x, found.states)]
+    first = torch.from_numpy(inputs.token_ids[~inputs.recurring.numpy()])
+    asked = batch.targets[:, 0] != IGNORE
+    if len(first) and asked.any():  # the answer at a BOS, as often as that of an average token
+        start = block.mixer.init_state(1)[0].double().reshape(1, *found.states.shape[1:])
+        bos = model.embed(first)
+        times = len(found.next)
+        x.append(bos.expand(times, -1))
+        read.append(_read(block, bos, start).expand(times, -1))
+        answer = torch.from_numpy(batch.targets[asked, 0][:1])
+        answers = torch.cat([answers, answer.expand(times)])
+    known = answers != IGNORE
+    return _Pairs(torch.cat(x)[known], torch.cat(read)[known], answers[known])
+
+
+@torch.no_grad()
+def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
+    """Return the input of the output projection."""
+    recorded: list[Tensor] = []
+    assert block.mixer.output_projection is not None
+    with block.mixer.output_projection.register_forward_pre_hook(
+        lambda _, args: recorded.append(args[0])
+    ):
+        for some, own in zip(x.split(1024), states.split(1024), strict=True):
+            step_from(block, some, own)
+    return torch.cat(recorded).reshape(len(x), -1)
+
+
+def _find_answers(found: Situations, batch: Batch) -> Ints:
+    """Return the answer for every state and token, [states symbols]; IGNORE where it is unknown.
+
+    In most tasks the answer depends on the state that the token leads to alone; then all are known.
+
+    Raises:
+        CannotRefitError: two answers occur for one state and token.
+    """
+    column = {token: i for i, token in enumerate(found.symbols.tolist())}
+    symbols = np.vectorize(lambda token: column.get(token, -1))(batch.tokens)
+    state = np.zeros(len(symbols), np.int64)
+    before = []
+    for t in range(symbols.shape[1]):
+        before.append(state)
+        state = np.where(symbols[:, t] >= 0, found.next[state, symbols[:, t]], state)
+    scored = (batch.targets != IGNORE) & (symbols >= 0)
+    pairs = np.stack(before, 1)[scored] * len(found.symbols) + symbols[scored]
+    reached, targets = found.next.ravel()[pairs], batch.targets[scored]
+    by_state = _unanimous(reached, targets, len(found.next))
+    if by_state is not None:
+        return by_state[found.next.ravel()]
+    by_pair = _unanimous(pairs, targets, found.next.size)
+    if by_pair is None:
+        raise CannotRefitError("its states do not determine the answers")
+    return by_pair
+
+
+def _unanimous(places: Ints, answers: Ints, n: int) -> Ints | None:
+    """Return the answer at each of n places, IGNORE where there is none; None if two differ."""
+    found = np.full(n, IGNORE, np.int64)
+    found[places] = answers
+    return found if (found[places] == answers).all() else None
