@@ -20,7 +20,7 @@ from statetrack.compiler import compile, factor, theorems
 from statetrack.diagnosis.finite_precision import DATATYPES, Term, settle
 from statetrack.recipes import presets
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, tested
+from statetrack.recipes.selection import Cell, evaluated
 from statetrack.recipes.word_problems import Model, sequence_accuracy
 from statetrack.recipes.word_problems import cells as problem_cells
 from statetrack.recipes.z60 import Z3
@@ -204,7 +204,7 @@ def parity_cells(settings: Settings) -> dict[tuple[str, bool], Cell]:
                 return _parity_job(mixer, neg, settings, seed)
 
             seeds = settings.reported_seeds
-            found[mixer, neg] = Cell("parity", made, make, (1e-2,), seeds, tested("40-256"))
+            found[mixer, neg] = Cell("parity", made, make, (1e-2,), seeds, evaluated("40-256"))
     return found
 
 
@@ -253,7 +253,7 @@ def trained_claims(settings: Settings, results: Results) -> list[Claim]:
 def _trained_theorem_1(settings: Settings, results: Results) -> Claim:
     done = [r for cell in parity_cells(settings).values() for r in cell.reported(results)]
     done = [r for r in done if r.get("spectrum")]
-    score = tested("40-256")
+    score = evaluated("40-256")
     solved = [r for r in done if (score(r) or 0.0) >= SOLVED]
     negative = sum(_any(layers, _outside) for layers in _spectra(solved))
     narrow = [r for r in done if not r["allow_neg_eigval"]]

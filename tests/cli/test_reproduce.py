@@ -1,0 +1,50 @@
+"""`statetrack reproduce`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from statetrack import cli
+from tests.training.refusal import Refused
+
+
+def test_the_plan_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = ["reproduce", "fig1", "--plan", "--seeds=2", f"--out={out}", "--jobs=2", "--json=-"]
+    assert cli.main(command) == 0
+    plan = json.loads(capsys.readouterr().out)
+    (row,) = plan["recipes"]
+    assert (row["name"], row["runs"], row["done"]) == ("diagonal-parity", 4, 0)
+    assert plan["wall_seconds"] == pytest.approx(plan["total"]["seconds"] / 2)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["table9"], "unknown recipe 'table9'"),
+        (["fig1", "--scale=huge"], "--scale must be one of smoke, laptop, paper"),
+        (["fig1", "--seeds=0"], "seeds must be a finite number, at least 1"),
+        (["fig1", "--mamba-conv=0"], "mamba_conv must be"),
+    ],
+)
+def test_mistakes(arguments: list[str], says: str, refused: Refused, tmp_path: Path) -> None:
+    refused("reproduce", *arguments, f"--out={tmp_path / 'out'}", says=[says])
+
+
+def test_smoke_makes_the_report_and_is_not_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "diagonal-parity", "--scale=smoke", "--jobs=1", f"--out={tmp_path}"]
+    assert cli.main(command) == 0
+    assert "2/2" in capsys.readouterr().out
+    for name in ("index.html", "report.md", "last.csv", "figure1.svg", "document.json"):
+        assert (tmp_path / "diagonal-parity" / name).is_file()
+    about = json.loads((tmp_path / "sweep.json").read_text())
+    assert about["recipes"] == ["diagonal-parity"]
+    events = (tmp_path / "events.jsonl").read_text()
+    assert cli.main(command) == 0
+    assert (tmp_path / "events.jsonl").read_text() == events
