@@ -28,6 +28,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(theory, "ROWS", 16)
         patch.setattr(theory, "LENGTH", 64)
+        patch.setattr(theory, "BLOCKS", {"S3": 2})
         theory.main(
             names=("S3", "a*b*"), tokens=300, loop_tokens=40,
             automata=8, rounds=1, out=out,
