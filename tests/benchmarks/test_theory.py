@@ -28,6 +28,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(theory, "ROWS", 16)
         patch.setattr(theory, "LENGTH", 64)
+        patch.setattr(theory, "BLOCKS", {"Z2": 2})
         theory.main(
             names=("S3", "a*b*"), tokens=300, loop_tokens=40,
             automata=8, rounds=1, out=out,
@@ -43,6 +44,12 @@ def test_exactness(text: str) -> None:
         assert tables[7:] == ["0 / 0.0"] * 6
         assert models[4:6] == ["yes", "yes"]
         assert [cell.split(",")[0] for cell in models[6:]] == ["0", "0"]
+
+
+def test_blocks(text: str) -> None:
+    (row,) = cells(text, "Z2")
+    assert row[1:5] == ["2", "7", "3: 2, 2, 2", "1"]
+    assert row[7:] == ["yes", "0", "0"]
 
 
 def test_random_automata(text: str) -> None:

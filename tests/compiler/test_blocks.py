@@ -43,7 +43,7 @@ def test_one_reflection_per_token_is_enough(name: str, tokens: int) -> None:
 
 
 def test_full_s5_with_four_tokens() -> None:
-    """The proof takes some 20 seconds (results/theory.md); here are long words of the task."""
+    """The proof is in results/theory.md; here are long words of the task."""
     net = compile("S5", tokens_per_element=4)
     assert net.dfa.states == 120 + 3 * 120 * 120 + 1
     assert [layer.size for layer in net.stack] == [2, 2, 120, 5]
