@@ -1,0 +1,240 @@
+"""The recipes of the word problems, of length generalisation and of the theorems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from statetrack.recipes import length, presets, s5, states, swaps, theorems, z60
+from statetrack.recipes.recipe import Recipe, Results, Settings, find_recipe
+from statetrack.recipes.word_problems import FIGURE_4
+from statetrack.report.text import to_json
+from statetrack.sweep.job import Job
+from statetrack.sweep.work import do_job
+from tests.recipes.made_up import failed, result
+
+LAPTOP, PAPER, EARLY = Settings("laptop"), Settings("paper"), Settings("paper", early=True)
+TRAINED = (s5.RECIPE, z60.RECIPE, length.RECIPE, theorems.RECIPE)
+EVERY = pytest.mark.parametrize("recipe", TRAINED, ids=lambda recipe: recipe.name)
+
+
+def made_up(job: Job, score: float, hardened: float | None = None) -> dict[str, Any]:
+    """What the engine writes for a job whose sequence accuracy is `score` at every length."""
+    found = result(job, score)
+    found["allow_neg_eigval"] = job.config.model.pattern[0].allow_neg_eigval
+    ranges = found["trained"]["evaluations"]
+    for measured in ranges.values():
+        measured["sequence_accuracy"] = score
+    if job.curve is not None:
+        found["trained"]["curve"]["sequence_accuracy"] = [score, score]
+    if job.harden:
+        found["harden"] = {"changed": hardened is not None, "reason": None}
+    if job.harden and hardened is not None:
+        texts = (*job.lengths, *job.hardened_lengths)
+        measured = {"sequence_accuracy": hardened, "token_accuracy": hardened}
+        found["hardened"] = {"evaluations": dict.fromkeys(texts, measured), "curve": None}
+    return found
+
+
+def run(
+    recipe: Recipe, settings: Settings, make: Callable[[Job], dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    return {job.key: make(job) for job in recipe.jobs(settings, Results())}
+
+
+def negative(job: Job) -> bool:
+    return job.config.model.pattern[0].allow_neg_eigval
+
+
+def as_hoped(job: Job) -> dict[str, Any]:
+    return made_up(job, float(negative(job)), 1.0 if negative(job) else None)
+
+
+def test_aliases() -> None:
+    for alias, module in (("fig4", s5), ("fig7", s5), ("fig8", z60), ("fig2", states),
+                          ("fig3", swaps)):  # fmt: skip
+        assert find_recipe(alias) is module.RECIPE
+
+
+@pytest.mark.parametrize("problem", [*s5.PROBLEMS, *z60.FIGURE], ids=lambda p: p.key)
+def test_the_paper_scale_is_the_protocol(problem: Any) -> None:
+    module: Any = s5 if problem in s5.PROBLEMS else z60
+    row = module.cells(PAPER)[problem]
+    published = [cell for model, cell in row.items() if model.published]
+    assert len(published) == len(FIGURE_4) == 7
+    for model, cell in row.items():
+        jobs = cell.jobs(Results())
+        assert [job.config.training.seed for job in jobs] == list(range(3 if module is s5 else 1))
+        if not model.published:
+            continue
+        for job in jobs:
+            assert job.config == presets.paper(
+                model.mixer, problem.task, allow_neg_eigval=model.neg, num_layers=model.layers,
+                seed=job.config.training.seed, **dict(problem.options),
+            )  # fmt: skip
+            t = job.config.training
+            assert (t.dataset_size, t.steps, t.batch_size) == (1_600_000, 312_500, 512)
+            assert (job.curve, job.samples, t.data_seed) == (500, 40_000, 0)
+
+
+def test_the_early_version_has_one_seed_and_fewer_epochs() -> None:
+    steps = {}
+    for job in s5.jobs(EARLY, Results()):
+        assert job.config.training.seed == 0
+        steps[job.name.split("-")[0]] = job.config.training.steps
+    assert steps == {"S5": 93_750, "swaps": 93_750, "threes": 281_250, "four": 281_250}
+
+
+def test_runs_in_stages_end_with_all_elements() -> None:
+    for settings in (LAPTOP, PAPER):
+        staged = [job for job in s5.jobs(settings, Results()) if job.config.stages]
+        assert {job.name.split("-")[0] for job in staged} == {"S5", "four"}
+        for job in staged:
+            assert job.config.stages[-1].task is None
+            assert job.config.training.dataset_size is None
+            assert len(job.config.task.inputs) == 120  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("recipe", "hours"), [(s5.RECIPE, 2.5), (z60.RECIPE, 1.5),
+                                               (length.RECIPE, 2.7), (theorems.RECIPE, 0.6)],
+                         ids=lambda x: getattr(x, "name", ""))  # fmt: skip
+def test_the_budget_at_laptop_scale(recipe: Recipe, hours: float) -> None:
+    jobs = recipe.jobs(LAPTOP, Results())
+    assert sum(job.seconds for job in jobs) <= hours * 3600
+    assert len({job.key for job in jobs}) == len(jobs)
+    assert {job.config.training.seed for job in jobs} >= set(range(5))
+
+
+@EVERY
+@pytest.mark.parametrize("settings", [Settings("smoke"), LAPTOP, PAPER, EARLY],
+                         ids=["smoke", "laptop", "paper", "early"])  # fmt: skip
+def test_documents_of_no_partial_and_failed_results(recipe: Recipe, settings: Settings) -> None:
+    done = run(recipe, settings, as_hoped)
+    half = dict(list(done.items())[::2])
+    broken = run(recipe, settings, failed)
+    for found in ({}, half, broken, done):
+        document = recipe.document(settings, Results(found))
+        assert document.summary
+        assert to_json(document)
+        for table in document.tables:
+            assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert len(recipe.document(settings, Results(broken)).facts["failed"]) == len(broken)
+
+
+def test_the_summary_claims_an_order_only_if_intervals_are_apart() -> None:
+    text = " ".join(s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped))).summary)
+    assert "S5, only swaps, length 64: DeltaNet [-1,1], 1 layer 1.000 (1.000 to 1.000)" in text
+    assert "the first is above, intervals apart" in text
+    assert "no order" not in text
+    assert "after hardening for 5 of 5 seeds" in text
+
+    def mixed(job: Job) -> dict[str, Any]:
+        return made_up(job, float(job.config.training.seed % 2))
+
+    text = " ".join(s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, mixed))).summary)
+    assert "intervals apart" not in text
+    assert "after hardening for 0 of 5 seeds" in text
+
+
+def test_best_and_all_seeds_are_figures() -> None:
+    document = s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped)))
+    best = next(figure for figure in document.figures if figure.name == "swaps-best-seed")
+    every = next(figure for figure in document.figures if figure.name == "swaps-all-seeds")
+    assert len(best.series) == 7
+    assert sum(series.faint for series in every.series) == 7 * 5
+    assert best.marks == ((32, "training length"),)
+
+
+def test_length_evaluates_hardened_models_at_a_million_tokens() -> None:
+    jobs = length.jobs(LAPTOP, Results())
+    final = [job for job in jobs if job.hardened_lengths]
+    counts: dict[str, int] = {}
+    for job in final:
+        assert job.harden
+        assert job.hardened_lengths == ("1000000",)
+        assert job.samples_at(1_000_000) == 1
+        assert job.samples_at(100_000) == 2
+        assert job.config.training.max_length <= 40
+        counts[job.config.task.name] = counts.get(job.config.task.name, 0) + 1
+    assert counts == {"parity": 20, "S5_only_swaps": 20, "Z3": 20, "S5_up_to_3": 5, "S5": 5}
+    assert {job.config.task.name for job in jobs if not negative(job)} == set(counts)
+
+
+def test_each_remedy_differs_from_the_plain_run_in_its_own_options_only() -> None:
+    subject = length.SUBJECTS[1]
+    plain, *_ = (length.run_config(subject, arm, LAPTOP, 0) for arm in length.ARMS)
+    remedied = {arm.key: length.run_config(subject, arm, LAPTOP, 0) for arm in length.ARMS}
+    stretch = replace(plain.model.pattern[0], beta_stretch=0.1)  # type: ignore[call-arg]
+    assert remedied["stretch"] == replace(plain, model=replace(plain.model, mixer=stretch))
+    penalty = replace(plain.training, saturation=0.05)
+    assert remedied["saturation"] == replace(plain, training=penalty)
+    assert remedied["carry"].model == plain.model
+    assert remedied["carry"].training.carry > 1
+
+
+def test_the_length_report_counts_exact_seeds() -> None:
+    def mostly(job: Job) -> dict[str, Any]:
+        broken = job.config.training.seed == 7
+        return made_up(job, 0.5, 0.99 if broken else 1.0)
+
+    document = length.document(LAPTOP, Results(run(length.RECIPE, LAPTOP, mostly)))
+    final = document.tables[0]
+    row = next(row for row in final.rows if row[0] == "Parity")
+    assert row[final.columns.index("exact there")] == "19 of 20"
+    assert row[final.columns.index("longest evaluated")] == "1,000,000"
+    assert "for 19 of 20 seeds" in document.summary[0]
+
+
+def test_compiled_claims_hold() -> None:
+    for claim in theorems.compiled_claims():
+        assert claim.verdict.startswith("holds"), claim
+    assert {claim.name for claim in theorems.compiled_claims()} >= {
+        "Lemma 1", "Proposition 1", "Theorem 3", "Theorem 4", "Theorem 6",
+    }  # fmt: skip
+
+
+def test_trained_models_can_refute_a_claim() -> None:
+    def with_spectrum(real: float, imag: float) -> Callable[[Job], dict[str, Any]]:
+        def make(job: Job) -> dict[str, Any]:
+            found = made_up(job, float(negative(job)))
+            layers = [{"real": [1.0, real], "imag": [0.0, imag]}] * job.config.model.num_layers
+            return {**found, "spectrum": {"layers": layers} if job.spectrum else None}
+
+        return make
+
+    def verdicts(real: float, imag: float) -> dict[str, str]:
+        done = run(theorems.RECIPE, LAPTOP, with_spectrum(real, imag))
+        claims = theorems.trained_claims(LAPTOP, Results(done))
+        return {claim.name: claim.verdict.partition(":")[0] for claim in claims}
+
+    assert verdicts(-0.5, 0.8) == dict.fromkeys(
+        ("Theorem 1", "Theorem 2", "Proposition 1"), "holds"
+    )
+    assert verdicts(0.5, 0.0)["Theorem 1"] == "REFUTED"  # solved without such an eigenvalue
+    assert verdicts(-1.0, 0.0)["Theorem 2"] == "REFUTED"  # counts with real ones
+    assert verdicts(-1.5, 0.8)["Proposition 1"] == "REFUTED"
+
+
+def test_figures_2_and_3_are_computed() -> None:
+    for recipe in (states.RECIPE, swaps.RECIPE):
+        assert recipe.jobs(LAPTOP, Results()) == []
+    document = states.document(LAPTOP, Results())
+    assert document.tables[0].rows[-1] == [-1.0, "never"]
+    document = swaps.document(LAPTOP, Results())
+    assert "exactly the permutation matrix" in document.summary[0]
+    ends = [series.y[-1] - 1 for series in document.figures[0].series]
+    assert tuple(ends) == swaps.POINTS
+
+
+@pytest.mark.parametrize("name", ["swaps-delta_net-neg-1l-s0", "S5-delta_product-neg-n4-1l-s0",
+                                  "length-Z3-combined-s0", "length-parity-carry-s0"])  # fmt: skip
+def test_smoke_jobs_run(name: str, tmp_path: Any) -> None:
+    smoke = Settings("smoke")
+    jobs = [*s5.jobs(smoke, Results()), *length.jobs(smoke, Results())]
+    job = next(job for job in jobs if job.name == name)
+    found = do_job(job, tmp_path)
+    assert found["status"] == "done", found["error"]
+    assert set(found["trained"]["evaluations"]) == set(job.lengths)
