@@ -35,6 +35,7 @@ MIN_REMEMBERED = 0.8  # least singular value of a transition within W, for the m
 
 OTHER_BETAS: tuple[OtherBetas, ...] = ("all_zero", "one", "zero")  # tried: of spare factors
 Writes = Literal["none", "center"]
+WRITES: tuple[Writes, ...] = ("none", "center")  # tried
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ProductRule:
     @classmethod
     def all(cls) -> Iterator[ProductRule]:
         """Yield every rule that is tried."""
-        for other_betas, signs, writes in product(OTHER_BETAS, (True, False), ("none", "center")):
+        for other_betas, signs, writes in product(OTHER_BETAS, (True, False), WRITES):
             yield cls(writes, signs, other_betas)
 
 
