@@ -2,8 +2,9 @@
 
 The steps: check that every layer can be hardened; find the distinct inputs of the first layer;
 search, layer by layer, for a rounding that leaves the model as good as it was (`search`, with the
-candidates of `householder` and `diagonal`); report what was done (`report`). The automaton that the
-model then is can be read off (`automaton`).
+candidates of `householder` and `diagonal`), with more dimensions (`widening`) and another readout
+(`readout`) where it needs them; report what was done (`report`). The automaton that the model then
+is can be read off (`automaton`).
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ def harden(
 
     For layers in [-1, 1] that define how they are hardened (`Mixer.hardening_obstacle`): DeltaNet,
     DeltaProduct, their gated forms, Mamba, GLA and the diagonal RNN. Several roundings are tried.
-    Of those that are as good on `validation` (no more mistakes, and a cross-entropy at most
-    MAX_LOSS_INCREASE greater) the one that leaves least inexact is taken; if there is none, the
-    model is kept. The result is an ordinary model, exact for the tokens of `validation`; what it
-    does with other tokens is arbitrary. The given model is not changed.
+    The first is taken that is exact and as good on `validation`: no mistake, and a cross-entropy at
+    most MAX_LOSS_INCREASE greater; else the one that leaves least inexact. If all make mistakes,
+    the model is kept. The result is an ordinary model, exact for the tokens of `validation`; what
+    it does with other tokens is arbitrary. The given model is not changed.
 
     Args:
         model: a trained model.

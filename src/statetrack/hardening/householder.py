@@ -60,7 +60,9 @@ def candidates(
     """Yield every rounding of the layer that is tried."""
     trained = _Trained.of(model, inputs)
     known = set()
-    rules = Rule.all(orders) if trained.factors == 1 else ProductRule.all()
+    rules: Iterator[Rule | ProductRule] = (
+        Rule.all(orders) if trained.factors == 1 else ProductRule.all()
+    )
     for rule, remove in product(rules, (True, False)):
         heads, components = [], []
         for i, head in enumerate(trained.heads):

@@ -33,8 +33,9 @@ MIN_SHARE = 0.3  # of the largest variance, in a direction of W
 MOSTLY_WITHIN = 0.7  # length of the projection to W of a key that acts on what is remembered
 MIN_REMEMBERED = 0.8  # least singular value of a transition within W, for the median token
 
-OTHER_BETAS: tuple[OtherBetas, ...] = ("all_zero", "one", "zero")  # tried: of spare factors
+OTHER_BETAS: tuple[OtherBetas, ...] = ("all_zero", "one")  # tried: of spare factors
 Writes = Literal["none", "center"]
+WRITES: tuple[Writes, ...] = ("none", "center")  # tried
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class ProductRule:
     @classmethod
     def all(cls) -> Iterator[ProductRule]:
         """Yield every rule that is tried."""
-        for other_betas, signs, writes in product(OTHER_BETAS, (True, False), ("none", "center")):
+        for other_betas, signs, writes in product(OTHER_BETAS, (True, False), WRITES):
             yield cls(writes, signs, other_betas)
 
 

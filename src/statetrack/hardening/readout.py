@@ -42,6 +42,7 @@ class _Pairs:
     answers: Tensor  # [N]
 
 
+@torch.no_grad()
 def refit_readout(
     model: SequenceModel, exact: SequenceModel, inputs: LayerInputs, batch: Batch
 ) -> SequenceModel:
@@ -63,9 +64,8 @@ def refit_readout(
     trained = _Readout(copy.deepcopy(model)).float()
     with torch.enable_grad():
         _train(trained, pairs)
-    with torch.no_grad():
-        for old, new in zip(_Readout(made).weights(), trained.weights(), strict=True):
-            old.copy_(new)
+    for old, new in zip(_Readout(made).weights(), trained.weights(), strict=True):
+        old.copy_(new)
     return made
 
 
@@ -98,7 +98,7 @@ def _train(readout: _Readout, pairs: _Pairs) -> None:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     x, read = pairs.x.float(), pairs.read.float()
     for step in range(1, STEPS + 1):
-        some = torch.randint(len(x), (BATCH_SIZE,), generator=rng)
+        some = torch.randint(len(x), (min(BATCH_SIZE, len(x)),), generator=rng)
         loss = cross_entropy(readout(x[some], read[some]), pairs.answers[some])
         optimizer.zero_grad()
         loss.backward()
@@ -124,7 +124,7 @@ def _list_pairs(
 ) -> _Pairs:
     """Return the input of the readout for every state and token whose answer is known."""
     block = block_of(model, 0)
-    answers = torch.from_numpy(_find_answers(found, batch))
+    answers = torch.from_numpy(find_answers(found, batch))
     x, read = [found.x], [_read(block, found.x, found.states)]
     first = torch.from_numpy(inputs.token_ids[~inputs.recurring.numpy()])
     asked = batch.targets[:, 0] != IGNORE
@@ -140,7 +140,6 @@ def _list_pairs(
     return _Pairs(torch.cat(x)[known], torch.cat(read)[known], answers[known])
 
 
-@torch.no_grad()
 def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
     """Return the input of the output projection."""
     recorded: list[Tensor] = []
@@ -153,7 +152,7 @@ def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
     return torch.cat(recorded).reshape(len(x), -1)
 
 
-def _find_answers(found: Situations, batch: Batch) -> Ints:
+def find_answers(found: Situations, batch: Batch) -> Ints:
     """Return the answer for every state and token, [states symbols]; IGNORE where it is unknown.
 
     In most tasks the answer depends on the state that the token leads to alone; then all are known.

@@ -49,7 +49,7 @@ def widen(model: SequenceModel, inputs: LayerInputs) -> tuple[SequenceModel, Lay
     pad_weights(made, model)
     for module in made.modules():
         if isinstance(module, RMSNorm) and len(module.weight) == width:
-            module.weight *= math.sqrt(share)
+            module.weight.mul_(math.sqrt(share))
     ids, size = torch.from_numpy(inputs.token_ids), sizes[:strong].median()
     lengths = made.embedding.weight[ids].norm(dim=1, keepdim=True)
     norm = block_of(made, 0).mixer_norm
