@@ -163,8 +163,9 @@ def _settled(settings: Settings, model: ModelConfig, mixer: str, arithmetic: boo
     """Apply what the paper leaves open."""
     layer = model.pattern[0]
     if mixer == "delta_product":
-        changes = {"num_householder": 2, "conv_size": 4}
-        layer = DeltaProductConfig(allow_neg_eigval=layer.allow_neg_eigval, **changes)
+        layer = DeltaProductConfig(
+            allow_neg_eigval=layer.allow_neg_eigval, num_householder=2, conv_size=4
+        )
     elif isinstance(layer, MambaConfig):
         layer = replace(layer, conv_size=settings.mamba_conv)
     elif isinstance(layer, AttentionConfig):
@@ -251,7 +252,8 @@ def _own_parity_job(settings: Settings, model: Model, lr: float, seed: int) -> J
 def _arithmetic_job(settings: Settings, column: str, model: Model, lr: float, seed: int) -> Job:
     config = paper_config(settings, column, model, seed)
     name, options = TASKS[column]
-    steps, stages, cost = BRACKET_STEPS, (), BRACKET_STEPS
+    steps, cost = BRACKET_STEPS, BRACKET_STEPS
+    stages: tuple[Stage, ...] = ()
     if column == ARITHMETIC:
         steps, stages, cost = ARITHMETIC_STEPS, ARITHMETIC_STAGES, FULL_STEPS
         options = {"supervision": "dense"}

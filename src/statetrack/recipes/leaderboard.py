@@ -272,7 +272,9 @@ def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> lis
 
 def _switch_sentence(name: str, spreads: Mapping[str, Spread]) -> str:
     """Say for which mixers [-1,1] differs from [0,1] with intervals apart."""
-    better, worse, level = [], [], []
+    better: list[str] = []
+    worse: list[str] = []
+    level: list[str] = []
     for title, wide in spreads.items():
         narrow = spreads.get(title.replace("[-1,1]", "[0,1]"))
         if "[-1,1]" not in title or narrow is None:
