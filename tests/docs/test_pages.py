@@ -102,6 +102,12 @@ def after_report(ran: Ran) -> None:
     assert "<figure" in (ran.folder / "mine" / "index.html").read_text()
 
 
+def after_reproduction(ran: Ran) -> None:
+    assert "CPU time left" in ran.printed
+    page = ran.folder / "runs" / "reproduce-smoke" / "diagonal-parity" / "index.html"
+    assert "Diagonal RNN [-1,1]" in page.read_text()
+
+
 def after_sweeps(ran: Ran) -> None:
     assert "4 runs, 4 to do: runs/grid" in ran.printed
     assert "4 done, 0 waiting, 0 failed, 0 running" in ran.printed
@@ -133,6 +139,7 @@ AFTER: dict[str, Callable[[Ran], None]] = {
     "docs/diagnostics.md": after_diagnostics,
     "docs/hardening.md": after_hardening,
     "docs/report.md": after_report,
+    "docs/reproduction.md": after_reproduction,
     "docs/sweeps.md": after_sweeps,
     "docs/theory.md": after_theory,
 }

@@ -37,9 +37,10 @@ def reproduce(
 ) -> int:
     """Run the experiments behind a table or figure of the paper, and write the report.
 
-    Names: diagonal-parity (fig1), chomsky (table3, table5, fig6), leaderboard and the others that
-    an unknown name lists; all of them: all. Run it again to continue: finished runs are not
-    repeated. Runs that two recipes share are run once. The exit code is 1 if a run failed.
+    Names: diagonal-parity (fig1), states (fig2), swaps (fig3), chomsky (table3, table5, fig6), s5
+    (fig4, fig7), z60 (fig8), theorems, length, leaderboard; all of them: all. Run it again to
+    continue: finished runs are not repeated. Runs that two recipes share are run once. The exit
+    code is 1 if a run failed.
 
     Args:
         name: a recipe, its number in the paper such as table3, or all.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from statetrack.config import at_least, one_of, unknown
@@ -106,9 +105,7 @@ def find_recipe(name: str) -> Recipe:
 def all_recipes() -> Iterator[Recipe]:
     """Yield every recipe, in the order of the paper."""
     for name in ORDER:
-        module = f"statetrack.recipes.{name.replace('-', '_')}"
-        if find_spec(module) is not None:
-            importlib.import_module(module)
+        importlib.import_module(f"statetrack.recipes.{name.replace('-', '_')}")
     yield from sorted(RECIPES.values(), key=lambda recipe: [*ORDER, recipe.name].index(recipe.name))
 
 
