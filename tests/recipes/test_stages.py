@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_inputs_grow_ten_at_a_time_by_reflection_length_to_all_elements() -> Non
     assert [len(inputs) for inputs in sets] == [31, 41, 51, 61, 71, 81, 91, 101, 111, 120]
     assert sets[-1] == tuple(range(120))
     lengths = S5.group.reflection_lengths()
-    for before, after in itertools.pairwise(sets):
+    for before, after in pairwise(sets):
         assert set(before) < set(after)
         added = lengths[sorted(set(after) - set(before))]
         left = lengths[sorted(set(range(120)) - set(after))]

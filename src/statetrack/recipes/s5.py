@@ -49,16 +49,17 @@ def _product(factors: int, **options: object) -> tuple[Model, ...]:
 ADDED: dict[str, tuple[Model, ...]] = {
     "S5": _product(4, start="S5_up_to_3", step_ms=65, harden=True),
     "threes": _product(2, steps=1500, step_ms=45, harden=True),
+    # two layers: betas have no convolution, so in one all fillers have the same
     "four": tuple(
         Model(
             "delta_net",
             neg,
-            1,
+            2,
             conv=4,
-            start="S5_only_swaps",
+            start="S5_up_to_3",
             published=False,
-            step_ms=38,
-            growth=Growth(first=300, each=400),
+            step_ms=60,
+            growth=Growth(first=1500),
         )
         for neg in (False, True)
     ),

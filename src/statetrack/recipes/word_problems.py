@@ -16,7 +16,7 @@ from statetrack.recipes.stages import Growth, growing_stages
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.tasks.word_problem import GroupWordProblem
-from statetrack.training import RunConfig, TrainingConfig
+from statetrack.training import RunConfig, Stage, TrainingConfig
 
 EPOCH = 3125  # steps: 1.6M sequences in batches of 512
 SMOKE_STEPS = 4
@@ -35,6 +35,7 @@ class Problem:
     options: tuple[tuple[str, Any], ...] = ()  # of the task
     early_epochs: int = 90
     finding: str = ""  # what the paper says of its figure
+    shortest: int | None = None  # least training length on a laptop; None: `length`
 
     def make_task(self) -> GroupWordProblem:
         """Return the task."""
@@ -71,6 +72,7 @@ class Model:
     conv: int = 0
     start: str = ""  # the task whose inputs come first, if the run has stages
     growth: Growth | None = None  # of those inputs, on a laptop
+    inputs: tuple[tuple[int, ...], ...] = ()  # those of the first stages, if they are few
     harden: bool = False
     published: bool = True  # whether the paper's figure has it
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
@@ -82,7 +84,7 @@ class Model:
         title = word_model(self, 8, 16).title
         layers = f"{self.layers} layer{'s' if self.layers > 1 else ''}"
         parts = [title, layers, *([f"conv {self.conv}"] if self.conv else [])]
-        return ", ".join([*parts, *(["in stages"] if self.start else [])])
+        return ", ".join([*parts, *(["in stages"] if self.start or self.inputs else [])])
 
     @property
     def key(self) -> str:
@@ -138,7 +140,7 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
         training = TrainingConfig(
             steps=SMOKE_STEPS if smoke else model.steps,
             batch_size=8 if smoke else 64,
-            min_length=length,
+            min_length=length if smoke else problem.shortest or length,
             max_length=length,
             lr=model.lr,
             warmup=0.05,
@@ -150,16 +152,34 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
         )
         width = 16 if smoke else model.width
         config = RunConfig(task, word_model(model, len(task.vocab), width), training)
+    if model.inputs:
+        training = replace(config.training, dataset_size=None)
+        stages = _first_inputs(model, task, training)
+        return replace(config, training=training, stages=stages)
     if not model.start:
         return config
     steps = None if settings.scale == "laptop" else config.training.steps
-    growth = (
-        Growth(batch=60, first=1, each=1, last=1) if settings.scale == "smoke" else model.growth
-    )
+    growth = model.growth
+    if settings.scale == "smoke":
+        growth = Growth(batch=60, first=1, each=1, last=1)
     stages = growing_stages(task, model.start, growth, steps)
     total = sum(stage.steps for stage in stages)
     training = replace(config.training, steps=total, dataset_size=None)
     return replace(config, training=training, stages=stages)
+
+
+def _first_inputs(
+    model: Model, task: GroupWordProblem, training: TrainingConfig
+) -> tuple[Stage, ...]:
+    """Return a stage for each of the model's inputs, then one with all, half of the steps."""
+    steps, half = training.steps // (2 * len(model.inputs)), max(4, training.max_length // 2)
+    first = [
+        Stage(steps=steps, task=replace(task, generators=inputs), min_length=half, max_length=half,
+              schedule="constant", warmup=None if i == 0 else 0.0)
+        for i, inputs in enumerate(model.inputs)
+    ]  # fmt: skip
+    rest = training.steps - steps * len(first)
+    return (*first, Stage(steps=rest, schedule="cosine", warmup=0.0))
 
 
 def _paper(
