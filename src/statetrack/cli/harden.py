@@ -28,10 +28,11 @@ def harden(
     For layers of DeltaNet, DeltaProduct, their gated forms, Mamba, GLA or the diagonal RNN in
     [-1,1]. Eigenvalues and reflections that are almost exact become exact, as do the matrices of a
     finite group; a convolution or a layer's memory that hardly matters is removed. Candidates are
-    judged on fresh sequences of the training lengths only; if none is as good as the model,
-    nothing is written. The result is a new run folder, which every command reads, with the DFA
-    that the model computes in automaton.json if one can be read off it. The exit code is 1 if
-    nothing is written, for example because the model has not learned its task.
+    judged on fresh sequences of the training lengths only; if none is as good as the model and
+    without a mistake there, nothing is written. The result is a new run folder, which every
+    command reads, with the DFA that the model computes in automaton.json if one can be read off
+    it. The exit code is 1 if nothing is written, for example because the model has not learned its
+    task.
 
     Args:
         run: a run folder.
@@ -67,7 +68,7 @@ def harden(
     check_new(folder)
     console = make_console(json)
     facts: dict[str, Any] = {"run": str(run), "out": None}
-    with console.status("hardening"):
+    with console.status("hardening") as status:
         step, _ = opened.load(checkpoint)
         trained = opened.model(step)
         find_roundings(trained)  # refuse first what no training helps
@@ -78,7 +79,12 @@ def harden(
             console.print(f"Train it first: {reason}.\nNothing is written.")
             write_result(json, {**facts, "changed": False, "reason": reason})
             return 1
-        result = harden_model(trained, validation, orders=orders)
+        result = harden_model(
+            trained,
+            validation,
+            orders=orders,
+            on_progress=lambda text: status.update(f"hardening: {text}"),
+        )
         if result.changed:
             automata = compare_automata(result, config)
             write_run(folder, config, step, result, automata)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import numpy as np
@@ -43,7 +43,11 @@ def check_orders(orders: Sequence[int]) -> None:
 
 @torch.no_grad()
 def harden(
-    model: SequenceModel, validation: Batch, *, orders: Sequence[int] = (1, 2, 3)
+    model: SequenceModel,
+    validation: Batch,
+    *,
+    orders: Sequence[int] = (1, 2, 3),
+    on_progress: Callable[[str], None] = lambda text: None,
 ) -> Hardened:
     """Make a trained model exact, so that it stays as good at every length as at the trained ones.
 
@@ -59,6 +63,7 @@ def harden(
         validation: sequences of the training lengths, as `task.sample` draws them.
         orders: the m such that two reflections may be pi / m apart, in layers with one reflection
             per token; 1, 2 and 3 suit permutations.
+        on_progress: called with what is being done, about once a second.
 
     Returns:
         The new model or, with `changed` False, the given one and the reason; print it for a report.
@@ -85,7 +90,9 @@ def harden(
     judge = Judge(model, validation)
     mistakes = judge.wrong, judge.scored
     try:
-        found = Search(judge, roundings, orders).run(Progress(wide, judge.loss), inputs)
+        found = Search(judge, roundings, orders, on_progress).run(
+            Progress(wide, judge.loss), inputs
+        )
     except NoCandidateError as error:
         loss = error.loss if math.isfinite(error.loss) else judge.loss
         return Hardened(

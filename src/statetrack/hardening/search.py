@@ -186,8 +186,15 @@ class Search:
     `candidates` are tried, `diagonal` or `householder`.
     """
 
-    def __init__(self, judge: Judge, roundings: list[ModuleType], orders: Sequence[int]) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        roundings: list[ModuleType],
+        orders: Sequence[int],
+        on_progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.judge = judge
+        self.tell = on_progress
         self.roundings = roundings
         self.orders = orders
         self.several = len(roundings) > 1
@@ -263,9 +270,11 @@ class Search:
             start, conv_reason = self._without_convolution(start, inputs)
             settings = {"delay": inputs.mixer(start).conv_width - 1}
         candidates = self.roundings[inputs.layer].candidates(start, inputs, self.orders)
-        judged = []
+        judged: list[Judged] = []
+        self.tell(f"layer {inputs.layer}: reading its heads or channels")
         for result in map(self.judge.judge, candidates):
             judged.append(result)
+            self.tell(f"layer {inputs.layer}: {len(judged)} roundings tried")
             if result.exact:
                 break
         if not judged:
@@ -303,6 +312,7 @@ class Search:
         exact = [j for j in judged if j.candidate.inexact == (0, 0)]
         made: list[Judged] = []
         for old in [] if self.several else sorted(exact, key=lambda j: j.loss)[:MAX_REFITS]:
+            self.tell("refitting the readout")
             unit_keys = self._add(progress, old, inputs).exact_model()
             with suppress(CannotRefitError, UserError):
                 model = refit_readout(old.candidate.model, unit_keys, inputs, self.judge.batch)
