@@ -310,7 +310,6 @@ def _notes(settings: Settings) -> list[str]:
         "longer sequences than its training length.",
         f"Evaluations have 64 sequences, but at most {MAX_TOKENS:,} tokens: 2 sequences of "
         "100,000; one of 1,000,000, for hardened models only.",
-        "The recipes were chosen on other seeds, from 100 on.",
     ]
     if settings.scale == "paper":
         notes.append("Scale paper: the laptop's runs with 20 seeds in every arm.")
