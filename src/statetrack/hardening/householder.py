@@ -130,6 +130,9 @@ class _Trained:
         memory = self.memories[i]
         if isinstance(memory, CannotRoundError):
             raise memory
+        sizes = [len(m.chosen(rule).elements) for m in self.memories if isinstance(m, Memory)]
+        if rule.largest and len(memory.chosen(rule).elements) < max(sizes):
+            raise CannotRoundError("another head tells more elements apart")
         return memory.round(head, inputs.recurring, counts, rule)
 
     def with_heads(

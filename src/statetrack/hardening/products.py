@@ -33,7 +33,6 @@ MIN_SHARE = 0.3  # of the largest variance, in a direction of W
 MOSTLY_WITHIN = 0.7  # length of the projection to W of a key that acts on what is remembered
 MIN_REMEMBERED = 0.8  # least singular value of a transition within W, for the median token
 
-OTHER_BETAS: tuple[OtherBetas, ...] = ("all_zero", "one")  # tried: of spare factors
 Writes = Literal["none", "center"]
 WRITES: tuple[Writes, ...] = ("none", "center")  # tried
 
@@ -44,13 +43,16 @@ class ProductRule:
 
     writes: Writes  # of recurring tokens: none, or those of rotations about a common point
     signs: bool  # False: tokens may change their sign so that the group does not contain -I
+    largest: bool  # only heads with the largest group are rounded: others may add to its states
     other_betas: OtherBetas
 
     @classmethod
     def all(cls) -> Iterator[ProductRule]:
         """Yield every rule that is tried."""
-        for other_betas, signs, writes in product(OTHER_BETAS, (True, False), WRITES):
-            yield cls(writes, signs, other_betas)
+        for largest, signs, writes in product((False, True), (True, False), WRITES):
+            yield cls(writes, signs, largest, "all_zero")
+        for signs, writes in product((True, False), WRITES):
+            yield cls(writes, signs, False, "one")
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,15 @@ class Memory:
         center = torch.linalg.pinv(fixed.flatten(0, 1), rtol=1e-2) @ offsets.flatten(0, 1)
         return cls(basis, old, center, exact, without_signs(exact))
 
+    def chosen(self, rule: ProductRule) -> Representation:
+        """Return the exact matrices that a rule asks for."""
+        return self.exact if rule.signs else self.unsigned or self.exact
+
     def round(
         self, head: HeadInputs, recurring: Tensor, counts: Tensor, rule: ProductRule
     ) -> tuple[HeadInputs, float]:
         """Return the exact head, and the largest change of an entry of its matrices."""
-        exact = self.exact if rule.signs else self.unsigned or self.exact
+        exact = self.chosen(rule)
         factors = len(head.beta) // len(recurring)
         center = self.center if rule.writes == "center" else torch.zeros_like(self.center)
         k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()

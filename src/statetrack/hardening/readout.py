@@ -22,10 +22,11 @@ from statetrack.models.sequence_model import Block
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 
-STEPS = 600  # of Adam, at most
+STEPS = 1200  # of Adam, at most
 CHECK_EVERY = 50
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 2048
+HARD_PAIRS = 8.0  # how much more often pairs are drawn whose answers do not lead by enough
 ENOUGH_MARGIN = 2.0  # nats by which every answer leads the next one; training ends there
 
 
@@ -97,26 +98,29 @@ def _train(readout: _Readout, pairs: _Pairs) -> None:
     optimizer = torch.optim.Adam(weights, LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
     x, read = pairs.x.float(), pairs.read.float()
+    hard = torch.ones(len(x))
     for step in range(1, STEPS + 1):
-        some = torch.randint(len(x), (min(BATCH_SIZE, len(x)),), generator=rng)
+        some = torch.multinomial(hard, min(BATCH_SIZE, len(x)), generator=rng)
         loss = cross_entropy(readout(x[some], read[some]), pairs.answers[some])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % CHECK_EVERY == 0 and _margin(readout, x, read, pairs.answers) > ENOUGH_MARGIN:
-            return
-    if _margin(readout, x, read, pairs.answers) <= 0:
+        if step % CHECK_EVERY == 0:
+            margins = _margins(readout, x, read, pairs.answers)
+            if margins.min() > ENOUGH_MARGIN:
+                return
+            hard = torch.where(margins > ENOUGH_MARGIN, 1.0, HARD_PAIRS)
+    if margins.min() <= 0:
         raise CannotRefitError("its readout does not learn the answers")
 
 
 @torch.no_grad()
-def _margin(readout: _Readout, x: Tensor, read: Tensor, answers: Tensor) -> float:
-    """Return the least lead of a right answer over the best wrong one."""
+def _margins(readout: _Readout, x: Tensor, read: Tensor, answers: Tensor) -> Tensor:
+    """Return the lead of each right answer over the best wrong one, [N]."""
     logits = readout(x, read)
-    right = logits.gather(1, answers[:, None])
-    wrong = logits.scatter(1, answers[:, None], -torch.inf).amax(1, keepdim=True)
-    return float((right - wrong).min())
+    right = logits.gather(1, answers[:, None])[:, 0]
+    return right - logits.scatter(1, answers[:, None], -torch.inf).amax(1)
 
 
 def _list_pairs(

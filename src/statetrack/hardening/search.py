@@ -28,7 +28,7 @@ from statetrack.tasks import IGNORE, Batch
 MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than the trained one
 MAX_PARTIAL_INCREASE = 0.1  # nats that are allowed while later layers are not exact yet
 MAX_RETRIES = 32  # second attempts at a layer, after later layers failed; in the whole search
-MAX_REFITS = 3  # exact models whose readout is refitted, while none is without a mistake
+MAX_REFITS = 4  # exact models whose readout is refitted, while none is without a mistake
 SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
 
 NO_CANDIDATE = "none of its heads or channels is close enough to an exact one"
@@ -307,11 +307,15 @@ class Search:
     ) -> list[Judged]:
         """Return the best exact candidates with refitted readouts, up to one without a mistake.
 
-        Only in models of one layer; see `readout`.
+        Only in models of one layer; see `readout`. Of those with the same exact heads one is tried.
         """
-        exact = [j for j in judged if j.candidate.inexact == (0, 0)]
+        best: dict[tuple[str, ...], Judged] = {}
+        for j in sorted(judged, key=lambda j: j.loss):
+            heads = tuple(c.name for c in j.candidate.components if c.error is not None)
+            if j.candidate.inexact == (0, 0) and not self.several:
+                best.setdefault(heads, j)
         made: list[Judged] = []
-        for old in [] if self.several else sorted(exact, key=lambda j: j.loss)[:MAX_REFITS]:
+        for old in list(best.values())[:MAX_REFITS]:
             self.tell("refitting the readout")
             unit_keys = self._add(progress, old, inputs).exact_model()
             with suppress(CannotRefitError, UserError):
