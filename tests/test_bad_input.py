@@ -95,7 +95,7 @@ def named(*cases: tuple[list[str], list[str]]) -> list[Any]:
         (["--min-length=1"], ["the length of parity", "at least 2; got 1"]),
         (["--task=S3", "--min-length=0"], ["the length of S3", "at least 1; got 0"]),
         (["--min-length=9", "--max-length=5"], ["greatest length 5 is below the least, 9"]),
-        (["--eval-every=2", "--eval-min-length=1"], ["the length of parity", "at least 2; got 1"]),
+        (["--eval-every=2", "--eval-lengths=1-9"], ["the length of parity", "at least 2; got 1"]),
         (["--dataset-size=2"], ["dataset_size", "at least 4; got 2"]),
         (["--dataset-size=64"], ["one length: min_length = max_length"]),
         (
@@ -447,7 +447,7 @@ def test_import(args: list[str], says: list[str], refused: Refused, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "extra", ["--steps=9", "--task=S3", "--mixer=mamba", "--config=other.json"]
+    "extra", ["--steps=2", "--batch-size=9", "--task=S3", "--mixer=mamba", "--config=other.json"]
 )
 def test_resume_takes_no_other_configuration(
     extra: str, refused: Refused, run_folder: Path, tmp_path: Path

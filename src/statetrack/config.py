@@ -31,7 +31,7 @@ from statetrack.errors import UserError, check_type
 T = TypeVar("T")
 
 MAX_WHOLE = 2**53  # what every reader of JSON can represent
-LONG_LIST = 12  # names that fit into a message
+LONG_LIST = 16  # names that fit into a message
 
 
 def option(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:

@@ -46,7 +46,7 @@ def test_metrics_that_are_not_rewound_are_noticed(
         assert end(start(lambda name=name: go_on(tmp_path / name))) == 0
     assert difference(tmp_path / "run", tmp_path / "undisturbed") is None
     assert kill_at(Moment("before rename", "step-00000010.json", 1), tmp_path / "killed")
-    monkeypatch.setattr(Run, "rewind_metrics", lambda *_: None)
+    monkeypatch.setattr(Run, "rewind_metrics", lambda *_, **__: None)
     go_on(tmp_path / "killed")
     problem = difference(tmp_path / "killed", tmp_path / "undisturbed")
     assert problem is not None
