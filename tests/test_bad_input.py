@@ -135,7 +135,7 @@ def test_train_options_of_other_mixers(
         (["tasks", "nope"], ["unknown task 'nope'", "nearest of "]),
         (["tasks", "S3", "--tokens-per-element=0"], ["tokens_per_element", "got 0"]),
         (["tasks", "Z1"], ["group Z1", "at least 2; got 1"]),
-        (["models", "nope"], ["unknown model 'nope'", "nearest of "]),
+        (["models", "nope"], ["unknown model 'nope'", "known: attention"]),
         (["train", "--nope", "3"], ["unknown option '--nope'", "nearest of "]),
         (["train", "--hiden-size=3"], ["unknown option '--hiden-size'", ": --hidden-size,"]),
         (["train", "--learning_rate=3"], ["unknown option '--learning_rate'", "nearest of "]),
