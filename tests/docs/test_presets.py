@@ -63,7 +63,7 @@ def test_a_line_of_the_page(
 
 
 def trained(command: Command, out: Path, *args: str) -> RunConfig:
-    short = ("--steps=1", "--batch-size=2", "--eval-samples=2", "--eval-max-length=500")
+    short = ("--steps=1", "--batch-size=2", "--eval-samples=2")
     result = command("train", *args, *short, "--out", out)
     assert result.code == 0, result.err
     return Run.open(out).config

@@ -85,7 +85,9 @@ def test_both_kinds_of_operations_have_the_same_signatures() -> None:
 
     recorder = methods(StepRecorder)
     del recorder["empty"]
-    assert methods(TensorOps) == recorder
+    tensors = methods(TensorOps)
+    del tensors["linear_scan"]  # of the diagonal RNN, whose steps are not recorded
+    assert tensors == recorder
 
 
 @pytest.mark.parametrize("level", library.LEVELS)

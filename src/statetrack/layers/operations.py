@@ -15,12 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from statetrack.ops import (
-    delta_product,
-    gated_linear_attention,
-    selective_scan,
-    swiglu,
-)
+from statetrack.ops import delta_product, gated_linear_attention, selective_scan, swiglu
 from statetrack.ops.l2_norm import l2_normalize
 from statetrack.ops.linear_scan import linear_scan
 
