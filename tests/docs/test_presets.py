@@ -80,7 +80,7 @@ def test_the_learning_rate_and_seed_of_the_authors_commands(
 
 
 def test_several_tokens_on_the_command_line(command: Command, tmp_path: Path) -> None:
-    given = ("--preset=paper", "--task=S5", "--dataset-size=20", "--eval-min-length=500")
+    given = ("--preset=paper", "--task=S5", "--dataset-size=20")
     config = trained(command, tmp_path / "a", *given, "--tokens-per-element=4", "--num-layers=5")
     assert (config.training.max_length, config.model.vocab_size) == (64, 128)
     wanted = presets.paper("delta_net", "S5", tokens_per_element=4, num_layers=5)
