@@ -57,8 +57,8 @@ conv-size beta-stretch d-state expand dt-rank dt-min num-householder size hidden
 embedding norm norm-after norm-eps mlp mlp-after mlp-size head tie-embeddings initializer-range
 batch-size min-length max-length lr schedule warmup min-lr weight-decay decay-groups betas eps clip
 precision saturation saturation-start seed data-seed dataset-size eval-every eval-samples
-eval-lengths stop-at-score time-budget carry log-every checkpoint-every tokens-per-element generators filler
-predict modulus nope
+eval-lengths stop-at-score time-budget carry log-every checkpoint-every tokens-per-element
+generators filler predict modulus nope
 """
 OPTIONS = {
     "train": TRAIN,
