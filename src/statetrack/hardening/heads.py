@@ -25,7 +25,7 @@ OTHER_BETAS: tuple[OtherBetas, ...] = ("zero", "one", "keep", "all_zero")
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """What one head feeds its op for n inputs of f factors each, in float64."""
+    """The op inputs of one head for n tokens with f Householder factors each, in float64."""
 
     k: Tensor  # [n f, K]
     v: Tensor  # [n f, V]

@@ -41,7 +41,7 @@ EPS_FACTORS = (1e4, 1e3, 1e2, 1e1)  # tried: multiples of the head norm's epsilo
 
 @dataclass(frozen=True)
 class Rule:
-    """How heads with one factor are rounded."""
+    """Options for rounding heads with one Householder factor per token."""
 
     tolerance: float  # a factor whose beta is within it of 2 becomes a reflection
     other_betas: OtherBetas
@@ -113,7 +113,7 @@ class _Trained:
 
     @cached_property
     def memories(self) -> list[Memory | CannotRoundError]:
-        """What heads with several factors remember."""
+        """Return the memory subspace of each head with several factors."""
         recurring = self.inputs.recurring
         first = self.inputs.index[:, 0].unique()
         return memories(self.heads, recurring, first)

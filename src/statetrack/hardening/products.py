@@ -39,7 +39,7 @@ WRITES: tuple[Writes, ...] = ("none", "center")  # tried
 
 @dataclass(frozen=True)
 class ProductRule:
-    """How heads with several factors are rounded."""
+    """Options for rounding heads with several Householder factors per token."""
 
     writes: Writes  # of recurring tokens: none, or those of rotations about a common point
     signs: bool  # False: tokens may change their sign so that the group does not contain -I
@@ -57,7 +57,7 @@ class ProductRule:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a head does within the subspace that it remembers in, for its r recurring inputs."""
+    """The transitions of a head's r recurring inputs, restricted to its memory subspace."""
 
     basis: Tensor  # [K, d]
     matrices: Tensor  # [r, d, d]: the transitions, the nearest orthogonal matrices

@@ -36,7 +36,7 @@ class CannotRefitError(Exception):
 
 @dataclass(frozen=True)
 class _Pairs:
-    """What the readout gets, and what it should answer."""
+    """Training data of the readout: its inputs and the right answers."""
 
     x: Tensor  # [N, D]: the residual stream before the layer
     read: Tensor  # [N, H V]: the input of the output projection

@@ -69,7 +69,7 @@ SUBJECTS = (
 
 @dataclass(frozen=True)
 class Arm:
-    """What is added to the plain model or its training."""
+    """A remedy: options added to the plain model or to its training."""
 
     key: str
     title: str

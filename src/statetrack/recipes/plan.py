@@ -1,4 +1,4 @@
-"""What a reproduction will run, and how long it takes."""
+"""The runs of a reproduction and the CPU time that they are expected to take."""
 
 from __future__ import annotations
 

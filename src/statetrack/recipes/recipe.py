@@ -27,7 +27,7 @@ ORDER = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose for a reproduction.
+    """Options of a reproduction, as the user gave them.
 
     The last four settle what the paper leaves open.
     """

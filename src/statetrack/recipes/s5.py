@@ -8,12 +8,7 @@ from functools import cache
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
 from statetrack.recipes.selection import Cell
 from statetrack.recipes.stages import Growth
-from statetrack.recipes.word_problem_report import (
-    accuracy_table,
-    curve_figures,
-    cut_notes,
-    order_sentences,
-)
+from statetrack.recipes.word_problem_report import cut_notes, problems_document
 from statetrack.recipes.word_problems import FIGURE_4, Model, Problem
 from statetrack.recipes.word_problems import cells as problem_cells
 from statetrack.report.document import Document
@@ -85,22 +80,9 @@ def jobs(settings: Settings, results: Results) -> list[Job]:
 
 def document(settings: Settings, results: Results) -> Document:
     """Make a table, the curves and the comparisons of each setting."""
-    rows = cells(settings)
-    said = [s for p, row in rows.items() for s in order_sentences(p, row, settings, results)]
-    return Document(
-        name="s5",
-        title=RECIPE.title,
-        summary=said or ["No run is done yet."],
-        tables=[accuracy_table(p, row, settings, results) for p, row in rows.items()],
-        figures=[f for p, row in rows.items() for f in curve_figures(p, row, settings, results)],
-        notes=_notes(settings),
-        facts=facts("s5", settings, jobs(settings, results), results),
-        configs={
-            f"{p.title}, {cell.title}": cell.reported_jobs(results)[0].config.to_json()
-            for p, row in rows.items()
-            for cell in row.values()
-        },
-    )
+    runs = jobs(settings, results)
+    found = facts("s5", settings, runs, results)
+    return problems_document(RECIPE, cells(settings), settings, results, _notes(settings), found)
 
 
 def _notes(settings: Settings) -> list[str]:

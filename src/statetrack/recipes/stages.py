@@ -19,7 +19,7 @@ from statetrack.training import Stage
 
 @dataclass(frozen=True)
 class Growth:
-    """How fast the inputs grow; the defaults are what one core does in minutes."""
+    """Steps and added elements of the stages; the defaults take minutes on one core."""
 
     batch: int = 10  # elements that a stage adds
     first: int = 800  # steps with the elements at the start

@@ -5,15 +5,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from statetrack.recipes.recipe import Results, Settings
+from statetrack.recipes.recipe import Recipe, Results, Settings
 from statetrack.recipes.selection import Cell, apart, spread_of
 from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy
 from statetrack.report.document import Cell as Value
-from statetrack.report.document import Figure, Series, Table
+from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.results import seed_lines
 from statetrack.report.spread import Spread
 
 Cells = Mapping[Model, Cell]  # of one problem, in the order of its table
+
+
+def problems_document(
+    recipe: Recipe,
+    rows: Mapping[Problem, Cells],
+    settings: Settings,
+    results: Results,
+    notes: Sequence[str],
+    facts: dict[str, Any],
+) -> Document:
+    """Make a table, the curves and the comparisons of each problem."""
+    said = [s for p, row in rows.items() for s in order_sentences(p, row, settings, results)]
+    return Document(
+        name=recipe.name,
+        title=recipe.title,
+        summary=said or ["No run is done yet."],
+        tables=[accuracy_table(p, row, settings, results) for p, row in rows.items()],
+        figures=[f for p, row in rows.items() for f in curve_figures(p, row, settings, results)],
+        notes=notes,
+        facts=facts,
+        configs={
+            f"{p.title}, {cell.title}": cell.reported_jobs(results)[0].config.to_json()
+            for p, row in rows.items()
+            for cell in row.values()
+        },
+    )
 
 
 def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: Results) -> Table:

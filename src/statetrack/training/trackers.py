@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -23,23 +24,23 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
     return {f"{place}/{name}": float(value) for name, value in numbers.items()}
 
 
-class Tracker(Callback):
+class Tracker(Callback, ABC):
     """Sends metrics to another program; its first failure is a warning and ends the tracking."""
 
     def __init__(self) -> None:
         self.failed = False
 
+    @abstractmethod
     def start(self, run: Run) -> None:
         """Open the program's own log of a run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, step: int, values: dict[str, float]) -> None:
         """Write one row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Close the log."""
-        raise NotImplementedError
 
     def on_start(self, run: Run) -> None:
         self._try(lambda: self.start(run))
