@@ -10,6 +10,7 @@ from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.recipes import chomsky, diagonal_parity, leaderboard, presets
 from statetrack.recipes.chomsky_runs import OWN_PARITY, cells
+from statetrack.recipes.overview import make_documents
 from statetrack.recipes.plan import make_plan
 from statetrack.recipes.published import BRACKETS, COLUMNS, EARLY, FINAL, NO_MULT, PARITY
 from statetrack.recipes.recipe import Recipe, Results, Settings, all_recipes, find_recipe
@@ -212,3 +213,12 @@ def test_the_leaderboard_names_what_the_switch_changes() -> None:
         "[-1,1] on parity: above [0,1] with intervals apart: DeltaNet, DeltaProduct, n = 2" in text
     )
     assert "no order" not in text
+
+
+def test_several_recipes_have_an_overview() -> None:
+    recipes = [find_recipe("states"), find_recipe("swaps")]
+    *single, overview = make_documents(recipes, Settings("smoke"), Results())
+    assert [document.name for document in single] == ["states", "swaps"]
+    findings = [text for document in single for text in document.summary]
+    assert [row[1] for row in overview.tables[0].rows] == findings
+    assert len(make_documents(recipes[:1], Settings("smoke"), Results())) == 1

@@ -69,10 +69,11 @@ def _sweep_documents(sweep: Path, out: Path) -> Iterator[tuple[Path, Document]]:
         document = sweep_document(sweep)
         yield out / document.name, document
         return
+    from statetrack.recipes.overview import make_documents
     from statetrack.recipes.recipe import Results, Settings, find_recipe
     from statetrack.sweep.engine import read_results
 
     results = Results(read_results(sweep))
-    for name in about["recipes"]:
-        document = find_recipe(name).document(Settings(**about["settings"]), results)
+    recipes = [find_recipe(name) for name in about["recipes"]]
+    for document in make_documents(recipes, Settings(**about["settings"]), results):
         yield out / document.name, document

@@ -121,6 +121,7 @@ def _run(
     engine_settings: dict[str, Any],
     json: str | None,
 ) -> int:
+    from statetrack.recipes.overview import make_documents
     from statetrack.recipes.recipe import Results
     from statetrack.report.render import print_document, write_document
     from statetrack.report.text import to_plain
@@ -140,7 +141,7 @@ def _run(
         complete = True
     finally:  # also after Ctrl-C: what is done is reported
         results = Results(read_results(folder))
-        documents = [recipe.document(settings, results) for recipe in recipes]
+        documents = make_documents(recipes, settings, results)
         for document in documents:
             write_document(document, folder / document.name)
             print_document(console, document)

@@ -1,0 +1,57 @@
+"""The reports of several recipes, and one page that has the findings of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from statetrack.recipes.recipe import Recipe, Results, Settings, facts
+from statetrack.report.document import Document, Table
+
+
+def make_documents(
+    recipes: Sequence[Recipe], settings: Settings, results: Results
+) -> list[Document]:
+    """Make the report of each recipe; several are followed by an overview.
+
+    Args:
+        recipes: those to report on.
+        settings: of the reproduction.
+        results: what is done so far.
+    """
+    made = [recipe.document(settings, results) for recipe in recipes]
+    return made if len(made) == 1 else [*made, _overview(recipes, made, settings, results)]
+
+
+def _overview(
+    recipes: Sequence[Recipe], documents: Sequence[Document], settings: Settings, results: Results
+) -> Document:
+    """Collect the findings of all reports, with their runs and CPU times."""
+    jobs = {job.key: job for recipe in recipes for job in recipe.jobs(settings, results)}
+    found = facts("all", settings, list(jobs.values()), results)
+    return Document(
+        name="overview",
+        title=f"The paper, reproduced at scale {settings.scale}",
+        summary=[
+            f"{found['runs']}. The tables, figures and settings behind each finding are in the "
+            "folder of its recipe."
+        ],
+        tables=[
+            Table(
+                "Findings",
+                ["recipe", "finding"],
+                [[document.name, text] for document in documents for text in document.summary],
+                name="findings",
+            ),
+            Table(
+                "Runs",
+                ["recipe", "what", "runs", "CPU minutes"],
+                [
+                    [d.name, d.title, d.facts["runs"], round(d.facts["CPU seconds"] / 60, 1)]
+                    for d in documents
+                ],
+                "A run that several recipes share counts in each of them.",
+                name="runs",
+            ),
+        ],
+        facts=found,
+    )
