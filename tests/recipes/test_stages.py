@@ -47,11 +47,12 @@ def test_inputs_grow_ten_at_a_time_by_reflection_length_to_all_elements() -> Non
         assert added.max() <= left.min(initial=9)
 
 
-def test_stages_have_the_pilots_schedule() -> None:
+def test_stages_have_the_default_schedule() -> None:
     stages = growing_stages(S5, "S5_up_to_3")
-    assert [stage.steps for stage in stages] == [800, *[250] * 9, 1500]
+    assert [stage.steps for stage in stages] == [500, *[400] * 9, 900]
     assert [stage.schedule for stage in stages] == ["constant"] * 10 + ["cosine"]
     assert [stage.warmup for stage in stages] == [None, *[0.0] * 10]
+    assert [stage.until for stage in stages] == [*[0.98] * 10, None]
     assert stages[-1].task is None  # the run's own: all elements
     assert all(stage.task.vocab == S5.vocab for stage in stages[:-1] if stage.task)
 

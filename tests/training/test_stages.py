@@ -56,6 +56,34 @@ def interrupted(config: RunConfig, folder: Path, step: int) -> Run:
 # -- stages -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("step", [2, 4, 6])
+def test_a_stage_that_is_learned_ends_and_resumes_exactly(tmp_path: Path, step: int) -> None:
+    config = small_config("parity", steps=8, log_every=1, **CHECKED)
+    stages = (Stage(steps=5, max_length=8, until=0.01), Stage(steps=3))
+    config = replace(config, stages=stages)
+    whole = train(config, tmp_path / "whole")
+    (row,) = (row for row in whole.metrics() if row["kind"] == "stage")
+    assert (row["step"], row["stage"]) == (3, 1)
+    rates = [row["lr"] for row in whole.metrics() if row["kind"] == "train"]
+    last = replace(config.training, steps=5)  # three of its own, two of the first stage
+    assert rates[3:] == [learning_rate(last, i) for i in range(5)]
+    assert_same_weights(whole, interrupted(config, tmp_path / "cut", step))
+
+
+def test_a_stage_ends_only_after_three_rows(tmp_path: Path) -> None:
+    config = small_config("parity", steps=8)
+    config = replace(config, stages=(Stage(steps=6, until=0.9), Stage(steps=2)))
+    data = Batches(config, None)
+    found = [data.observe(i + 1, a) for i, a in enumerate((0.9, 0.89, 0.9, 0.95, 1.0))]
+    assert found == [False, False, False, False, True]
+    assert data.segments[1].start == 5
+    for until, says in ((0.0, "above 0"), (1.5, "at most 1")):
+        with pytest.raises(UserError, match=says):
+            Stage(until=until)
+    with pytest.raises(UserError, match="the last stage"):
+        replace(config, stages=(Stage(steps=8, until=0.5),))
+
+
 def test_stages_change_task_lengths_and_learning_rate(tmp_path: Path) -> None:
     config = staged()
     batches = Batches(config, None)

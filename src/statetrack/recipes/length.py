@@ -62,8 +62,8 @@ SUBJECTS = (
             factors=2, seconds=35),
     Subject("threes", "S5, swaps and 3-permutations", "S5_up_to_3", (16, 16), 1500, 3e-3, 64, 4,
             ("16", "64"), 1e-3, "plain", 5, factors=2, seconds=50),
-    Subject("S5", "Full S5", "S5", (12, 12), 0, 3e-3, 128, 4, ("12", "24"), 1e-3, "plain", 5,
-            factors=4, start="S5_up_to_3", arms=("plain", "combined"), seconds=220),
+    Subject("S5", "Full S5", "S5", (12, 12), 0, 2e-3, 64, 4, ("12", "24"), 1e-3, "plain", 5,
+            factors=4, start="S5_up_to_3", arms=("plain", "combined"), seconds=170),
 )  # fmt: skip
 
 
@@ -110,9 +110,6 @@ def run_config(
         **arm.mixer,
         **({"output_norm_eps": subject.eps} if arm.eps else {}),
     }
-    wide = subject.width == 128  # heads of 16, as in narrower models
-    if wide:
-        options |= {"expand_k": 0.5, "expand_v": 0.5}
     mixer = (
         DeltaProductConfig(num_householder=subject.factors, **options)
         if subject.factors > 1

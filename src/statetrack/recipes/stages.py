@@ -22,9 +22,10 @@ class Growth:
     """Steps and added elements of the stages; the defaults take minutes on one core."""
 
     batch: int = 10  # elements that a stage adds
-    first: int = 800  # steps with the elements at the start
-    each: int = 250  # steps after every addition
-    last: int = 1500  # further steps with all elements, in which the learning rate falls
+    first: int = 500  # steps with the elements at the start, at most
+    each: int = 400  # steps after every addition, at most
+    last: int = 900  # further steps with all elements, in which the learning rate falls
+    until: float | None = 0.98  # accuracy that ends a stage; its other steps go to the last one
 
     def __post_init__(self) -> None:
         for name in ("batch", "first", "each", "last"):
@@ -68,7 +69,8 @@ def growing_stages(
     """Return stages whose inputs grow from those of the task `start` to all of the task's.
 
     The learning rate is constant but in the last stage, where it falls as a cosine; after the first
-    one there is no warm-up.
+    one there is no warm-up. A stage ends early when it is learned: elements that are added before
+    that are not learned either.
 
     Args:
         task: the task of the last stage, of a permutation group.
@@ -87,6 +89,7 @@ def growing_stages(
             task=replace(task, generators=inputs),
             schedule="constant",
             warmup=None if i == 0 else 0.0,
+            until=growth.until,
         )
         for i, (number, inputs) in enumerate(zip(numbers, sets, strict=True))
     ]

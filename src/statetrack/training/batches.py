@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,12 +11,16 @@ from statetrack.errors import UserError
 from statetrack.tasks import Batch, Data, FiniteDataset, Stream, generator
 from statetrack.training.config import RunConfig, Segment
 
+ROWS = 3  # of metrics in a row, whose accuracy can end a stage
+
 
 class Batches:
     """The batch of every step of a run, counted from 0."""
 
     def __init__(self, config: RunConfig, dataset: FiniteDataset | None) -> None:
-        self.segments = config.segments()
+        self.segments = [*config.segments()]
+        self.until = [stage.until for stage in config.stages] or [None]
+        self.stage, self.recent = 0, list[float]()  # the accuracies of its last rows
         self.starts = [segment.start for segment in self.segments]
         self.sources: list[Data] = [dataset or _stream(s.config) for s in self.segments]
         t = config.training
@@ -40,6 +45,32 @@ class Batches:
     def first_part(self, step: int) -> int:
         """Return the step that reads the first part of the sequences that `step` reads."""
         return step - step % self.parts if self.carries(step) else step
+
+    def observe(self, step: int, accuracy: float) -> bool:
+        """Take note of an accuracy, that of the `step`-th step; return whether it ends the stage.
+
+        A run that resumes must call it with the rows of metrics that it has, in order.
+        """
+        stage = self._index(step - 1)
+        if stage != self.stage:
+            self.stage, self.recent = stage, []
+        self.recent = [*self.recent, accuracy][-ROWS:]
+        until = self.until[stage]
+        if until is None or len(self.recent) < ROWS or min(self.recent) < until:
+            return False
+        self._begin_next(step)
+        return True
+
+    def _begin_next(self, step: int) -> None:
+        """Let the next stage begin at `step`; the last one takes the steps that are left over."""
+        later = range(self.stage + 1, len(self.segments))
+        saved = self.starts[later[0]] - step
+        for i in later:
+            self.starts[i] -= saved
+            self.segments[i] = self.segments[i]._replace(start=self.starts[i])
+        last = self.segments[-1].config
+        training = replace(last.training, steps=last.training.steps + saved)
+        self.segments[-1] = Segment(self.starts[-1], replace(last, training=training))
 
     def _index(self, step: int) -> int:
         return bisect_right(self.starts, step) - 1

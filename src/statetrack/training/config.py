@@ -127,9 +127,14 @@ class Stage:
     lr: float | None = option(None, "peak learning rate")
     schedule: Literal["cosine", "constant"] | None = option(None, "after the stage's warm-up")
     warmup: float | None = option(None, "share of the stage's steps")
+    until: float | None = option(
+        None, "end the stage when the accuracy of three rows of metrics is at least this"
+    )
 
     def __post_init__(self) -> None:
         check_types(self)
+        if self.until is not None and not 0 < self.until <= 1:
+            raise UserError(f"until must be above 0 and at most 1; got {self.until}")
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,8 @@ class RunConfig:
     """A task, a model and how the model is trained, in stages if there are several.
 
     The stages change what a step trains on and its learning rate; everything else, validation
-    included, is that of the run. Their steps add up to `training.steps`.
+    included, is that of the run. Their steps add up to `training.steps`. A stage that ends early
+    (`until`) leaves the rest of its steps to the last one.
     """
 
     task: Task
@@ -178,6 +184,8 @@ class RunConfig:
         for stage in self.stages:
             if stage.task is not None and stage.task.vocab != self.task.vocab:
                 raise UserError("the task of a stage must have the vocabulary of the run's task")
+        if self.stages[-1].until is not None:
+            raise UserError("the last stage ends with the run, so it has no `until`")
         self.segments()  # checks every stage's values
 
     def segments(self) -> tuple[Segment, ...]:

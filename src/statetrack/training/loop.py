@@ -192,6 +192,9 @@ class _Loop:
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
         self.state: Any = None  # carried from the step before
         self.clock = _Clock(run)
+        for row in run.metrics():
+            if row.get("kind") == "train":
+                data.observe(row["step"], row["accuracy"])
         scores = [row["scaled"] for row in self._validations(run.metrics())]
         self.best = max(scores, default=-math.inf)
 
@@ -220,6 +223,8 @@ class _Loop:
             if done % config.log_every == 0 or last:
                 row |= {"lr": self.learning_rate(step), **self.clock.times()}
                 self.log({"step": done, "kind": "train", **row})
+                if self.data.observe(done, accuracy):
+                    self.log({"step": done, "kind": "stage", "stage": self.data.stage + 1})
             if config.eval_every and (done % config.eval_every == 0 or last):
                 self.validate(done)
             reason = None if last else self.stop(done)
