@@ -62,7 +62,7 @@ SUBJECTS = (
             factors=2, seconds=35),
     Subject("threes", "S5, swaps and 3-permutations", "S5_up_to_3", (16, 16), 1500, 3e-3, 64, 4,
             ("16", "64"), 1e-3, "plain", 5, factors=2, seconds=50),
-    Subject("S5", "Full S5", "S5", (12, 12), 0, 2e-3, 64, 4, ("12", "24"), 1e-3, "plain", 5,
+    Subject("S5", "Full S5", "S5", (12, 12), 0, 2e-3, 64, 8, ("12", "24"), 1e-3, "plain", 5,
             factors=4, start="S5_up_to_3", arms=("plain", "combined"), seconds=170),
 )  # fmt: skip
 

@@ -42,7 +42,7 @@ def _product(factors: int, **options: object) -> tuple[Model, ...]:
 
 # beside the lines of the figure: as many Householder factors per token as the elements need
 ADDED: dict[str, tuple[Model, ...]] = {
-    "S5": _product(4, start="S5_up_to_3", lr=2e-3, step_ms=65, harden=True),
+    "S5": _product(4, start="S5_up_to_3", lr=2e-3, heads=8, step_ms=65, harden=True),
     "threes": _product(2, steps=1500, step_ms=45, harden=True),
     # two layers: betas have no convolution, so in one all fillers have the same
     "four": tuple(

@@ -77,6 +77,7 @@ class Model:
     published: bool = True  # whether the paper's figure has it
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
     width: int = 64
+    heads: int = 4  # of DeltaProduct
 
     @property
     def label(self) -> str:
@@ -116,7 +117,10 @@ def word_model(model: Model, vocab_size: int, width: int) -> ModelConfig:
     )
     if model.factors > 1:
         mixer: MixerConfig = DeltaProductConfig(
-            allow_neg_eigval=model.neg, conv_size=model.conv, num_householder=model.factors
+            allow_neg_eigval=model.neg,
+            num_heads=model.heads,
+            conv_size=model.conv,
+            num_householder=model.factors,
         )
         made = replace(made, mixer=mixer)
     elif model.conv:
