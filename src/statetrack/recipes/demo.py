@@ -17,8 +17,13 @@ from statetrack.training import RunConfig
 
 SEEDS = 3  # per model on parity, as in the paper
 PARITY_TEST = (40, 256)
-SWAP_LENGTHS = ("32", "64", "128", "256")
+SWAP_LENGTHS = ("32", "64", "128", "256")  # in the table
+# to evaluate: the first is shown when a run ends, the last is the longest
 LONG = ("1000", "10000", "100000")
+LENGTHS = {
+    "parity": ("100", "10", "40", *LONG),
+    "swaps": ("128", "8", "32", "64", "256", *LONG),
+}
 MAX_TOKENS = 200_000  # of an evaluation: two sequences of the greatest length
 
 # of the groups only curves are published, in Figure 4
@@ -123,7 +128,7 @@ def _job(task: str, config: RunConfig, seconds: float, *, smoke: bool) -> Job:
     job = Job(
         name=f"{task} {config.model.title} s{config.training.seed}",
         config=config,
-        lengths=(*(SWAP_LENGTHS if task == "swaps" else ("10", "40", "100")), *LONG),
+        lengths=LENGTHS[task],
         curve=PARITY_TEST[1] if task == "parity" else None,
         samples=512,
         max_tokens=MAX_TOKENS,
@@ -188,28 +193,32 @@ def _verdict(models: Sequence[Model]) -> list[str]:
 def _long_table(models: Sequence[Model]) -> Table:
     rows: list[list[Cell]] = []
     for model in models:
-        row: list[Cell] = [model.task, model.trained_on, model.title]
+        row: list[Cell] = [model.task, model.title]
         for which in ("trained", "hardened"):
             found = model.at(model.longest, which)
             exact = f"{model.exact(which)} of {len(model.results)}"
             row += [statistics.fmean(found), exact] if found else [None, None]
         rows.append(row)
     longest = f"{int(models[0].longest):,}" if models else ""
+    trained = ", ".join(dict.fromkeys(f"{m.trained_on} ({m.task})" for m in models))
     return Table(
-        f"Right answers in sequences of {longest} tokens",
-        ["task", "trained up to", "model", "trained", "no mistake", "hardened", "no mistake"],
+        f"Right answers at {longest} tokens; trained on lengths up to {trained}",
+        ["task", "model", "trained", "no mistake", "hardened", "no mistake"],
         rows,
-        " ".join(["Means over seeds.", *_not_hardened(models)]),
+        " ".join(["Shares are means over seeds.", *_not_hardened(models)]),
         name="long",
     )
 
 
 def _not_hardened(models: Sequence[Model]) -> list[str]:
     """Say which models could not be hardened, and why."""
-    reasons: dict[str, list[str]] = {}
-    for result in (r for model in models for r in model.results if r["hardened"] is None):
-        reasons.setdefault(result["harden"]["reason"], []).append(result["name"])
-    return [f"Not hardened: {', '.join(names)}: {reason}." for reason, names in reasons.items()]
+    reasons: dict[str, dict[str, None]] = {}
+    for model in models:
+        for result in model.results:
+            if result["hardened"] is None:
+                who = f"{model.title} on {model.task}"
+                reasons.setdefault(result["harden"]["reason"], {})[who] = None
+    return [f"Not hardened: {', '.join(who)}: {reason}." for reason, who in reasons.items()]
 
 
 def _parity_table(models: Sequence[Model]) -> Table:
@@ -247,6 +256,8 @@ def _figure(name: str, title: str, models: Sequence[Model]) -> Figure:
         series += seed_lines(model.title, _lines(model, "trained"))
         mean = seed_lines(f"{model.title}, hardened", _lines(model, "hardened"))[:1]
         series += [replace(line, group=model.title, dashed=True) for line in mean]
+    # an interval over three seeds would reach beyond 0 and 1
+    series = [replace(line, low=None, high=None) for line in series]
     trained = models[0].trained_on if models else 0
     return Figure(
         title,
@@ -256,7 +267,7 @@ def _figure(name: str, title: str, models: Sequence[Model]) -> Figure:
         log_x=True,
         marks=((trained, f"trained up to {trained}"),),
         y_range=(-0.05, 1.05),
-        note="Bands are 95 % intervals over seeds.",
+        note="Thick lines are means over seeds, thin ones single seeds; dashed: hardened.",
         name=name,
     )
 

@@ -79,6 +79,6 @@ def result_text(result: dict[str, Any]) -> str:
 
 
 def _scores(measured: dict[str, Any]) -> list[str]:
-    """Return the scores at the first and at the last of the lengths."""
+    """Return the score at each of the lengths, or at the first one if they are many."""
     found = [f"{e['score']:.3f} at {text}" for text, e in measured["evaluations"].items()]
-    return found if len(found) < 3 else [found[0], found[-1]]
+    return found if len(found) <= 3 else found[:1]
