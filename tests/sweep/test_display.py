@@ -6,6 +6,7 @@ from io import StringIO
 
 from statetrack.sweep.display import SweepDisplay
 from statetrack.sweep.engine import SweepEvent
+from statetrack.sweep.status import result_text
 from statetrack.terminal import PlainConsole
 from statetrack.training import Progress
 from tests.sweep.small import small_job
@@ -59,3 +60,8 @@ def test_of_a_sweep_a_live_table() -> None:
     for part in ("3/8", "0.5000", "starting", "1/4] done", "about 60 s left", "failed: not finite"):
         assert part in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
+
+
+def test_of_many_lengths_the_first_is_shown() -> None:
+    evaluations = {length: {"score": 0.5} for length in ("100", "10", "1000", "10000")}
+    assert result_text(result(trained={"evaluations": evaluations})) == "0.500 at 100"
