@@ -115,26 +115,23 @@ def confirm(seeds: str = "1000-1009", *, log: Path = Path("runs/confirm.jsonl"))
             done = subprocess.run(
                 [sys.executable, "-m", "statetrack", *command], check=True, stdout=-1
             )
-        result = json.loads(done.stdout)
-        row = {key: result[key] for key in ("seed", "seconds", "parity", "swaps")}
+        (document,) = json.loads(done.stdout)["documents"].values()
+        tables = {table["name"]: table["rows"] for table in document["tables"]}
+        row = {"seed": seed, "cpu_seconds": document["facts"]["CPU seconds"], **tables}
         rows.append(row)
         _append(log, row)
-    columns = [
-        ("Mamba [0,1]", "best"), ("Mamba [-1,1]", "best"), ("Mamba [-1,1]", "median"),
-        ("DeltaNet [0,1]", "best"), ("DeltaNet [-1,1]", "best"), ("DeltaNet [-1,1]", "median"),
-    ]  # fmt: skip
-    names = [f"{model} {which}" for model, which in columns]
+    parity = [f"{row[0]} {which}" for row in rows[0]["parity"] for which in ("best", "median")]
     swaps = ["swaps [0,1] at 128", "swaps [-1,1] at 128", "at 256"]
-    print("| --seed | seconds | " + " | ".join(names + swaps) + " |")
-    print("|---" * (2 + len(names + swaps)) + "|")
+    columns = ["--seed", "CPU seconds", *parity, *swaps, "no mistake at 100,000, hardened"]
+    print("| " + " | ".join(columns) + " |")
+    print("|---" * len(columns) + "|")
     for row in rows:
-        parity = {r["model"]: r for r in row["parity"]}
-        at = {r["model"]: r["sequence_accuracy"] for r in row["swaps"]}
-        cells = [parity[model][which] for model, which in columns]
-        cells += [at["DeltaNet [0,1]"]["128"], at["DeltaNet [-1,1]"]["128"]]
-        cells += [at["DeltaNet [-1,1]"]["256"]]
+        at = {model: values for model, *values in row["swaps"]}
+        cells = [score for _, best, median, *_ in row["parity"] for score in (best, median)]
+        cells += [at["DeltaNet [0,1]"][2], *at["DeltaNet [-1,1]"][2:4]]
         listed = " | ".join(f"{cell:.3f}" for cell in cells)
-        print(f"| {row['seed']} | {row['seconds']:.0f} | {listed} |")
+        exact = ", ".join(f"{task} {who}: {count}" for task, who, *_, count in row["long"] if count)
+        print(f"| {row['seed']} | {row['cpu_seconds']:.0f} | {listed} | {exact} |")
 
 
 def _range(text: str) -> range:

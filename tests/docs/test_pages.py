@@ -74,7 +74,7 @@ def given_other_packages() -> dict[str, Any]:
 
 
 def after_readme(ran: Ran) -> None:
-    assert (ran.folder / "runs" / "demo-1" / "index.html").is_file()
+    assert (ran.folder / "runs" / "demo-smoke" / "seed0" / "index.html").is_file()
     assert (ran.folder / "runs" / "parity.png").read_bytes().startswith(b"\x89PNG")
 
 

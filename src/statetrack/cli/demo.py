@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
+from statetrack.cli.reproduce import run_recipes
 from statetrack.errors import UserError
-from statetrack.files import free_folder, new_folder
-from statetrack.terminal import make_console, write_result
+from statetrack.terminal import make_console
 
 
 def demo(
@@ -16,39 +18,26 @@ def demo(
     json: str | None = None,
     smoke: bool = False,
     workers: int | None = None,
-) -> None:
+) -> int:
     """Train and compare, live: what eigenvalues in [-1,1] can track and [0,1] cannot.
+
+    Afterwards the models are hardened and evaluated at up to 100,000 tokens. Run it again to
+    continue: finished runs are not repeated. The exit code is 1 if a run failed.
 
     Args:
         seed: n stands for the training seeds 3n, 3n + 1, 3n + 2 on parity and 3n on swaps.
-        out: folder for the figure, page, metrics and checkpoints; runs/demo-1, -2, ... if absent.
+        out: folder for figures, page, metrics and checkpoints; runs/demo if absent.
         smoke: run everything, but too briefly to learn: tests the machinery in seconds.
         workers: processes that train side by side; one per core if absent.
     """
     if not 0 <= seed < 2**30:
         raise UserError(f"seed must lie in 0..2^30-1; got {seed}")
-    if workers is not None and workers < 1:
-        raise UserError(f"workers must be at least 1; got {workers}")
-    from statetrack.recipes.demo import Demo
-    from statetrack.recipes.demo_page import DEMO_NOTE, SMOKE, tables, write_report
-    from statetrack.report.render import print_tables
-    from statetrack.sweep.display import Display
+    from statetrack.recipes.demo import make_recipe
+    from statetrack.recipes.recipe import Settings
+    from statetrack.sweep.engine import check_options, write_sweep_file
 
-    console = make_console(json)
-    folder = new_folder(out or free_folder(Path("runs"), "demo"))
-    this = Demo.start(seed, folder, smoke=smoke)
-    titles = [f"{job.experiment} {job.title} s{job.config.training.seed}" for job in this.jobs]
-    try:
-        with Display(titles, console) as display:
-            for event in this.run(workers):
-                display.show(event)
-    finally:  # also after Ctrl-C: finished runs are kept and shown
-        summary = this.summary()
-        write_report(summary, folder)
-        print_tables(console, tables(summary))
-        if not this.complete:
-            done = f"{len(this.results)} of {len(this.jobs)} runs are done"
-            console.print(f"Cut short: {done}; see {folder}.")
-        write_result(json, summary)
-    console.print(SMOKE if smoke else DEMO_NOTE, style="dim")
-    console.print(f"{this.seconds:.0f} s. Open {folder / 'index.html'} for the figures.")
+    check_options(workers, "local", None, ())
+    folder = out or Path("runs") / ("demo-smoke" if smoke else "demo")
+    write_sweep_file(folder, shlex.join(["statetrack", *sys.argv[1:]]))
+    settings = Settings("smoke" if smoke else "laptop")
+    return run_recipes(make_console(json), [make_recipe(seed)], settings, folder, workers, json)

@@ -61,9 +61,11 @@ def reproduce(
     """
     from statetrack.recipes.plan import make_plan
     from statetrack.recipes.recipe import Settings, all_recipes, find_recipe
-    from statetrack.sweep.engine import read_results
+    from statetrack.sweep.engine import check_options, read_results, write_sweep_file
     from statetrack.sweep.pool import cores
 
+    options = dict(map(engine_option, engine_options))
+    check_options(jobs, engine, options, ())
     settings = Settings(
         scale, early, seeds, mamba_conv, xlstm_layers, transformer_heads, transformer_rope
     )
@@ -75,9 +77,10 @@ def reproduce(
     if plan:
         write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
         return 0
-    options = dict(map(engine_option, engine_options))
-    engine_settings = {"engine": engine, "engine_options": options, "retry_failed": retry_failed}
-    return _run(console, recipes, settings, folder, jobs, engine_settings, json)
+    names = _with_earlier(folder, [recipe.name for recipe in recipes], settings)
+    write_sweep_file(folder, shlex.join(["statetrack", *sys.argv[1:]]), names, asdict(settings))
+    where = {"engine": engine, "engine_options": options, "retry_failed": retry_failed}
+    return run_recipes(console, recipes, settings, folder, jobs, json, **where)
 
 
 def print_plan(console: PlainConsole, plan: Plan, folder: Path) -> None:
@@ -112,28 +115,39 @@ def duration(seconds: float) -> str:
     return f"{hours // 24:,} d {hours % 24} h"
 
 
-def _run(
+def run_recipes(
     console: PlainConsole,
     recipes: list[Recipe],
     settings: Settings,
     folder: Path,
     workers: int | None,
-    engine_settings: dict[str, Any],
     json: str | None,
+    **engine_settings: Any,
 ) -> int:
+    """Run the jobs of recipes in a sweep's folder, and print and write their documents.
+
+    Args:
+        console: for people.
+        recipes: what to run.
+        settings: of the recipes.
+        folder: of the sweep; what it holds already is not repeated.
+        workers: processes side by side; one per core if absent.
+        json: where the documents go for programs.
+        **engine_settings: further options of `run_sweep`.
+
+    Returns:
+        The exit code: 1 if a run failed.
+    """
     from statetrack.recipes.overview import make_documents
     from statetrack.recipes.recipe import Results
     from statetrack.report.render import print_document, write_document
     from statetrack.report.text import to_plain
     from statetrack.sweep.display import SweepDisplay
-    from statetrack.sweep.engine import read_results, run_sweep, write_sweep_file
+    from statetrack.sweep.engine import read_results, run_sweep
 
     def every(found: Any) -> list[Any]:
         return [job for recipe in recipes for job in recipe.jobs(settings, Results(found))]
 
-    command = shlex.join(["statetrack", *sys.argv[1:]])
-    names = [recipe.name for recipe in recipes]
-    write_sweep_file(folder, command, _with_earlier(folder, names, settings), asdict(settings))
     complete = False
     try:
         with SweepDisplay(console, workers) as display:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from types import TracebackType
 
 from rich import box
 from rich.console import JustifyMethod
@@ -13,72 +11,10 @@ from rich.table import Table
 
 from statetrack.sweep.engine import SweepEvent
 from statetrack.sweep.job import Job
-from statetrack.sweep.pool import Event, cores
+from statetrack.sweep.pool import cores
 from statetrack.sweep.status import result_text
-from statetrack.terminal import PlainConsole, progress_text
+from statetrack.terminal import PlainConsole
 from statetrack.training import Progress
-
-
-class Display:
-    """Show every job's step, loss, accuracy and time left. Use it as a context manager."""
-
-    def __init__(self, titles: Sequence[str], console: PlainConsole) -> None:
-        self.titles = titles
-        self.console = console
-        self.latest: dict[int, Progress] = {}
-        self.status = ["waiting"] * len(titles)
-        self.live = Live(console=console, auto_refresh=False, transient=True)
-        self.began = time.perf_counter()
-        self.printed: dict[int, int] = {}  # the last quarter of each job that has a plain line
-
-    def __enter__(self) -> Display:
-        if self.console.is_terminal:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.console.is_terminal:
-            self.live.stop()
-
-    def show(self, event: Event) -> None:
-        """Update the display for an event of a job."""
-        if event.kind == "start":
-            self.status[event.job] = "training"
-        elif event.kind == "progress":
-            self.latest[event.job] = event.value
-            if event.value.step == event.value.steps:
-                self.status[event.job] = "measuring"
-        else:
-            self.status[event.job] = f"score {event.value['score']:.3f}"
-        if self.console.is_terminal:
-            self.live.update(self._table(), refresh=True)
-        else:
-            self._line(event)
-
-    def _table(self) -> Table:
-        done = sum(status.startswith("score") for status in self.status)
-        clock = f"{time.perf_counter() - self.began:.0f} s, {done} of {len(self.titles)} done"
-        table = _progress_table(clock)
-        for job, title in enumerate(self.titles):
-            table.add_row(title, *_progress_cells(self.latest.get(job)), self.status[job])
-        return table
-
-    def _line(self, event: Event) -> None:
-        text = self.status[event.job]
-        if event.kind == "progress":
-            p = event.value
-            quarter = 4 * p.step // p.steps
-            if quarter <= self.printed.get(event.job, 0):
-                return
-            self.printed[event.job] = quarter
-            text = progress_text(p)
-        clock = f"[{time.perf_counter() - self.began:5.0f} s]"
-        self.console.print(f"{clock} {self.titles[event.job]}: {text}", soft_wrap=True)
 
 
 class SweepDisplay:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from statetrack.config import one_of
 from statetrack.errors import UserError
-from statetrack.files import LockedError, sole_writer, write_json
+from statetrack.files import LockedError, new_folder, sole_writer, write_json
 from statetrack.sweep import pool
 from statetrack.sweep.job import KEY_SIZE, Job
 from statetrack.sweep.pool import Report
@@ -120,8 +120,9 @@ def write_sweep_file(
     recipes: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write sweep.json, which says what a sweep is for."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write sweep.json, which says what a sweep is for; refuse a folder with other contents."""
+    if not any((folder / name).exists() for name in ("sweep.json", "jobs")):
+        new_folder(folder)
     about = {"schema": SWEEP_SCHEMA, "recipes": recipes, "settings": settings, "command": command}
     write_json(folder / "sweep.json", about)
 

@@ -79,5 +79,6 @@ def result_text(result: dict[str, Any]) -> str:
 
 
 def _scores(measured: dict[str, Any]) -> list[str]:
-    found = measured["evaluations"].items()
-    return [f"{evaluation['score']:.3f} at {text}" for text, evaluation in found]
+    """Return the score at each of the lengths, or at the first one if they are many."""
+    found = [f"{e['score']:.3f} at {text}" for text, e in measured["evaluations"].items()]
+    return found if len(found) <= 3 else found[:1]
