@@ -27,7 +27,7 @@ THREES = Problem(
     finding="DeltaNet [-1,1] with 5 layers extrapolates well; all others drop",
 )  # fmt: skip
 FOUR = Problem(
-    "four", "S5, 4 tokens per element", "S5", 32, (32, 64, 128), 256,
+    "four", "S5, 4 tokens per element", "S5", 24, (24, 48, 96), 192,
     (("tokens_per_element", 4),),
     finding="DeltaNet [-1,1] with 5 layers extrapolates to about 200 tokens",
 )  # fmt: skip
@@ -54,7 +54,7 @@ ADDED: dict[str, tuple[Model, ...]] = {
             start="S5_up_to_3",
             published=False,
             step_ms=60,
-            growth=Growth(first=1500),
+            growth=Growth(first=1500, each=600, last=1500, until=0.97),
         )
         for neg in (False, True)
     ),
