@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from statetrack.automata import DFA, from_regex, read_dfa
 from statetrack.config import option, unknown
 from statetrack.errors import UserError
-from statetrack.tasks.base import Ints, PrefixTask, register
+from statetrack.tasks.base import Ints, PrefixTask, Task, register
 from statetrack.tasks.languages import NAMED, check_size, named_language
 from statetrack.tasks.word_sampler import NoWordsError, WordSampler
 
@@ -24,9 +24,10 @@ from statetrack.tasks.word_sampler import NoWordsError, WordSampler
 class Automaton(PrefixTask):
     """A DFA reads a word, one symbol per token; the target depends on its state.
 
-    The name is `regex:PATTERN`, `dfa:FILE` (JSON) or one of the named languages. `predict` chooses
-    the target: the state of the minimal DFA, whether the word so far is in the language, or the set
-    of symbols that may come next in a word of the language (one class per set).
+    The name is `regex:PATTERN`, `dfa:FILE` (JSON), `automaton:TASK` (that of another task) or one
+    of the named languages. `predict` chooses the target: the state of the minimal DFA, whether the
+    word so far is in the language, or the set of symbols that may come next in a word of the
+    language (one class per set).
 
     Uniform words would give many languages a single answer. So the last answer is drawn first,
     uniformly among those that the length allows, then the word, uniformly among those with that
@@ -58,7 +59,7 @@ class Automaton(PrefixTask):
 
     @classmethod
     def matches(cls, name: str) -> bool:
-        return re.match(r"regex:|dfa:", name) is not None or named_language(name) is not None
+        return re.match(r"regex:|dfa:|automaton:", name) is not None or named_language(name) is not None
 
     @cached_property
     def dfa(self) -> DFA:
@@ -68,6 +69,10 @@ class Automaton(PrefixTask):
             dfa: DFA | None = from_regex(rest)
         elif kind == "dfa":
             dfa = read_dfa(Path(rest))
+        elif kind == "automaton":
+            dfa = Task.class_for(rest)(name=rest).automaton()
+            if dfa is None:
+                raise UserError(f"the task {rest} has no automaton: it is not regular, or too large")
         else:
             dfa = named_language(self.name)
         if dfa is None:
