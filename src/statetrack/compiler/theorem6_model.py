@@ -19,7 +19,7 @@ from statetrack.models.sequence_model import Block
 from statetrack.tasks import Task
 from statetrack.tasks.word_problem import GroupWordProblem
 
-SATURATED = 20.0  # logit at which 2 sigmoid is 2 in float32
+SATURATED = 15.0  # logit at which 2 sigmoid is 2 up to 6e-7, but still has a gradient
 BOS_LOGIT = 2.0  # of BOS at BOS, as a multiple of the largest logit of an element
 
 

@@ -154,12 +154,34 @@ class Automaton(PrefixTask):
     def _words(self) -> WordSampler:
         return WordSampler(self.dfa.delta, self.dfa.start, self._class_of[0], self._asked)
 
+    def majority(self, low: int, high: int | None = None) -> float:
+        """Return it exactly: the last answers that a length allows are equally frequent."""
+        high = low if high is None else high
+        self.check_lengths(low, high)
+        shares = np.zeros(len(self.classes))
+        reached = np.arange(self.dfa.states) == self.dfa.start  # by words of this length
+        for length in range(1, high + 1):
+            before, reached = reached, np.zeros_like(reached)
+            reached[self.dfa.delta[before]] = True
+            reached &= self._asked
+            same = np.array_equal(reached, before)  # then longer words reach these, too
+            if length < low and not same:
+                continue
+            possible = np.unique(self._class_of[0][reached])
+            if not len(possible):
+                raise self._no_words(length)
+            shares[possible] += (high + 1 - max(low, length) if same else 1) / len(possible)
+            if same:
+                break
+        return float(shares.max() / (high + 1 - low))
+
+    def _no_words(self, length: object) -> UserError:
+        return UserError(f"{self.name} has no prefixes of length {length}: its words end before")
+
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
         try:
             tokens = self._words.draw(rng, lengths)
         except NoWordsError as error:
-            raise UserError(
-                f"{self.name} has no prefixes of length {error}: its words end before"
-            ) from None
+            raise self._no_words(error) from None
         tokens += 1
         return tokens
