@@ -96,9 +96,7 @@ def _modulus(config: ModelConfig, task: Task) -> int:
         or not re.fullmatch("Z[0-9]*[13579]", task.name)
         or task.tokens_per_element > 1
     ):
-        raise UserError(
-            f"Theorem 6 needs Z3, Z5, ... with one token per element; got {task.name}"
-        )
+        raise UserError(f"Theorem 6 needs Z3, Z5, ... with one token per element; got {task.name}")
     m = task.group.order
     size = config.hidden_size // heads
     if 2 * heads < m + 1 or m + 2 + heads > config.hidden_size or size < 2:

@@ -59,7 +59,10 @@ class Automaton(PrefixTask):
 
     @classmethod
     def matches(cls, name: str) -> bool:
-        return re.match(r"regex:|dfa:|automaton:", name) is not None or named_language(name) is not None
+        return (
+            re.match(r"regex:|dfa:|automaton:", name) is not None
+            or named_language(name) is not None
+        )
 
     @cached_property
     def dfa(self) -> DFA:
@@ -72,7 +75,9 @@ class Automaton(PrefixTask):
         elif kind == "automaton":
             dfa = Task.class_for(rest)(name=rest).automaton()
             if dfa is None:
-                raise UserError(f"the task {rest} has no automaton: it is not regular, or too large")
+                raise UserError(
+                    f"the task {rest} has no automaton: it is not regular, or too large"
+                )
         else:
             dfa = named_language(self.name)
         if dfa is None:
