@@ -53,7 +53,7 @@ def theorem6_model(config: ModelConfig, task: Task, seed: int = 0) -> SequenceMo
     >>> logits.argmax(-1).tolist()[0][1:]
     [2, 1, 2, 0]
     """
-    m = _modulus(config, task)
+    m, bos_token = _check(config, task)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = SequenceModel(config)
@@ -66,7 +66,7 @@ def theorem6_model(config: ModelConfig, task: Task, seed: int = 0) -> SequenceMo
     bos, sign = bos[0], sign[0]
     scale = config.hidden_size**0.5  # of what is added to the residual stream: entries of size 1
     model.embedding.weight[:m] = scale * elements
-    model.embedding.weight[task.bos] = scale * bos
+    model.embedding.weight[bos_token] = scale * bos
     always = elements.sum(0) + bos  # has the same product with the embedding of every token
     _write_first(first, always, bos, sign)
     unit = torch.pi / m
@@ -77,12 +77,12 @@ def theorem6_model(config: ModelConfig, task: Task, seed: int = 0) -> SequenceMo
     assert isinstance(head, Tensor)
     head.zero_()
     head[:m] = sides @ codes
-    head[task.bos] = BOS_LOGIT * heads * bos
+    head[bos_token] = BOS_LOGIT * heads * bos
     return model
 
 
-def _modulus(config: ModelConfig, task: Task) -> int:
-    """Check the model and the task; return m."""
+def _check(config: ModelConfig, task: Task) -> tuple[int, int]:
+    """Check the model and the task; return m and the token BOS."""
     mixer = config.mixer
     heads = mixer.num_heads if isinstance(mixer, DeltaNetConfig) else 1
     wanted = DeltaNetConfig(allow_neg_eigval=True, conv_size=0, num_heads=heads)
@@ -104,7 +104,7 @@ def _modulus(config: ModelConfig, task: Task) -> int:
             f"addition modulo {m} needs at least {(m + 1) // 2} heads of size 2 or more, and a "
             f"hidden size of {m + 2} and one more per head; got {heads} heads of size {size}"
         )
-    return m
+    return m, task.bos
 
 
 def _emptied(block: Block) -> DeltaNet:
