@@ -89,7 +89,8 @@ def _check(config: ModelConfig, task: Task) -> tuple[int, int]:
     if config != ModelConfig(config.vocab_size, config.hidden_size, 2, wanted):
         raise UserError(
             "Theorem 6 needs two layers of DeltaNet [-1,1] without convolution, with every option "
-            f"but vocab_size, hidden_size and num_heads at its default; got {config}"
+            f"but vocab_size, hidden_size and num_heads at its default; got {config.num_layers} "
+            f"of {config.title}"
         )
     if (
         not isinstance(task, GroupWordProblem)
