@@ -85,7 +85,7 @@ def _notes(settings: Settings) -> list[str]:
         "From the compiled solution: the same model and training, but the first weights are those "
         "of Theorem 6 (statetrack.compiler.theorem6_model), which are exact before training, alone "
         f"or with Gaussian noise of {STARTS[1].noise:g} on every weight. The learning rate, "
-        f"{STARTS[0].lr:g}, was chosen on seeds from 100 on.",
+        f"{STARTS[0].lr:g}, was chosen on seed 100.",
     ]
     if settings.scale == "laptop":
         notes += cut_notes(FIGURE, LINES)
