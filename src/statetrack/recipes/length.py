@@ -334,8 +334,8 @@ def _notes(settings: Settings) -> list[str]:
         "Compiled start: another model, the one-layer gated DeltaProduct [-1,1] that the task's "
         "automaton is compiled to, on another form of the task, which has no BOS and asks for the "
         f"automaton's state. Its exact weights get Gaussian noise of {COMPILED.noise:g}; then it "
-        f"is trained for {COMPILED.training['steps']} steps. Both, and the learning rate, were "
-        "chosen on seed 100.",
+        f"is trained for {COMPILED.training['steps']} steps. The learning rate was chosen on "
+        "seed 100.",
     ]
     if settings.scale == "paper":
         notes.append("Scale paper: the laptop's runs with 20 seeds in every arm.")
