@@ -98,8 +98,8 @@ def test_runs_in_stages_end_with_all_elements() -> None:
             assert len(job.config.task.inputs) == 120  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("recipe", "hours"), [(s5.RECIPE, 2.8), (z60.RECIPE, 1.5),
-                                               (length.RECIPE, 2.7), (theorems.RECIPE, 0.6)],
+@pytest.mark.parametrize(("recipe", "hours"), [(s5.RECIPE, 2.8), (z60.RECIPE, 1.8),
+                                               (length.RECIPE, 2.9), (theorems.RECIPE, 0.6)],
                          ids=lambda x: getattr(x, "name", ""))  # fmt: skip
 def test_the_budget_at_laptop_scale(recipe: Recipe, hours: float) -> None:
     jobs = recipe.jobs(LAPTOP, Results())
@@ -188,6 +188,36 @@ def test_the_length_report_counts_exact_seeds() -> None:
     assert "for 19 of 20 seeds" in document.summary[0]
 
 
+def test_z60_also_starts_from_theorem_6() -> None:
+    jobs = {job.name: job for job in z60.jobs(LAPTOP, Results())}
+    started = [job for job in jobs.values() if job.compiled]
+    assert {(job.config.task.name, job.noise) for job in started} == {
+        (name, noise) for name in ("Z3", "Z5") for noise in (0.0, 0.02)
+    }
+    assert len(started) == 4 * 5
+    for job in started:  # but for the learning rate it is the run from scratch
+        scratch = jobs[job.name.replace(f"-theorem6-noise{job.noise:g}", "")]
+        training = replace(job.config.training, lr=scratch.config.training.lr)
+        assert replace(job.config, training=training) == scratch.config
+        assert job.lengths == scratch.lengths
+    table = z60.document(LAPTOP, Results(run(z60.RECIPE, LAPTOP, as_hoped))).tables[2]
+    titles = [row[0] for row in table.rows]
+    assert "DeltaNet [-1,1], 2 layers, from the compiled solution with noise 0.02" in titles
+
+
+def test_length_also_starts_from_compiled_models() -> None:
+    started = [job for job in length.jobs(LAPTOP, Results()) if job.compiled]
+    names = [f"automaton:{name}" for name in ("parity", "S5_only_swaps", "Z3")]
+    assert [job.compiled for job in started[::5]] == names
+    for job in started:
+        assert job.compiled == job.config.task.name
+        assert job.noise > 0
+        assert job.config.training.max_length <= 40
+        plain = job.name.replace("compiled", "plain")
+        others = [other for other in length.jobs(LAPTOP, Results()) if other.name == plain]
+        assert job.lengths == others[0].lengths
+
+
 def test_compiled_claims_hold() -> None:
     for claim in theorems.compiled_claims():
         assert claim.verdict.startswith("holds"), claim
@@ -230,10 +260,12 @@ def test_figures_2_and_3_are_computed() -> None:
 
 
 @pytest.mark.parametrize("name", ["swaps-delta_net-neg-1l-s0", "S5-delta_product-neg-n4-1l-s0",
-                                  "length-Z3-combined-s0", "length-parity-carry-s0"])  # fmt: skip
+                                  "length-Z3-combined-s0", "length-parity-carry-s0",
+                                  "length-Z3-compiled-s0",
+                                  "Z3-delta_net-neg-2l-theorem6-noise0.02-s0"])  # fmt: skip
 def test_smoke_jobs_run(name: str, tmp_path: Any) -> None:
     smoke = Settings("smoke")
-    jobs = [*s5.jobs(smoke, Results()), *length.jobs(smoke, Results())]
+    jobs = [job for recipe in TRAINED for job in recipe.jobs(smoke, Results())]
     job = next(job for job in jobs if job.name == name)
     found = do_job(job, tmp_path)
     assert found["status"] == "done", found["error"]

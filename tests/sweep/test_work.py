@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from statetrack.compiler import compile
+from statetrack.layers import DeltaNetConfig
+from statetrack.models import ModelConfig
 from statetrack.recipes.presets import demo_parity
 from statetrack.sweep import work
-from statetrack.sweep.job import Job
+from statetrack.sweep.job import THEOREM_6, Job
 from statetrack.sweep.work import do_job, read_result
 from statetrack.tasks import make_task
 from statetrack.training import Progress, Run, RunConfig, TrainingConfig
@@ -184,3 +186,16 @@ def test_a_job_may_start_from_a_compiled_language(folder: Path, noise: float) ->
     assert all(same) == (noise == 0)
     rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     assert rows[0]["kind"] == "init"
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_a_job_may_start_from_theorem_6(folder: Path, noise: float) -> None:
+    task = make_task("Z3")
+    mixer = DeltaNetConfig(allow_neg_eigval=True, conv_size=0)
+    training = TrainingConfig(steps=1, batch_size=4, lr=0.0, min_lr=0.0, max_length=8)
+    config = RunConfig(task, ModelConfig(len(task.vocab), 32, 2, mixer), training)
+    result = do_job(
+        Job("six", config, ("40",), samples=16, compiled=THEOREM_6, noise=noise), folder
+    )
+    assert result["status"] == "done", result["error"]
+    assert (result["trained"]["evaluations"]["40"]["score"] == 1) == (noise == 0)

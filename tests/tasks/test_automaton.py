@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from statetrack.errors import UserError
-from statetrack.tasks import IGNORE, make_task
+from statetrack.tasks import IGNORE, generator, make_task
 from statetrack.tasks.languages import MAX_TASK_STATES
 from tests.tasks.regular_languages import (
     LANGUAGES,
@@ -95,6 +95,19 @@ def test_a_dfa_from_a_file(tmp_path: Path) -> None:
         assert [member.vocab[t] for t in members] == [("reject", "accept")[n] for n in odd]
 
 
+def test_the_automaton_of_another_task() -> None:
+    task = make_task("automaton:S5_only_swaps", supervision="dense")
+    swaps = make_task("S5_only_swaps")
+    dfa = swaps.automaton()
+    assert dfa is not None
+    assert dfa.outputs is not None
+    assert task.vocab == ("PAD", *dfa.alphabet, *(f"q{i}" for i in range(120)))
+    batch = swaps.sample(generator(0, "test", 0), [9])
+    symbols = [dfa.alphabet.index(str(x)) for x in batch.tokens[0, 1:]]
+    answers = task.solve(np.array([symbols]) + 1)[0] - 1 - len(dfa.alphabet)
+    assert [dfa.outputs[q] for q in answers] == [str(x) for x in batch.targets[0, 1:]]
+
+
 @pytest.mark.parametrize("symbol", ["PAD", "q0", "q1"])
 def test_symbols_called_like_other_tokens(tmp_path: Path, symbol: str) -> None:
     """The tokens of a vocabulary all differ, or the file is refused."""
@@ -127,6 +140,7 @@ def test_mixed_lengths_and_padding(name: str, predict: str, supervision: str) ->
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
+        ("automaton:boxes", {}, "the task boxes has no automaton: it is not regular, or too large"),
         ("regex:", {}, "regex '' needs an alphabet"),
         ("regex:a\\d", {}, "is not supported at position 2; supported: literals"),
         ("regex:(ab", {}, "'\\(' is not closed"),

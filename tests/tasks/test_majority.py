@@ -232,6 +232,20 @@ def test_that_of_parity_is_known() -> None:
     assert measured == pytest.approx([1 / 2] * 8, abs=4 * STANDARD_ERROR)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("tomita5", {}), ("regex:(ab)*", {"predict": "next_symbols"}), ("automaton:Z3", {}),
+     ("tomita3", {"predict": "membership"})],
+)  # fmt: skip
+@pytest.mark.parametrize("lengths", [(1, 1), (3, 9), (5, 5)])
+def test_that_of_an_automaton_is_exact(
+    name: str, options: dict[str, str], lengths: tuple[int, int]
+) -> None:
+    task = make_task(name, **options)
+    measured = Task.majority(task, *lengths)
+    assert task.majority(*lengths) == pytest.approx(measured, abs=4 * STANDARD_ERROR)
+
+
 # -- what it is made of ---------------------------------------------------------------------------
 
 columns = st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), min_size=2, max_size=12)

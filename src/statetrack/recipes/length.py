@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from statetrack.compiler import compile
 from statetrack.layers import DeltaNetConfig, DeltaProductConfig
 from statetrack.models import ModelConfig
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
@@ -49,17 +50,18 @@ class Subject:
     options: tuple[tuple[str, Any], ...] = ()  # of the task
     factors: int = 1
     start: str = ""  # the task whose inputs come first, if the run has stages
-    arms: tuple[str, ...] = ()  # all of them, if empty
+    arms: tuple[str, ...] = ()  # all of them but the compiled start, if empty
+    compiled: float = 0.0  # CPU seconds of the compiled start; 0: there is none
     seconds: float = 20.0  # CPU seconds of a run with its evaluations
 
 
 SUBJECTS = (
     Subject("parity", "Parity", "parity", (3, 40), 300, 1e-2, 32, 2, ("40-256",), 1e-2,
-            "combined", 20, (("supervision", "dense"),), seconds=12),
+            "combined", 20, (("supervision", "dense"),), compiled=8, seconds=12),
     Subject("swaps", "S5, only swaps", "S5_only_swaps", (32, 32), 600, 3e-3, 64, 4,
-            ("32", "128"), 1e-3, "combined", 20, seconds=30),
+            ("32", "128"), 1e-3, "combined", 20, compiled=60, seconds=30),
     Subject("Z3", "Z3", "Z3", (32, 32), 800, 3e-3, 32, 2, ("32", "128"), 1e-3, "combined", 20,
-            factors=2, seconds=35),
+            factors=2, compiled=12, seconds=35),
     Subject("threes", "S5, swaps and 3-permutations", "S5_up_to_3", (16, 16), 1500, 3e-3, 64, 4,
             ("16", "64"), 1e-3, "plain", 5, factors=2, seconds=50),
     Subject("S5", "Full S5", "S5", (12, 12), 0, 2e-3, 64, 8, ("12", "24"), 1e-3, "plain", 5,
@@ -76,6 +78,7 @@ class Arm:
     mixer: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     eps: bool = False  # whether the head norm's epsilon is the subject's
+    noise: float = 0.0  # of a compiled start
 
 
 ARMS = (
@@ -89,18 +92,22 @@ ARMS = (
         "combined-carry", "the three and the state carried", STRETCH, {**SATURATION, **CARRY}, True
     ),
 )
-ARM = {arm.key: arm for arm in ARMS}
+COMPILED = Arm("compiled", "compiled start", training={"steps": 300, "lr": 1e-3}, noise=0.01)
+ARM = {arm.key: arm for arm in (*ARMS, COMPILED)}
 
 
 def arms(subject: Subject) -> tuple[Arm, ...]:
     """Return the arms of a subject."""
-    return tuple(ARM[key] for key in subject.arms) or ARMS
+    named = tuple(ARM[key] for key in subject.arms) or ARMS
+    return (*named, COMPILED) if subject.compiled else named
 
 
 def run_config(
     subject: Subject, arm: Arm, settings: Settings, seed: int, *, neg: bool = True
 ) -> RunConfig:
     """Return the run of an arm."""
+    if arm is COMPILED:
+        return _compiled_run(subject, settings, seed)
     smoke = settings.scale == "smoke"
     task = make_task(subject.task, **dict(subject.options))
     options: dict[str, Any] = {
@@ -144,19 +151,33 @@ def run_config(
     return RunConfig(task, model, training, stages)
 
 
+def _compiled_run(subject: Subject, settings: Settings, seed: int) -> RunConfig:
+    """Return a short run of the model that the task's automaton is compiled to."""
+    plain = run_config(subject, ARM["plain"], settings, seed)
+    task = make_task(f"automaton:{subject.task}", supervision="dense")
+    model = compile(task.name, "gated_deltaproduct").model.config
+    training = replace(plain.training, clip=1.0)
+    if settings.scale != "smoke":
+        training = replace(training, **COMPILED.training)
+    return RunConfig(task, model, training)
+
+
 def make_job(subject: Subject, arm: Arm, settings: Settings, seed: int, *, neg: bool = True) -> Job:
     """Return the job of an arm; the final one is hardened and evaluated at 1,000,000 tokens."""
     smoke = settings.scale == "smoke"
     final = arm.key == subject.final and neg
+    config = run_config(subject, arm, settings, seed, neg=neg)
     return Job(
         name=f"length-{subject.key}-{arm.key}{'' if neg else '-pos'}-s{seed}",
-        config=run_config(subject, arm, settings, seed, neg=neg),
+        config=config,
         lengths=("8",) if smoke else (*subject.tested, *LENGTHS),
         samples=4 if smoke else 64,
         max_tokens=MAX_TOKENS,
-        harden=final or arm.key == "plain",
+        harden=final or arm.key == "plain" or arm is COMPILED,
         hardened_lengths=(("50",) if smoke else (LONGEST,)) if final else (),
-        seconds=1.0 if smoke else subject.seconds,
+        compiled=config.task.name if arm is COMPILED else None,
+        noise=arm.noise,
+        seconds=1.0 if smoke else subject.compiled if arm is COMPILED else subject.seconds,
     )
 
 
@@ -307,6 +328,11 @@ def _notes(settings: Settings) -> list[str]:
         "longer sequences than its training length.",
         f"Evaluations have 64 sequences, but at most {MAX_TOKENS:,} tokens: 2 sequences of "
         "100,000; one of 1,000,000, for hardened models only.",
+        "Compiled start: another model, the one-layer gated DeltaProduct [-1,1] that the task's "
+        "automaton is compiled to, on another form of the task, which has no BOS and asks for the "
+        f"automaton's state. Its exact weights get Gaussian noise of {COMPILED.noise:g}; then it "
+        f"is trained for {COMPILED.training['steps']} steps. The learning rate was chosen on "
+        "seed 100.",
     ]
     if settings.scale == "paper":
         notes.append("Scale paper: the laptop's runs with 20 seeds in every arm.")

@@ -78,6 +78,8 @@ class Model:
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
     width: int = 64
     heads: int = 4  # of DeltaProduct
+    compiled: str | None = None  # weights to start from; see Job
+    noise: float = 0.0  # on those weights
 
     @property
     def label(self) -> str:
@@ -85,14 +87,19 @@ class Model:
         title = word_model(self, 8, 16).title
         layers = f"{self.layers} layer{'s' if self.layers > 1 else ''}"
         parts = [title, layers, *([f"conv {self.conv}"] if self.conv else [])]
-        return ", ".join([*parts, *(["in stages"] if self.start or self.inputs else [])])
+        parts += ["in stages"] if self.start or self.inputs else []
+        noise = f" with noise {self.noise:g}" if self.noise else ""
+        parts += [f"from the compiled solution{noise}"] if self.compiled else []
+        return ", ".join(parts)
 
     @property
     def key(self) -> str:
         """A short name for folders."""
         sign = "" if self.mixer == "full_matrix" else "-neg" if self.neg else "-pos"
         factors = f"-n{self.factors}" if self.factors > 1 else ""
-        return f"{self.mixer}{sign}{factors}-{self.layers}l{f'-conv{self.conv}' * bool(self.conv)}"
+        start = f"-{self.compiled}-noise{self.noise:g}" if self.compiled else ""
+        conv = f"-conv{self.conv}" if self.conv else ""
+        return f"{self.mixer}{sign}{factors}-{self.layers}l{conv}{start}"
 
 
 # the lines of Figure 4
@@ -219,6 +226,8 @@ def make_job(problem: Problem, model: Model, settings: Settings, seed: int) -> J
         curve=curve,
         samples=samples,
         harden=model.harden,
+        compiled=model.compiled,
+        noise=model.noise,
         spectrum=seed == 0 and model.mixer != "full_matrix",
         seconds=_seconds(problem, model, config, settings),
     )

@@ -15,6 +15,7 @@ from statetrack.training.config import RUN_SCHEMA
 
 JOB_SCHEMA = 1
 KEY_SIZE = 16
+THEOREM_6 = "theorem6"  # a value of Job.compiled that is no language
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,11 @@ class Job:
     harden: bool = option(False, "harden the model, and evaluate the result in the same way")
     hardened_lengths: tuple[str, ...] = option((), "further lengths, for the hardened model alone")
     orders: tuple[int, ...] = option((1, 2, 3), "orders that harden tries")
-    compiled: str | None = option(None, "start from the weights of this compiled language")
+    compiled: str | None = option(
+        None,
+        "start from weights that were not trained: those of this compiled language, or theorem6, "
+        "for addition modulo m by Theorem 6 in the job's own model",
+    )
     noise: float = option(0.0, "standard deviation of what is added to those weights", low=0)
     spectrum: bool = option(False, "keep a sample of the eigenvalues of the trained model")
     seconds: float = option(60.0, "expected CPU seconds, for the plan", low=0)

@@ -21,13 +21,14 @@ import torch
 
 from statetrack import __version__
 from statetrack.compiler import compile
+from statetrack.compiler.theorem6_model import theorem6_model
 from statetrack.errors import UserError
 from statetrack.files import LockedError, leftovers, read_json, write_json
 from statetrack.hardening import harden
 from statetrack.hardening.harden import find_roundings
 from statetrack.hardening.runs import compare_automata, learned, training_lengths, write_run
 from statetrack.models import SequenceModel, count_parameters
-from statetrack.sweep.job import Job
+from statetrack.sweep.job import THEOREM_6, Job
 from statetrack.sweep.pool import Report, cores
 from statetrack.tasks import Stream
 from statetrack.training import (
@@ -185,13 +186,22 @@ def _train(job: Job, folder: Path, report: Report, callbacks: Sequence[Callback]
 
 
 def _compile(job: Job, folder: Path) -> Path:
-    """Compile the language that a job starts from into a model's folder, with noise added."""
+    """Write the weights that a job starts from into a run folder, with noise added."""
     assert job.compiled is not None
-    net = compile(job.compiled, "gated_deltaproduct")
-    generator = torch.Generator().manual_seed(job.config.training.seed)
-    for parameter in net.model.parameters():
+    config, seed = job.config, job.config.training.seed
+    net = None
+    if job.compiled == THEOREM_6:
+        model = theorem6_model(config.model, config.task, seed)
+    else:
+        net = compile(job.compiled, "gated_deltaproduct")
+        model = net.model
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
         parameter.data += job.noise * torch.randn(parameter.shape, generator=generator)
-    return net.save(folder)
+    if net is not None:
+        return net.save(folder)
+    Run.create(folder, config).save(0, model)
+    return folder
 
 
 def _empty(folder: Path) -> Path:

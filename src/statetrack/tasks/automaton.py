@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from statetrack.automata import DFA, from_regex, read_dfa
 from statetrack.config import option, unknown
 from statetrack.errors import UserError
-from statetrack.tasks.base import Ints, PrefixTask, register
+from statetrack.tasks.base import Ints, PrefixTask, Task, register
 from statetrack.tasks.languages import NAMED, check_size, named_language
 from statetrack.tasks.word_sampler import NoWordsError, WordSampler
 
@@ -24,9 +24,10 @@ from statetrack.tasks.word_sampler import NoWordsError, WordSampler
 class Automaton(PrefixTask):
     """A DFA reads a word, one symbol per token; the target depends on its state.
 
-    The name is `regex:PATTERN`, `dfa:FILE` (JSON) or one of the named languages. `predict` chooses
-    the target: the state of the minimal DFA, whether the word so far is in the language, or the set
-    of symbols that may come next in a word of the language (one class per set).
+    The name is `regex:PATTERN`, `dfa:FILE` (JSON), `automaton:TASK` (that of another task) or one
+    of the named languages. `predict` chooses the target: the state of the minimal DFA, whether the
+    word so far is in the language, or the set of symbols that may come next in a word of the
+    language (one class per set).
 
     Uniform words would give many languages a single answer. So the last answer is drawn first,
     uniformly among those that the length allows, then the word, uniformly among those with that
@@ -58,7 +59,10 @@ class Automaton(PrefixTask):
 
     @classmethod
     def matches(cls, name: str) -> bool:
-        return re.match(r"regex:|dfa:", name) is not None or named_language(name) is not None
+        return (
+            re.match(r"regex:|dfa:|automaton:", name) is not None
+            or named_language(name) is not None
+        )
 
     @cached_property
     def dfa(self) -> DFA:
@@ -68,6 +72,12 @@ class Automaton(PrefixTask):
             dfa: DFA | None = from_regex(rest)
         elif kind == "dfa":
             dfa = read_dfa(Path(rest))
+        elif kind == "automaton":
+            dfa = Task.class_for(rest)(name=rest).automaton()
+            if dfa is None:
+                raise UserError(
+                    f"the task {rest} has no automaton: it is not regular, or too large"
+                )
         else:
             dfa = named_language(self.name)
         if dfa is None:
@@ -149,12 +159,34 @@ class Automaton(PrefixTask):
     def _words(self) -> WordSampler:
         return WordSampler(self.dfa.delta, self.dfa.start, self._class_of[0], self._asked)
 
+    def majority(self, low: int, high: int | None = None) -> float:
+        """Return it exactly: the last answers that a length allows are equally frequent."""
+        high = low if high is None else high
+        self.check_lengths(low, high)
+        shares = np.zeros(len(self.classes))
+        reached = np.arange(self.dfa.states) == self.dfa.start  # by words of this length
+        for length in range(1, high + 1):
+            before, reached = reached, np.zeros_like(reached)
+            reached[self.dfa.delta[before]] = True
+            reached &= self._asked
+            same = np.array_equal(reached, before)  # then longer words reach these, too
+            if length < low and not same:
+                continue
+            possible = np.unique(self._class_of[0][reached])
+            if not len(possible):
+                raise self._no_words(length)
+            shares[possible] += (high + 1 - max(low, length) if same else 1) / len(possible)
+            if same:
+                break
+        return float(shares.max() / (high + 1 - low))
+
+    def _no_words(self, length: object) -> UserError:
+        return UserError(f"{self.name} has no prefixes of length {length}: its words end before")
+
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
         try:
             tokens = self._words.draw(rng, lengths)
         except NoWordsError as error:
-            raise UserError(
-                f"{self.name} has no prefixes of length {error}: its words end before"
-            ) from None
+            raise self._no_words(error) from None
         tokens += 1
         return tokens
