@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from statetrack.recipes import length, presets, s5, states, swaps, theorems, z60
+from statetrack.recipes import length, length_runs, presets, s5, states, swaps, theorems, z60
 from statetrack.recipes.recipe import Recipe, Results, Settings, find_recipe
 from statetrack.recipes.word_problems import FIGURE_4
 from statetrack.report.text import to_json
@@ -99,7 +99,7 @@ def test_runs_in_stages_end_with_all_elements() -> None:
 
 
 @pytest.mark.parametrize(("recipe", "hours"), [(s5.RECIPE, 2.8), (z60.RECIPE, 1.8),
-                                               (length.RECIPE, 2.9), (theorems.RECIPE, 0.6)],
+                                               (length.RECIPE, 3.7), (theorems.RECIPE, 0.6)],
                          ids=lambda x: getattr(x, "name", ""))  # fmt: skip
 def test_the_budget_at_laptop_scale(recipe: Recipe, hours: float) -> None:
     jobs = recipe.jobs(LAPTOP, Results())
@@ -159,14 +159,17 @@ def test_length_evaluates_hardened_models_at_a_million_tokens() -> None:
         assert job.samples_at(100_000) == 2
         assert job.config.training.max_length <= 40
         counts[job.config.task.name] = counts.get(job.config.task.name, 0) + 1
-    assert counts == {"parity": 20, "S5_only_swaps": 20, "Z3": 20, "S5_up_to_3": 5, "S5": 5}
+    assert counts == {"parity": 20, "S5_only_swaps": 20, "Z3": 20, "S5_up_to_3": 5, "S5": 5,
+                      "A5": 5, "S4": 5}  # fmt: skip
     assert {job.config.task.name for job in jobs if not negative(job)} == set(counts)
 
 
 def test_each_remedy_differs_from_the_plain_run_in_its_own_options_only() -> None:
-    subject = length.SUBJECTS[1]
-    plain, *_ = (length.run_config(subject, arm, LAPTOP, 0) for arm in length.ARMS)
-    remedied = {arm.key: length.run_config(subject, arm, LAPTOP, 0) for arm in length.ARMS}
+    subject = length_runs.SUBJECTS[1]
+    plain, *_ = (length_runs.run_config(subject, arm, LAPTOP, 0) for arm in length_runs.ARMS)
+    remedied = {
+        arm.key: length_runs.run_config(subject, arm, LAPTOP, 0) for arm in length_runs.ARMS
+    }
     stretch = replace(plain.model.pattern[0], beta_stretch=0.1)  # type: ignore[call-arg]
     assert remedied["stretch"] == replace(plain, model=replace(plain.model, mixer=stretch))
     penalty = replace(plain.training, saturation=0.05)
