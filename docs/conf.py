@@ -23,7 +23,10 @@ version = release = installed_version("statetrack")
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 root_doc = "docs/index"
-include_patterns = ["docs/**", "results/*.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = [
+    *("docs/**", "results/*.md", "results/reproduction/*/report.md"),
+    *("CHANGELOG.md", "CONTRIBUTING.md"),
+]
 exclude_patterns = [
     *(".*", "benchmarks", "build", "csrc", "runs", "src", "tests"),
     *("docs/_*", "docs/notebooks/.*"),

@@ -29,7 +29,7 @@ def problems_document(
     return Document(
         name=recipe.name,
         title=recipe.title,
-        summary=said or ["No run is done yet."],
+        summary=said or ["Nothing can be compared yet."],
         tables=[accuracy_table(p, row, settings, results) for p, row in rows.items()],
         figures=[f for p, row in rows.items() for f in curve_figures(p, row, settings, results)],
         notes=notes,
