@@ -64,6 +64,7 @@ OPTIONS = {
     "train": TRAIN,
     "sweep": f"{TRAIN} jobs lengths curve samples harden engine engine-options track",
     "status": "all live json nope",
+    "reproduce": "scale early seeds mamba-conv xlstm-layers transformer-heads engine json nope",
     "eval": "lengths samples split data-seed curve figure json nope",
     "diagnose": "word checkpoint tolerance max-length samples precision figure json nope",
     "harden": "out lengths samples orders checkpoint json nope",
@@ -125,6 +126,9 @@ lines = st.one_of(
     _line("sweep", st.just([*SMALL, "--plan"]), tasks.map("--task={}".format), _options("sweep")),
     _line("sweep", st.just([*SMALL, "--plan"]), _options("sweep", 5)),
     _line("sweep", st.just("status"), files, _options("status", 1)),
+    _line(
+        "reproduce", st.one_of(st.just("fig1"), values), st.just("--plan"), _options("reproduce")
+    ),
     *(
         _line(name, files, st.just(FEW.get(name, [])), _options(name))
         for name in ("eval", "diagnose", "harden")

@@ -27,8 +27,8 @@ def test_the_plan_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (["table9"], "unknown recipe 'table9'"),
         (["fig1", "--scale=huge"], "--scale must be one of smoke, laptop, paper"),
-        (["fig1", "--seeds=0"], "seeds must be a finite number, at least 1"),
-        (["fig1", "--mamba-conv=0"], "mamba_conv must be"),
+        (["fig1", "--seeds=0"], "seeds must lie in 1..100"),
+        (["fig1", "--mamba-conv=0"], "mamba_conv must lie in 1..64"),
     ],
 )
 def test_mistakes(arguments: list[str], says: str, refused: Refused, tmp_path: Path) -> None:

@@ -70,6 +70,16 @@ def test_a_stage_that_is_learned_ends_and_resumes_exactly(tmp_path: Path, step: 
     assert_same_weights(whole, interrupted(config, tmp_path / "cut", step))
 
 
+def test_lost_metrics_are_named_where_they_decide_on_stages(tmp_path: Path) -> None:
+    config = small_config("parity", steps=8, log_every=1, **CHECKED)
+    config = replace(config, stages=(Stage(steps=5, until=0.01), Stage(steps=3)))
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", callbacks=[Interrupt(7)])
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"metrics.jsonl lacks rows up to step 6"):
+        train(config, tmp_path / "run", resume=True)
+
+
 def test_a_stage_ends_only_after_three_rows(tmp_path: Path) -> None:
     config = small_config("parity", steps=8)
     config = replace(config, stages=(Stage(steps=6, until=0.9), Stage(steps=2)))

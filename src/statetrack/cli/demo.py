@@ -26,7 +26,8 @@ def demo(
 
     Args:
         seed: n stands for the training seeds 3n, 3n + 1, 3n + 2 on parity and 3n on swaps.
-        out: folder for figures, page, metrics and checkpoints; runs/demo if absent.
+        out: folder for figures, page, metrics and checkpoints; runs/demo if absent, or
+            runs/demo-smoke.
         smoke: run everything, but too briefly to learn: tests the machinery in seconds.
         workers: processes that train side by side; one per core if absent.
     """
@@ -40,4 +41,5 @@ def demo(
     folder = out or Path("runs") / ("demo-smoke" if smoke else "demo")
     write_sweep_file(folder, shlex.join(["statetrack", *sys.argv[1:]]))
     settings = Settings("smoke" if smoke else "laptop")
-    return run_recipes(make_console(json), [make_recipe(seed)], settings, folder, workers, json)
+    recipes, console = [make_recipe(seed)], make_console(json)
+    return run_recipes(console, recipes, settings, folder, workers, json, retry_failed=True)

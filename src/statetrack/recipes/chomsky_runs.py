@@ -29,7 +29,7 @@ OWN_PARITY = "parity, the paper's model"  # at laptop scale, beside a smaller on
 PAPER_LRS = (1e-2, 1e-3, 5e-4, 1e-4)
 EARLY_LRS = (1e-2, 1e-3, 1e-4)
 PARITY_LRS = (1e-2, 3e-3, 1e-3)  # laptop
-ARITHMETIC_LR = 3e-3  # laptop: from pilot runs
+ARITHMETIC_LR = 3e-3  # laptop: chosen for DeltaNet on seed 100, beside 2e-3 and 6e-3
 OWN_PARITY_LR = 1e-3  # the one that dominates in the authors' plots
 
 TASKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -64,11 +64,11 @@ LAPTOP_CUTS = (
     "both ranges: beta stretched by 0.1, a saturation penalty and a larger epsilon in the head "
     "norm.",
     "Parity, the paper's model (2 layers, width 128, answer only): batch 256 instead of 1,024, at "
-    "most 360 CPU seconds instead of 100,000 steps, learning rate 1e-3; a run ends when 0.999 is "
-    "reached on 40-256, or at step 300 if no validation has reached 0.1.",
+    "most 2,000 steps and 360 CPU seconds instead of 100,000 steps, learning rate 1e-3; a run ends "
+    "when 0.999 is reached on 40-256, or at step 300 if no validation has reached 0.1.",
     f"Modular arithmetic: width 64 instead of 128, MLP 128, batch 64 instead of 1,024, "
     f"{ARITHMETIC_STEPS:,} steps instead of 100,000, targets at every digit instead of the answer "
-    f"alone, learning rate {ARITHMETIC_LR:g} (from pilot runs, not chosen per model), no weight "
+    f"alone, learning rate {ARITHMETIC_LR:g} (chosen for DeltaNet on seed 100), no weight "
     "decay.",
     f"With brackets: as without, but {BRACKET_STEPS:,} steps and the answer alone.",
     "The learning rate is chosen on the seeds "

@@ -105,8 +105,8 @@ def _figure(subject: Subject, row: Row, results: Results) -> Figure | None:
         log_x=True,
         marks=((trained, f"trained up to {trained}"),),
         y_range=(-0.05, 1.05),
-        note="Means over seeds; dashed: hardened. Of the controls with [0,1], that of the final "
-        "recipe is drawn.",
+        note="Means over seeds; dashed: hardened. The lengths 40-256 stand at 256. Of the controls "
+        "with [0,1], that of the final recipe is drawn.",
         name=f"{subject.key}-lengths",
     )
 
@@ -177,12 +177,15 @@ def _notes(settings: Settings) -> list[str]:
         "The state is carried from half of the steps on, over 4 batches: such a run has seen "
         "longer sequences than its training length.",
         f"Evaluations have 64 sequences, but at most {MAX_TOKENS:,} tokens: 2 sequences of "
-        "100,000; one of 1,000,000, for hardened models only.",
+        "100,000; one of 1,000,000, for hardened models only. Controls with [0,1] are evaluated up "
+        "to 1,000.",
+        "Full S5, A5 and S4 are trained in stages with growing inputs, as in the recipe s5, in the "
+        "plain arm, S5 also with the three remedies.",
         "Compiled start: another model, the one-layer gated DeltaProduct [-1,1] that the task's "
         "automaton is compiled to, on another form of the task, which has no BOS and asks for the "
-        f"automaton's state. Its exact weights get Gaussian noise of {COMPILED.noise:g}; then it "
-        f"is trained for {COMPILED.training['steps']} steps. The learning rate was chosen on "
-        "seed 100.",
+        "automaton's state. Its exact weights get Gaussian noise of standard deviation "
+        f"{COMPILED.noise:g}; then it is trained for {COMPILED.training['steps']} steps. The "
+        "learning rate was chosen on seed 100.",
     ]
     if settings.scale == "paper":
         notes.append("Scale paper: the laptop's runs with 20 seeds in every arm.")

@@ -152,11 +152,16 @@ def run_config(
     return RunConfig(task, model, training, stages)
 
 
+@cache
+def _compiled_model(language: str) -> ModelConfig:
+    return compile(language, "gated_deltaproduct").model.config
+
+
 def _compiled_run(subject: Subject, settings: Settings, seed: int) -> RunConfig:
     """Return a short run of the model that the task's automaton is compiled to."""
     plain = run_config(subject, ARM["plain"], settings, seed)
     task = make_task(f"automaton:{subject.task}", supervision="dense")
-    model = compile(task.name, "gated_deltaproduct").model.config
+    model = _compiled_model(task.name)
     training = replace(plain.training, clip=1.0)
     if settings.scale != "smoke":
         training = replace(training, **COMPILED.training)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from statetrack.recipes.recipe import Recipe, Results, Settings, facts
+from statetrack.recipes.recipe import ORDER, Recipe, Results, Settings, facts
 from statetrack.report.document import Document, Table
 
 
@@ -27,13 +27,16 @@ def _overview(
 ) -> Document:
     """Collect the findings of all reports, with their runs and CPU times."""
     jobs = {job.key: job for recipe in recipes for job in recipe.jobs(settings, results)}
+    done = results.of(list(jobs.values()))
     found = facts("all", settings, list(jobs.values()), results)
+    if len(recipes) < len(ORDER):
+        del found["command"]  # several
     return Document(
         name="overview",
         title=f"The paper, reproduced at scale {settings.scale}",
         summary=[
-            f"{found['runs']}. The tables, figures and settings behind each finding are in the "
-            "folder of its recipe."
+            f"{len(done):,} of {len(jobs):,} runs are done. The tables, figures and settings "
+            "behind each finding are in the folder of its recipe."
         ],
         tables=[
             Table(
@@ -46,7 +49,7 @@ def _overview(
                 "Runs",
                 ["recipe", "what", "runs", "CPU minutes"],
                 [
-                    [d.name, d.title, d.facts["runs"], round(d.facts["CPU seconds"] / 60, 1)]
+                    [d.name, d.title, d.facts["runs"], f"{d.facts['CPU seconds'] / 60:.1f}"]
                     for d in documents
                 ],
                 "A run that several recipes share counts in each of them.",

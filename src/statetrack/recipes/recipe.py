@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from statetrack.config import at_least, one_of, unknown
+from statetrack.config import one_of, unknown, within
 from statetrack.report.document import Document
 from statetrack.sweep.job import Job
 
@@ -18,6 +18,9 @@ SEEDS: dict[Scale, int] = {
     "laptop": 5,
     "paper": 3,
 }  # per model, unless a recipe differs
+MAX_SEEDS = 100  # per model
+MAX_SIZE = 64  # of what the paper leaves open
+TRANSFORMER_HEADS = (1, 2, 4, 8, 16, 32)  # divide every width, the smallest being 64
 ORDER = (
     "diagonal-parity", "states", "swaps", "chomsky", "s5", "z60", "theorems", "length",
     "leaderboard",
@@ -42,10 +45,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         one_of("scale", self.scale, SCALES)
-        for name in ("mamba_conv", "xlstm_layers", "transformer_heads"):
-            at_least(name, getattr(self, name), 1)
+        for name in ("mamba_conv", "xlstm_layers"):
+            within(name, getattr(self, name), 1, MAX_SIZE)
+        one_of("transformer_heads", self.transformer_heads, TRANSFORMER_HEADS)
         if self.seeds is not None:
-            at_least("seeds", self.seeds, 1)
+            within("seeds", self.seeds, 1, MAX_SEEDS)
 
     @property
     def reported_seeds(self) -> tuple[int, ...]:

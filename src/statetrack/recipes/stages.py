@@ -68,9 +68,9 @@ def growing_stages(
 ) -> tuple[Stage, ...]:
     """Return stages whose inputs grow from those of the task `start` to all of the task's.
 
-    The learning rate is constant but in the last stage, where it falls as a cosine; after the first
-    one there is no warm-up. A stage ends early when it is learned: elements that are added before
-    that are not learned either.
+    The learning rate is constant except in the last stage, where it falls as a cosine; only the
+    first stage has a warm-up. A stage ends early when it is learned; if elements are added before
+    the present ones are learned, neither are.
 
     Args:
         task: the task of the last stage, of a permutation group.

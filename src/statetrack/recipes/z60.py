@@ -82,12 +82,15 @@ def _notes(settings: Settings) -> list[str]:
         "DeltaNet with two layers of one reflection each can count modulo any m (Theorem 6).",
         "DeltaProduct on Z5 is trained in stages: the inputs 0 and 1, then also 4, at half the "
         "length, then all; from all at once some seeds do not learn it.",
-        "From the compiled solution: the same model and training, but the first weights are those "
-        "of Theorem 6 (statetrack.compiler.theorem6_model), which are exact before training, alone "
-        f"or with Gaussian noise of {STARTS[1].noise:g} on every weight. The learning rate, "
-        f"{STARTS[0].lr:g}, was chosen on seed 100.",
+        "From the compiled solution: the same model, whose first weights are those of Theorem 6 "
+        "(statetrack.compiler.theorem6_model), exact before training, alone or with Gaussian noise "
+        f"of standard deviation {STARTS[1].noise:g} on every weight.",
     ]
     if settings.scale == "laptop":
+        notes.append(
+            f"From the compiled solution the learning rate is {STARTS[0].lr:g} instead of "
+            f"{LAYERS[0].lr:g}, chosen on seed 100; all else in training is the same."
+        )
         notes += cut_notes(FIGURE, LINES)
     if settings.scale == "smoke":
         notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")

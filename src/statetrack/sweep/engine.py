@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from statetrack.config import one_of
 from statetrack.errors import UserError
-from statetrack.files import LockedError, new_folder, sole_writer, write_json
+from statetrack.files import LockedError, check_new, read_json, sole_writer, write_json
 from statetrack.sweep import pool
 from statetrack.sweep.job import KEY_SIZE, Job
 from statetrack.sweep.pool import Report
@@ -122,9 +122,13 @@ def write_sweep_file(
 ) -> None:
     """Write sweep.json, which says what a sweep is for; refuse a folder with other contents."""
     if not any((folder / name).exists() for name in ("sweep.json", "jobs")):
-        new_folder(folder)
+        check_new(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "sweep.json"
+    if recipes is None and file.exists() and read_json(file).get("recipes"):
+        raise UserError(f"{folder} belongs to a reproduction; choose another folder")
     about = {"schema": SWEEP_SCHEMA, "recipes": recipes, "settings": settings, "command": command}
-    write_json(folder / "sweep.json", about)
+    write_json(file, about)
 
 
 def log_event(folder: Path, kind: str, job: str, error: str | None = None) -> None:

@@ -160,24 +160,29 @@ class Automaton(PrefixTask):
         return WordSampler(self.dfa.delta, self.dfa.start, self._class_of[0], self._asked)
 
     def majority(self, low: int, high: int | None = None) -> float:
-        """Return it exactly: the last answers that a length allows are equally frequent."""
+        """Return the exact score: all last answers that a length allows are equally frequent."""
         high = low if high is None else high
         self.check_lengths(low, high)
-        shares = np.zeros(len(self.classes))
-        reached = np.arange(self.dfa.states) == self.dfa.start  # by words of this length
-        for length in range(1, high + 1):
+        classes, asked = self._class_of[0], self._asked
+        reached = np.arange(self.dfa.states) == self.dfa.start  # by words of length 0, 1, ...
+        first: dict[bytes, int] = {}  # the least length that reaches these states
+        answers: list[Ints] = []  # the possible ones at each length
+        while len(answers) <= high and (key := reached.tobytes()) not in first:
+            first[key] = len(answers)
+            answers.append(np.unique(classes[reached]))
             before, reached = reached, np.zeros_like(reached)
             reached[self.dfa.delta[before]] = True
-            reached &= self._asked
-            same = np.array_equal(reached, before)  # then longer words reach these, too
-            if length < low and not same:
-                continue
-            possible = np.unique(self._class_of[0][reached])
-            if not len(possible):
-                raise self._no_words(length)
-            shares[possible] += (high + 1 - max(low, length) if same else 1) / len(possible)
-            if same:
-                break
+            reached &= asked
+        begin = first.get(reached.tobytes(), len(answers))  # from here on they repeat
+        shares = np.zeros(len(self.classes))
+        for length, possible in enumerate(answers):
+            period = len(answers) - begin if length >= begin else high + 1
+            skipped = -(min(length - low, 0) // period)
+            number = (high - length) // period + 1 - skipped  # of lengths with these answers
+            if number > 0 and not len(possible):
+                raise self._no_words(length + skipped * period)
+            if number > 0:
+                shares[possible] += number / len(possible)
         return float(shares.max() / (high + 1 - low))
 
     def _no_words(self, length: object) -> UserError:

@@ -11,7 +11,7 @@ from statetrack.errors import UserError
 from statetrack.tasks import Batch, Data, FiniteDataset, Stream, generator
 from statetrack.training.config import RunConfig, Segment
 
-ROWS = 3  # of metrics in a row, whose accuracy can end a stage
+ROWS = 3  # of metrics in a row whose accuracy must reach `until`
 
 
 class Batches:
@@ -47,7 +47,7 @@ class Batches:
         return step - step % self.parts if self.carries(step) else step
 
     def observe(self, step: int, accuracy: float) -> bool:
-        """Take note of an accuracy, that of the `step`-th step; return whether it ends the stage.
+        """Record the accuracy at a step, counted from 1; return whether the stage ends early.
 
         A run that resumes must call it with the rows of metrics that it has, in order.
         """
@@ -58,14 +58,13 @@ class Batches:
         until = self.until[stage]
         if until is None or len(self.recent) < ROWS or min(self.recent) < until:
             return False
-        self._begin_next(step)
-        return True
+        saved = self.starts[stage + 1] - step
+        self._begin_next(saved)
+        return saved > 0
 
-    def _begin_next(self, step: int) -> None:
-        """Let the next stage begin at `step`; the last one takes the steps that are left over."""
-        later = range(self.stage + 1, len(self.segments))
-        saved = self.starts[later[0]] - step
-        for i in later:
+    def _begin_next(self, saved: int) -> None:
+        """Let the next stage begin this many steps earlier, and give them to the last one."""
+        for i in range(self.stage + 1, len(self.segments)):
             self.starts[i] -= saved
             self.segments[i] = self.segments[i]._replace(start=self.starts[i])
         last = self.segments[-1].config

@@ -128,7 +128,7 @@ class Stage:
     schedule: Literal["cosine", "constant"] | None = option(None, "after the stage's warm-up")
     warmup: float | None = option(None, "share of the stage's steps")
     until: float | None = option(
-        None, "end the stage when the accuracy of three rows of metrics is at least this"
+        None, "end the stage when three rows of metrics in a row have at least this accuracy"
     )
 
     def __post_init__(self) -> None:
@@ -229,8 +229,9 @@ def read_config(path: Path) -> RunConfig:
     check_plugins(data.pop("plugins", []), str(path))
     task = data.get("task")
     if isinstance(task, dict) and isinstance(task.get("name"), str):
-        kind, _, file = task["name"].partition(":")
+        inner = task["name"].removeprefix("automaton:")
+        kind, _, file = inner.partition(":")
         beside = path.parent / file
         if kind in ("dfa", "group") and beside.is_file():
-            task["name"] = f"{kind}:{beside}"
+            task["name"] = task["name"].removesuffix(inner) + f"{kind}:{beside}"
     return from_dict(RunConfig, data, str(path))

@@ -143,7 +143,9 @@ def extended(config: RunConfig, steps: int, run: Run) -> RunConfig:
     if stages:
         last = stages[-1].steps + steps - config.training.steps
         if last < 1:
-            raise UserError(f"the last stage begins at step {steps - last}; give more steps")
+            raise UserError(
+                f"the stages before the last one have {steps - last} steps; give more than that"
+            )
         stages = (*stages[:-1], replace(stages[-1], steps=last))
     return replace(config, training=training, stages=stages)
 
@@ -192,9 +194,6 @@ class _Loop:
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
         self.state: Any = None  # carried from the step before
         self.clock = _Clock(run)
-        for row in run.metrics():
-            if row.get("kind") == "train":
-                data.observe(row["step"], row["accuracy"])
         scores = [row["scaled"] for row in self._validations(run.metrics())]
         self.best = max(scores, default=-math.inf)
 
@@ -209,6 +208,7 @@ class _Loop:
 
     def steps(self, start: int, on_progress: Callable[[Progress], None]) -> None:
         config = self.config
+        self.replay_stages(start)
         if self.data.first_part(start) < start:
             self.recompute_state(start)
         for step in range(start, config.steps):
@@ -239,6 +239,15 @@ class _Loop:
             on_progress(Progress(done, config.steps, loss, accuracy, seconds, left))
             if reason is not None:
                 return
+
+    def replay_stages(self, start: int) -> None:
+        """Find out from the metrics which stages had ended early by step `start`."""
+        rows = [row for row in self.run.metrics() if row.get("kind") == "train"]
+        if any(self.data.until) and len(rows) < start // self.config.log_every:
+            file = self.run.metrics_file
+            raise UserError(f"{file} lacks rows up to step {start}: they say when stages ended")
+        for row in rows:
+            self.data.observe(row["step"], row["accuracy"])
 
     def log(self, row: dict[str, Any]) -> None:
         self.run.log(row)
