@@ -172,7 +172,7 @@ def test_the_figures() -> None:
 
 @pytest.mark.parametrize("done", [0, 1, 6])
 def test_an_interrupted_demo_has_a_page(done: int, tmp_path: Path) -> None:
-    """Of 6: two runs on swaps, three of DeltaNet [-1,1] and one of DeltaNet [0,1]."""
+    """The first six runs are two on swaps, three of DeltaNet [-1,1] and one of DeltaNet [0,1]."""
     made = document(done)
     assert made.summary[0] == f"Interrupted: {done} of 14 runs are here."
     write_document(made, tmp_path)

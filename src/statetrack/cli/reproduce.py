@@ -127,12 +127,12 @@ def run_recipes(
     """Run the jobs of recipes in a sweep's folder, and print and write their documents.
 
     Args:
-        console: for people.
+        console: where progress and tables are printed.
         recipes: what to run.
         settings: of the recipes.
         folder: of the sweep; what it holds already is not repeated.
         workers: processes side by side; one per core if absent.
-        json: where the documents go for programs.
+        json: the file for the documents as JSON, or - for standard output.
         **engine_settings: further options of `run_sweep`.
 
     Returns:
