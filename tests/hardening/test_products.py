@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from statetrack.hardening.automaton import agree
 from statetrack.hardening.groups import CannotRoundError, into_reflections
 from statetrack.hardening.heads import HeadInputs, write_heads
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.products import Memory, memory_basis
+from statetrack.hardening.products import Memory, memory_bases
 from statetrack.hardening.report import Hardened
 from statetrack.layers import DeltaProductConfig
 from statetrack.models import ModelConfig, SequenceModel
@@ -122,11 +123,25 @@ def test_the_subspace_that_is_remembered():
     outside = torch.eye(16).double() - basis @ basis.T
     A = representation(basis) - 0.1 * outside + 0.02 * noise(24, 16, 16)
     start = (basis @ noise(3, 5) + 0.2 * noise(16, 5))[None]
-    found = memory_basis(A, start)
+    found = next(memory_bases(A, start))
     assert found.shape == (16, 3)
     assert torch.linalg.svdvals(found.T @ basis).min() > 0.99
-    with pytest.raises(CannotRoundError, match="no subspace"):
-        memory_basis(0.8 * torch.eye(16).double().expand(24, -1, -1), start)
+    assert not [*memory_bases(0.8 * torch.eye(16).double().expand(24, -1, -1), start)]
+
+
+def test_a_sign_that_outweighs_the_rotation_does_not_hide_it():
+    """Three tokens rotate a plane by thirds; one of them changes the sign of a larger part."""
+    third = 2 * math.pi / 3
+    A = torch.eye(8).double().repeat(3, 1, 1)
+    for i in range(3):
+        A[i, :2, :2] = torch.tensor([[math.cos(i * third), -math.sin(i * third)],
+                                     [math.sin(i * third), math.cos(i * third)]])  # fmt: skip
+    A[0, 2, 2] = -1.0
+    start = torch.zeros(1, 8, 4).double()
+    start[0, 0, 0], start[0, 2, 1], start[0, 3, 2] = 1.0, 1.6, 1.0
+    found = Memory.within(next(memory_bases(A, start)), A, torch.zeros_like(start).expand(3, 8, 4))
+    assert found.basis.shape == (8, 3)
+    assert len(found.exact.elements) == 6
 
 
 def test_a_head_that_forgets_has_no_memory():

@@ -14,6 +14,7 @@ from statetrack.recipes.word_problems import FIGURE_4
 from statetrack.report.text import to_json
 from statetrack.sweep.job import Job
 from statetrack.sweep.work import do_job
+from statetrack.training import length_range
 from tests.recipes.made_up import failed, result
 
 LAPTOP, PAPER, EARLY = Settings("laptop"), Settings("paper"), Settings("paper", early=True)
@@ -35,7 +36,8 @@ def made_up(job: Job, score: float, hardened: float | None = None) -> dict[str, 
     if job.harden and hardened is not None:
         texts = (*job.lengths, *job.hardened_lengths)
         measured = {"sequence_accuracy": hardened, "token_accuracy": hardened}
-        found["hardened"] = {"evaluations": dict.fromkeys(texts, measured), "curve": None}
+        evaluations = {text: {**measured, "max_length": length_range(text)[1]} for text in texts}
+        found["hardened"] = {"evaluations": evaluations, "curve": None}
     return found
 
 

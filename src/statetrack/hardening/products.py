@@ -29,7 +29,7 @@ from statetrack.hardening.representations import (
 
 SPREADING_TOKENS = 8  # after so many the state is spread over W; more make it fade there, too
 MIN_GAP = 2.0  # least ratio of the variance in a direction of W to that in any other direction
-MIN_SHARE = 0.3  # of the largest variance, in a direction of W
+MIN_SHARE = 0.1  # of the largest variance, in a direction of W
 MOSTLY_WITHIN = 0.7  # length of the projection to W of a key that acts on what is remembered
 MIN_REMEMBERED = 0.8  # least singular value of a transition within W, for the median token
 
@@ -69,8 +69,18 @@ class Memory:
     def of(cls, head: HeadInputs, recurring: Tensor, first: Tensor) -> Memory:
         """Find it in a head; `recurring` and `first` [n] say which inputs recur and come first."""
         A, B = head.maps(len(recurring))
-        basis = memory_basis(A[recurring], B[first])
-        matrices = basis.T @ A[recurring] @ basis
+        likeliest = None  # the error there
+        for basis in memory_bases(A[recurring], B[first]):
+            try:
+                return cls.within(basis, A[recurring], B[recurring])
+            except CannotRoundError as error:
+                likeliest = likeliest or error
+        raise likeliest or CannotRoundError("there is no subspace that it remembers in")
+
+    @classmethod
+    def within(cls, basis: Tensor, A: Tensor, B: Tensor) -> Memory:
+        """Restrict the maps S -> A S + B of the recurring inputs to a subspace."""
+        matrices = basis.T @ A @ basis
         smallest = torch.linalg.svdvals(matrices)[:, -1]
         if smallest.median() < MIN_REMEMBERED:
             raise CannotRoundError("it forgets")
@@ -79,7 +89,7 @@ class Memory:
         if len(exact.elements) == 1:
             raise CannotRoundError("no token acts on what it remembers")
         fixed = torch.eye(basis.shape[1], dtype=A.dtype) - old
-        offsets = basis.T @ B[recurring]
+        offsets = basis.T @ B
         center = torch.linalg.pinv(fixed.flatten(0, 1), rtol=1e-2) @ offsets.flatten(0, 1)
         return cls(basis, old, center, exact, without_signs(exact))
 
@@ -132,13 +142,13 @@ class Memory:
         return HeadInputs(k, v, beta)
 
 
-def memory_basis(A: Tensor, starts: Tensor) -> Tensor:
-    """Return a basis [K, d] of the subspace in which a head remembers.
+def memory_bases(A: Tensor, starts: Tensor) -> Iterator[Tensor]:
+    """Yield bases [K, d] of the subspaces in which a head may remember, the likeliest first.
 
-    It is that of the largest eigenvalues of the covariance of the state after SPREADING_TOKENS
+    They are those of the largest eigenvalues of the covariance of the state after SPREADING_TOKENS
     random tokens with transitions A [r, K, K], without their writes, from one of the states
     `starts` [m, K, V]. What fades is small there, what no token moves cancels, and within an
-    irreducible representation all eigenvalues are equal.
+    irreducible representation all eigenvalues are equal: so a large gap comes after W.
     """
     size = starts.norm().clamp(min=1e-12)
     square = torch.einsum("mkv,mlv->kl", starts, starts) / size**2
@@ -151,10 +161,9 @@ def memory_basis(A: Tensor, starts: Tensor) -> Tensor:
     # a head of size 1 has nothing to compare with
     gaps = values / torch.cat([values[1:], values.new_full((1,), 1e-12)])
     gaps = torch.where(values > MIN_SHARE * values[0], gaps, 0.0)
-    d = int(gaps.argmax()) + 1
-    if gaps[d - 1] < MIN_GAP:
-        raise CannotRoundError("there is no subspace that it remembers in")
-    return vectors[:, :d]
+    for i in gaps.argsort(descending=True).tolist():
+        if gaps[i] >= MIN_GAP:
+            yield vectors[:, : i + 1]
 
 
 def memories(

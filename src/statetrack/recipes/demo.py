@@ -10,8 +10,8 @@ from typing import Any
 from statetrack.recipes import presets
 from statetrack.recipes.published import FINAL, PARITY
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, shortened
-from statetrack.report.document import Cell, Document, Figure, Series, Table
-from statetrack.report.results import seed_lines
+from statetrack.report.document import Cell, Document, Figure, Table
+from statetrack.report.results import hardening_figure
 from statetrack.sweep.job import Job
 from statetrack.training import RunConfig
 
@@ -164,7 +164,7 @@ def make_document(seed: int, settings: Settings, results: Results) -> Document:
         TITLE,
         [*warnings, *_verdict(done)],
         [table for table in tables if table.rows],
-        [figure for figure in figures if figure.series],
+        [figure for figure in figures if figure is not None],
         NOTES,
         facts("demo", settings, jobs, results) | about,
         {f"{r['name']}: {r['parameters']:,} parameters": job.config.to_json()
@@ -249,31 +249,14 @@ def _swaps_table(models: Sequence[Model]) -> Table:
     )
 
 
-def _figure(name: str, title: str, models: Sequence[Model]) -> Figure:
-    """Draw right answers against length: each seed and the mean; dashed after hardening."""
-    series: list[Series] = []
-    for model in models:
-        series += seed_lines(model.title, _lines(model, "trained"))
-        mean = seed_lines(f"{model.title}, hardened", _lines(model, "hardened"))[:1]
-        series += [replace(line, group=model.title, dashed=True) for line in mean]
-    # an interval over three seeds would reach beyond 0 and 1
-    series = [replace(line, low=None, high=None) for line in series]
-    trained = models[0].trained_on if models else 0
-    return Figure(
+def _figure(name: str, title: str, models: Sequence[Model]) -> Figure | None:
+    groups = {model.title: model.results for model in models}
+    return hardening_figure(
         title,
-        "sequence length",
-        "share of right answers",
-        series,
-        log_x=True,
-        marks=((trained, f"trained up to {trained}"),),
-        y_range=(-0.05, 1.05),
+        groups,
+        models[0].trained_on if models else 0,
+        hardened=groups,
+        seeds=True,
         note="Thick lines are means over seeds, thin ones single seeds; dashed: hardened.",
         name=name,
     )
-
-
-def _lines(model: Model, which: str) -> list[dict[float, float]]:
-    """Return right answers by length, one mapping a model."""
-    lengths = model.jobs[0].lengths
-    rows = zip(*(model.at(length, which) for length in lengths), strict=True)
-    return [dict(zip(map(float, lengths), row, strict=True)) for row in rows]

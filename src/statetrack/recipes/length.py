@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from statetrack.recipes.length_runs import (
@@ -18,10 +17,9 @@ from statetrack.recipes.selection import Cell
 from statetrack.recipes.word_problem_report import exact_seeds
 from statetrack.recipes.word_problems import sequence_accuracy
 from statetrack.report.document import Cell as Value
-from statetrack.report.document import Document, Figure, Series, Table
-from statetrack.report.results import seed_lines
+from statetrack.report.document import Document, Figure, Table
+from statetrack.report.results import hardening_figure
 from statetrack.sweep.job import Job
-from statetrack.training import length_range
 
 Row = Mapping[tuple[str, bool], Cell]  # the arms of a subject, by key and range
 
@@ -84,41 +82,18 @@ def _table(subject: Subject, row: Row, settings: Settings, results: Results) -> 
 
 
 def _figure(subject: Subject, row: Row, results: Results) -> Figure | None:
-    """Draw right answers against length, the mean of each arm; dashed after hardening."""
-    series: list[Series] = []
-    for (key, neg), c in row.items():
-        if not neg and key != subject.final:
-            continue
-        done = c.reported(results)
-        series += seed_lines(c.title, _lines(done, "trained"))[:1]
-        if key == subject.final:
-            hard = seed_lines(f"{c.title}, hardened", _lines(done, "hardened"))[:1]
-            series += [replace(line, group=c.title, dashed=True) for line in hard]
-    if not series:
-        return None
-    trained = subject.lengths[1]
-    return Figure(
+    """Draw the arms; of the controls and of the hardened models those of the final recipe."""
+    drawn = {c.title: c.reported(results) for (key, neg), c in row.items()
+             if neg or key == subject.final}  # fmt: skip
+    return hardening_figure(
         subject.title,
-        "sequence length",
-        "share of right answers",
-        [replace(line, low=None, high=None) for line in series],
-        log_x=True,
-        marks=((trained, f"trained up to {trained}"),),
-        y_range=(-0.05, 1.05),
+        drawn,
+        subject.lengths[1],
+        hardened=(row[subject.final, True].title,),
         note="Means over seeds; dashed: hardened. The lengths 40-256 stand at 256. Of the controls "
         "with [0,1], that of the final recipe is drawn.",
         name=f"{subject.key}-lengths",
     )
-
-
-def _lines(done: Sequence[Mapping[str, Any]], which: str) -> list[dict[float, float]]:
-    """Return right answers by the greatest length of each evaluation, one mapping a model."""
-    measured = [(r.get(which) or {}).get("evaluations", {}) for r in done]
-    return [
-        {float(length_range(n)[1]): e["token_accuracy"] for n, e in found.items()}
-        for found in measured
-        if found
-    ]
 
 
 def _trained(subject: Subject) -> str:

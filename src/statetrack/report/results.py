@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from statetrack.report.document import Figure, Series
@@ -96,6 +97,61 @@ def _by_length(results: Iterable[Result], which: str, field: str) -> Iterable[di
         single = [e for e in found if e["min_length"] == e["max_length"]]
         if single:
             yield {e["min_length"]: e[field] for e in single}
+
+
+def hardening_figure(
+    title: str,
+    groups: Groups,
+    trained: int,
+    *,
+    hardened: Collection[str],
+    seeds: bool = False,
+    note: str = "",
+    name: str = "",
+) -> Figure | None:
+    """Draw the share of right answers against length: means over seeds, dashed after hardening.
+
+    Args:
+        title: of the figure.
+        groups: results with evaluations; one of several lengths stands at the greatest.
+        trained: the training length, which is marked.
+        hardened: the groups of which the hardened models are drawn as well.
+        seeds: whether each seed as trained is drawn, too.
+        note: below the figure.
+        name: of its files.
+
+    Returns:
+        The figure; None if nothing was measured.
+    """
+    series: list[Series] = []
+    for label, results in groups.items():
+        series += seed_lines(label, _right_answers(results, "trained"))[: None if seeds else 1]
+        if label in hardened:
+            mean = seed_lines(f"{label}, hardened", _right_answers(results, "hardened"))[:1]
+            series += [replace(line, group=label, dashed=True) for line in mean]
+    if not series:
+        return None
+    return Figure(
+        title,
+        "sequence length",
+        "share of right answers",
+        # an interval over few seeds would reach beyond 0 and 1
+        [replace(line, low=None, high=None) for line in series],
+        log_x=True,
+        marks=((trained, f"trained up to {trained}"),),
+        y_range=(-0.05, 1.05),
+        note=note,
+        name=name,
+    )
+
+
+def _right_answers(results: Sequence[Result], which: str) -> list[dict[float, float]]:
+    measured = [(r.get(which) or {}).get("evaluations", {}) for r in results]
+    return [
+        {float(e["max_length"]): e["token_accuracy"] for e in found.values()}
+        for found in measured
+        if found
+    ]
 
 
 def learning_figure(title: str, groups: Groups, field: str = "accuracy") -> Figure | None:
