@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
 
-.PHONY: demo test test-lowest test-peers docs notebooks sanitize cross browser fuzz peers format clean
+.PHONY: demo test test-lowest test-peers docs notebooks wheel sanitize cross browser fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
@@ -37,6 +37,10 @@ test-lowest: .venv-lowest/installed
 test-peers: peers
 	.venv-peers-hf/bin/python -m pytest tests/peers/hf
 	.venv-peers-fla/bin/python -m pytest tests/peers/fla
+
+# The wheel, with a compiler and without, in environments of its own.
+wheel: .venv/installed-dev
+	$(BIN)/pytest -n 2 -m wheel tests/test_packaging.py
 
 # The native kernels under the address and undefined-behaviour sanitizers, over their test grid.
 # The avx512 kernels are compiled for AVX2 here: right, if slow, so that every machine can check them.

@@ -62,6 +62,7 @@ def output(*command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.wheel
 @pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler on this machine")
 def test_a_wheel_brings_the_native_kernels_to_any_python(tmp_path: Path) -> None:
     wheel = build_wheel(tmp_path)
@@ -73,6 +74,7 @@ def test_a_wheel_brings_the_native_kernels_to_any_python(tmp_path: Path) -> None
     assert "native on the CPU" in output(programs / "statetrack", "info", "--json", "-")
 
 
+@pytest.mark.wheel
 def test_without_a_compiler_the_torch_backend_serves(tmp_path: Path) -> None:
     programs = install(build_wheel(tmp_path, **NO_COMPILER), tmp_path / "env")
     output(programs / "python", "-c", PROBE.format(backend="auto"))
