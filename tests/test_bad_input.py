@@ -147,7 +147,7 @@ def test_train_options_of_other_mixers(
         (["info", "--nope"], ["unknown option '--nope'; known: --help, --json, --plugin"]),
         (["demo", "--seed=-1"], ["seed must lie in 0..2^30-1; got -1"]),
         (["demo", f"--seed={2**30}"], ["seed must lie in 0..2^30-1"]),
-        (["demo", "--smoke", "--workers=0"], ["workers must be at least 1; got 0"]),
+        (["demo", "--smoke", "--jobs=0"], ["runs side by side must be at least 1; got 0"]),
     ),
 )
 def test_options_of_other_commands(args: list[str], says: list[str], refused: Refused) -> None:

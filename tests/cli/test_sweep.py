@@ -87,7 +87,7 @@ def test_a_plan_runs_nothing(command: Command, tmp_path: Path) -> None:
         (["--engine=slurm", "--engine-options", "cpu"], "name=value; got 'cpu'"),
         (["--engine-options", "partition=cpu"], "the engine local has no options"),
         (["--lengths", "far"], "a length is a number"),
-        (["--jobs=0"], "workers must be at least 1"),
+        (["--jobs=0"], "runs side by side must be at least 1"),
         (["status"], "FOLDER is missing"),
     ],
 )

@@ -15,7 +15,7 @@ PAGES = ["README.md", *sorted(f"docs/{page.name}" for page in (ROOT / "docs").gl
 # What is added to a command so that it does not take long.
 SHORTER = {
     "check": ["--only", "steps"],
-    "demo": ["--smoke", "--workers", "1"],
+    "demo": ["--smoke", "--jobs", "1"],
     "diagnose": ["--samples", "16", "--max-length", "50"],
     "eval": ["--samples", "16"],
     "report": ["--samples", "16"],

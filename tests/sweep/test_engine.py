@@ -178,7 +178,7 @@ def test_a_job_keeps_its_folder_under_another_name(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"engine": "cloud"}, "engine must be one of local, slurm"),
-        ({"workers": 0}, "workers must be at least 1"),
+        ({"workers": 0}, "runs side by side must be at least 1"),
         ({"engine_options": {"partition": "x"}}, "engine local has no options"),
         ({"track": ["paper"]}, "track must be one of tensorboard, wandb"),
     ],

@@ -17,7 +17,7 @@ def demo(
     out: Path | None = None,
     json: str | None = None,
     smoke: bool = False,
-    workers: int | None = None,
+    jobs: int | None = None,
 ) -> int:
     """Train and compare, live: what eigenvalues in [-1,1] can track and [0,1] cannot.
 
@@ -29,7 +29,7 @@ def demo(
         out: folder for figures, page, metrics and checkpoints; runs/demo if absent, or
             runs/demo-smoke.
         smoke: run everything, but too briefly to learn: tests the machinery in seconds.
-        workers: processes that train side by side; one per core if absent.
+        jobs: runs side by side; one per core if absent.
     """
     if not 0 <= seed < 2**30:
         raise UserError(f"seed must lie in 0..2^30-1; got {seed}")
@@ -37,9 +37,9 @@ def demo(
     from statetrack.recipes.recipe import Settings
     from statetrack.sweep.engine import check_options, write_sweep_file
 
-    check_options(workers, "local", None, ())
+    check_options(jobs, "local", None, ())
     folder = out or Path("runs") / ("demo-smoke" if smoke else "demo")
     write_sweep_file(folder, shlex.join(["statetrack", *sys.argv[1:]]))
     settings = Settings("smoke" if smoke else "laptop")
     recipes, console = [make_recipe(seed)], make_console(json)
-    return run_recipes(console, recipes, settings, folder, workers, json, retry_failed=True)
+    return run_recipes(console, recipes, settings, folder, jobs, json, retry_failed=True)

@@ -99,7 +99,7 @@ def check_options(
     """Raise a UserError if `run_sweep` would refuse these options."""
     one_of("engine", engine, ENGINES)
     if workers is not None and workers < 1:
-        raise UserError(f"workers must be at least 1; got {workers}")
+        raise UserError(f"the number of runs side by side must be at least 1; got {workers}")
     if engine == "local" and engine_options:
         raise UserError(f"the engine local has no options; got {', '.join(engine_options)}")
     make_trackers(track)  # refuses unknown ones
