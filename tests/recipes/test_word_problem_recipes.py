@@ -100,7 +100,7 @@ def test_runs_in_stages_end_with_all_elements() -> None:
             assert len(job.config.task.inputs) == 120  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("recipe", "hours"), [(s5.RECIPE, 2.8), (z60.RECIPE, 1.8),
+@pytest.mark.parametrize(("recipe", "hours"), [(s5.RECIPE, 2.8), (z60.RECIPE, 2.0),
                                                (length.RECIPE, 3.7), (theorems.RECIPE, 0.6)],
                          ids=lambda x: getattr(x, "name", ""))  # fmt: skip
 def test_the_budget_at_laptop_scale(recipe: Recipe, hours: float) -> None:

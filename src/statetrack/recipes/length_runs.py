@@ -57,7 +57,7 @@ SUBJECTS = (
             "combined", 20, (("supervision", "dense"),), compiled=8, seconds=12),
     Subject("swaps", "S5, only swaps", "S5_only_swaps", (32, 32), 600, 3e-3, 64, 4,
             ("32", "128"), 1e-3, "combined", 20, compiled=60, seconds=30),
-    Subject("Z3", "Z3", "Z3", (32, 32), 1000, 3e-3, 32, 4, ("32", "128"), 1e-3, "plain", 20,
+    Subject("Z3", "Z3", "Z3", (32, 32), 800, 3e-3, 64, 8, ("32", "128"), 1e-3, "plain", 20,
             factors=2, compiled=12, seconds=35),
     Subject("threes", "S5, swaps and 3-permutations", "S5_up_to_3", (16, 16), 1500, 3e-3, 64, 4,
             ("16", "64"), 1e-3, "plain", 5, factors=2, seconds=50),

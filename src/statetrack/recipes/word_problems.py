@@ -19,7 +19,7 @@ from statetrack.tasks.word_problem import GroupWordProblem
 from statetrack.training import RunConfig, Stage, TrainingConfig
 
 EPOCH = 3125  # steps: 1.6M sequences in batches of 512
-SMOKE_STEPS = 4
+SMOKE_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,16 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
 def _first_inputs(
     model: Model, task: GroupWordProblem, training: TrainingConfig
 ) -> tuple[Stage, ...]:
-    """Return a stage for each of the model's inputs, then one with all, half of the steps."""
-    steps, half = training.steps // (2 * len(model.inputs)), max(4, training.max_length // 2)
+    """Return a stage for each of the model's inputs and for all, each until it is learned.
+
+    They have half the length; the last stage has all inputs at the lengths of the run.
+    """
+    sets = (*model.inputs, tuple(task.inputs.tolist()))
+    steps, half = training.steps // (len(sets) + 1), max(4, training.max_length // 2)
     first = [
         Stage(steps=steps, task=replace(task, generators=inputs), min_length=half, max_length=half,
-              schedule="constant", warmup=None if i == 0 else 0.0)
-        for i, inputs in enumerate(model.inputs)
+              schedule="constant", warmup=None if i == 0 else 0.0, until=0.99)
+        for i, inputs in enumerate(sets)
     ]  # fmt: skip
     rest = training.steps - steps * len(first)
     return (*first, Stage(steps=rest, schedule="cosine", warmup=0.0))
