@@ -124,7 +124,7 @@ def test_tuning_seeds_at_laptop_scale_are_not_reported() -> None:
 def test_the_budget_at_laptop_scale() -> None:
     """The recipes' own part of a night on two cores."""
     plan = make_plan(MINE, Settings("laptop"), {}, workers=2)
-    assert plan.total.seconds <= 8 * 3600
+    assert plan.total.seconds <= 7.5 * 3600
     assert {row.name: row.runs for row in plan.recipes}["diagonal-parity"] == 10
 
 

@@ -43,7 +43,7 @@ MODELS: tuple[Model, ...] = (
     ("attention", False), ("mlstm", False), ("slstm", False), ("mamba", False), ("mamba", True),
     ("delta_net", False), ("delta_net", True),
 )  # fmt: skip
-PRODUCTS: tuple[Model, ...] = (("delta_product", False), ("delta_product", True))
+PRODUCT: Model = ("delta_product", True)
 SWITCHED: tuple[Model, ...] = MODELS[3:]
 
 # the expected CPU seconds of a run at laptop scale
@@ -108,7 +108,7 @@ def _title(model: Model) -> str:
 def _columns(settings: Settings) -> Iterable[tuple[str, tuple[Model, ...]]]:
     models = MODELS[1:] if settings.early else MODELS  # the early version has no Transformer
     for column in TASKS:
-        yield column, models + (PRODUCTS if column == ARITHMETIC else ())
+        yield column, models + ((PRODUCT,) if column == ARITHMETIC else ())
 
 
 # --- the paper's protocol
