@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from statetrack.recipes import length, length_runs, presets, s5, states, swaps, theorems, z60
+from statetrack.recipes import (
+    length,
+    length_runs,
+    presets,
+    s5,
+    states,
+    swaps,
+    theorem_claims,
+    theorems,
+    z60,
+)
 from statetrack.recipes.recipe import Recipe, Results, Settings, find_recipe
 from statetrack.recipes.word_problems import FIGURE_4
 from statetrack.report.text import to_json
@@ -224,24 +234,24 @@ def test_length_also_starts_from_compiled_models() -> None:
 
 
 def test_compiled_claims_hold() -> None:
-    for claim in theorems.compiled_claims():
+    for claim in theorem_claims.compiled_claims():
         assert claim.verdict.startswith("holds"), claim
-    assert {claim.name for claim in theorems.compiled_claims()} >= {
+    assert {claim.name for claim in theorem_claims.compiled_claims()} >= {
         "Lemma 1", "Proposition 1", "Theorem 3", "Theorem 4", "Theorem 6",
     }  # fmt: skip
 
 
 def test_trained_models_can_refute_a_claim() -> None:
-    def with_spectrum(real: float, imag: float) -> Callable[[Job], dict[str, Any]]:
+    def with_spectrum(real: float, imag: float, top: float) -> Callable[[Job], dict[str, Any]]:
         def make(job: Job) -> dict[str, Any]:
-            found = made_up(job, float(negative(job)))
+            found = made_up(job, top * negative(job))
             layers = [{"real": [1.0, real], "imag": [0.0, imag]}] * job.config.model.num_layers
             return {**found, "spectrum": {"layers": layers} if job.spectrum else None}
 
         return make
 
-    def verdicts(real: float, imag: float) -> dict[str, str]:
-        done = run(theorems.RECIPE, LAPTOP, with_spectrum(real, imag))
+    def verdicts(real: float, imag: float, top: float = 1.0) -> dict[str, str]:
+        done = run(theorems.RECIPE, LAPTOP, with_spectrum(real, imag, top))
         claims = theorems.trained_claims(LAPTOP, Results(done))
         return {claim.name: claim.verdict.partition(":")[0] for claim in claims}
 
@@ -251,6 +261,8 @@ def test_trained_models_can_refute_a_claim() -> None:
     assert verdicts(0.5, 0.0)["Theorem 1"] == "REFUTED"  # solved without such an eigenvalue
     assert verdicts(-1.0, 0.0)["Theorem 2"] == "REFUTED"  # counts with real ones
     assert verdicts(-1.5, 0.8)["Proposition 1"] == "REFUTED"
+    nothing = verdicts(-0.5, 0.8, top=0.2)  # no model has learned anything
+    assert nothing["Theorem 1"] == nothing["Theorem 2"] == theorem_claims.NOT_MEASURED
 
 
 def test_figures_2_and_3_are_computed() -> None:

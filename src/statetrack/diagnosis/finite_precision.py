@@ -133,12 +133,13 @@ def settle(terms: Sequence[Term], datatype: Datatype) -> Settled:
     ends = [_settle_parity(exact, parity, datatype) for parity in (0, 1)]
     (even_from, even), (odd_from, odd) = ends
     k = max(even_from, odd_from)
-    while k > 0 and datatype.cast(_value(exact, k - 1)) == (odd if k % 2 == 0 else even):
+    while k > 0 and datatype.cast(power_sum(exact, k - 1)) == (odd if k % 2 == 0 else even):
         k -= 1
     return Settled(k, even, odd)
 
 
-def _value(terms: Sequence[Term], k: int) -> Fraction:
+def power_sum(terms: Sequence[Term], k: int) -> Fraction:
+    """Return a_k = Σ c C(k, m) λ^(k - m), exactly."""
     # where k < m, C(k, m) is 0
     values = (math.comb(k, m) * Fraction(c) * Fraction(λ) ** (k - m) for c, λ, m in terms if k >= m)
     return sum(values, Fraction(0))

@@ -241,12 +241,17 @@ def _detail(name: str, row: Mapping[str, Cell], results: Results) -> Table:
 
 
 def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figure]:
-    groups = {title: done for title, cell in row.items() if (done := cell.reported(results))}
-    heading = f"{name[0].upper()}{name[1:]}"
-    made = [
-        length_figure(f"{heading}: accuracy against length", groups, TESTS[name].trained),
-        spectrum_figure(f"{heading}: eigenvalues after training", groups),
-    ]
+    """Draw the models with negative eigenvalues, and those without: all at once are too many."""
+    done = {title: found for title, cell in row.items() if (found := cell.reported(results))}
+    wide = {title: found for title, found in done.items() if "[-1,1]" in title}
+    others = {title: found for title, found in done.items() if title not in wide}
+    made = []
+    for which, groups in (("[-1,1]", wide), ("[0,1], or no switch", others)):
+        heading = f"{name[0].upper()}{name[1:]}, {which}"
+        made += [
+            length_figure(f"{heading}: accuracy against length", groups, TESTS[name].trained),
+            spectrum_figure(f"{heading}: eigenvalues after training", groups),
+        ]
     return [figure for figure in made if figure is not None]
 
 
