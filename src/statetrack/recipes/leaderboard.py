@@ -258,13 +258,14 @@ def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> lis
             continue
         top = max(spreads, key=lambda title: spreads[title].mean)
         level = [t for t in spreads if t != top and not apart(spreads[t], spreads[top])]
-        rest = (
-            f"; not apart from it: {', '.join(level)}" if level else "; no other is level with it"
-        )
+        others = f"those of {', '.join(level)}" if level else "no other"
+        rest = f"its interval overlaps {others}"
+        if spreads[top].interval is None:
+            rest = "one seed has no interval"
         lengths, _ = TESTS[name].score
         said.append(
             f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "
-            f"{spreads[top].mean:.3f}{rest}."
+            f"{spreads[top].mean:.3f}; {rest}."
         )
         said.append(_switch_sentence(name, spreads))
     return [text for text in said if text] or ["No run is done yet."]

@@ -31,7 +31,7 @@ def jobs(settings: Settings, results: Results) -> list[Job]:
 
 
 def document(settings: Settings, results: Results) -> Document:
-    """Make a table of the arms of each subject, and one of the final recipes."""
+    """Make a table of the arms of each subject, and one of the chosen arms."""
     rows = cells(settings)
     final = [_final(subject, row, settings, results) for subject, row in rows.items()]
     return Document(
@@ -40,8 +40,8 @@ def document(settings: Settings, results: Results) -> Document:
         summary=[text for _, text in final if text] or ["No run is done yet."],
         tables=[
             Table(
-                "The final recipe, hardened, on fresh seeds",
-                ["task", "recipe", "trained on", "seeds", "longest evaluated", "exact there",
+                "The chosen arm, hardened, on fresh seeds",
+                ["task", "arm", "trained on", "seeds", "longest evaluated", "exact there",
                  "wrong lengths"],
                 [row for row, _ in final],
                 "Exact: right at every position of every sequence of every evaluated length. The "
@@ -82,7 +82,7 @@ def _table(subject: Subject, row: Row, settings: Settings, results: Results) -> 
 
 
 def _figure(subject: Subject, row: Row, results: Results) -> Figure | None:
-    """Draw the arms; of the controls and of the hardened models those of the final recipe."""
+    """Draw the arms; of the controls and of the hardened models those of the chosen arm."""
     drawn = {c.title: c.reported(results) for (key, neg), c in row.items()
              if neg or key == subject.final}  # fmt: skip
     return hardening_figure(
@@ -91,7 +91,7 @@ def _figure(subject: Subject, row: Row, results: Results) -> Figure | None:
         subject.lengths[1],
         hardened=(row[subject.final, True].title,),
         note="Means over seeds; dashed: hardened. The lengths 40-256 stand at 256. Of the controls "
-        "with [0,1], that of the final recipe is drawn.",
+        "with [0,1], that of the chosen arm is drawn.",
         name=f"{subject.key}-lengths",
     )
 
@@ -118,7 +118,7 @@ def _counts(done: Sequence[Mapping[str, Any]], lengths: Sequence[str], of: str) 
 def _final(
     subject: Subject, row: Row, settings: Settings, results: Results
 ) -> tuple[list[Value], str]:
-    """Return the row and the sentence of the final recipe."""
+    """Return the row and the sentence of the chosen arm."""
     c = row[subject.final, True]
     job = c.reported_jobs(results)[0]
     done = [r for r in c.reported(results) if r.get("trained") is not None]

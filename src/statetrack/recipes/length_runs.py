@@ -42,7 +42,7 @@ class Subject:
     heads: int
     tested: tuple[str, ...]  # short lengths to evaluate
     eps: float  # of the norm on each head's output, as a remedy
-    final: str  # the arm that is confirmed on fresh seeds
+    final: str  # the chosen arm, which is confirmed on fresh seeds
     final_seeds: int
     options: tuple[tuple[str, Any], ...] = ()  # of the task
     factors: int = 1
@@ -169,7 +169,7 @@ def _compiled_run(subject: Subject, settings: Settings, seed: int) -> RunConfig:
 
 
 def make_job(subject: Subject, arm: Arm, settings: Settings, seed: int, *, neg: bool = True) -> Job:
-    """Return the job of an arm; the final one is hardened and evaluated at 1,000,000 tokens."""
+    """Return the job of an arm; the chosen one is hardened and evaluated at 1,000,000 tokens."""
     smoke = settings.scale == "smoke"
     final = arm.key == subject.final and neg
     seconds = subject.compiled if arm is COMPILED else subject.seconds * (1 if neg else 0.6)
@@ -213,7 +213,7 @@ def cell(subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True) ->
 def cells(settings: Settings) -> dict[Subject, dict[tuple[str, bool], Cell]]:
     """Return all arms of each subject, by key and range.
 
-    Each has a control with [0,1]; where the inputs grow, only the final one has.
+    Each has a control with [0,1]; where the inputs grow, only the chosen one has.
     """
     found: dict[Subject, dict[tuple[str, bool], Cell]] = {}
     for subject in SUBJECTS:

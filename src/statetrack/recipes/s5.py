@@ -116,7 +116,7 @@ RECIPE = register(
     Recipe(
         name="s5",
         aliases=("fig4", "fig7"),
-        title="Word problems of S5 in four settings",
+        title="Word problems of S5 in four settings (Figures 4 and 7)",
         jobs=jobs,
         document=document,
     )

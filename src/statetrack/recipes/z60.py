@@ -104,7 +104,7 @@ RECIPE = register(
     Recipe(
         name="z60",
         aliases=("fig8",),
-        title="Addition modulo 60, 3 and 5",
+        title="Addition modulo 60 (Figure 8), 3 and 5",
         jobs=jobs,
         document=document,
     )
