@@ -91,9 +91,7 @@ class TrainingConfig:
             )
         stops = (self.stop_at_score, self.stop_below_score)
         if any(stop is not None for stop in stops) and not (self.eval_every and self.eval_lengths):
-            raise UserError(
-                "stop_at_score and stop_below_score need validation: set eval_every and eval_lengths"
-            )
+            raise UserError("stop_at_score and stop_below_score need eval_every and eval_lengths")
         _ = self.eval_ranges
         if not all(0 <= b < 1 for b in self.betas):
             raise UserError(f"betas must lie in 0..1, 1 excluded; got {self.betas}")
