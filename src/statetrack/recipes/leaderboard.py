@@ -317,8 +317,6 @@ def _notes(settings: Settings) -> list[str]:
         )
     if settings.scale == "paper":
         return [notes[0], "Training and width are the paper's, DeltaNet's for every mixer."]
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
 
 

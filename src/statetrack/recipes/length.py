@@ -164,8 +164,6 @@ def _notes(settings: Settings) -> list[str]:
     ]
     if settings.scale == "paper":
         notes.append("Scale paper: the laptop's runs with 20 seeds in every arm.")
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
 
 

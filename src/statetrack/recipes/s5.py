@@ -107,8 +107,6 @@ def _notes(settings: Settings) -> list[str]:
             "DeltaProduct on full S5 has 8 heads, 5,000 steps and a learning rate of 0.002; "
             "DeltaNet on 4 tokens per element 8,400 steps; DeltaProduct on 3-permutations 1,500."
         )
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
 
 

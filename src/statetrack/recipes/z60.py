@@ -95,8 +95,6 @@ def _notes(settings: Settings) -> list[str]:
             f"{LAYERS[0].lr:g}, chosen on seed 100; all else in training is the same."
         )
         notes += cut_notes(FIGURE, LINES)
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
 
 
