@@ -94,7 +94,7 @@ def _notes(settings: Settings) -> list[str]:
             f"From the compiled solution the learning rate is {STARTS[0].lr:g} instead of "
             f"{LAYERS[0].lr:g}, chosen on seed 100; all else in training is the same."
         )
-        notes += cut_notes(FIGURE, LINES)
+        notes += cut_notes(cells(settings))
     return notes
 
 
