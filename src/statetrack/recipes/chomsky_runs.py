@@ -20,7 +20,7 @@ from statetrack.recipes.recipe import Settings, shortened
 from statetrack.recipes.selection import TUNING_SEEDS, Cell, evaluated, validated
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
-from statetrack.training import RunConfig, TrainingConfig
+from statetrack.training import RunConfig
 
 TEST = "40-256"
 TRAINED = 40  # greatest training length
@@ -215,7 +215,7 @@ def _parity_job(settings: Settings, column: str, model: Model, lr: float, seed: 
             mixer, len(task.vocab), num_layers=1, allow_neg_eigval=allow, hidden_size=32,
             num_heads=2,
         )  # fmt: skip
-        config = RunConfig(task, small, _quick(400, lr, seed))
+        config = RunConfig(task, small, presets.quick_training(400, lr, seed))
     config = replace(config, training=replace(config.training, lr=lr))
     return Job(
         name=_name(column, model, lr, seed),
@@ -259,7 +259,7 @@ def _arithmetic_job(settings: Settings, column: str, model: Model, lr: float, se
         steps, options = ARITHMETIC_STEPS, {"supervision": "dense"}
     size = 128 if config.model.mlp == "swiglu" else None
     small = replace(config.model, hidden_size=64, mlp_size=size)
-    training = replace(_quick(steps, lr, seed), clip=config.training.clip)
+    training = presets.quick_training(steps, lr, seed, clip=config.training.clip)
     return Job(
         name=_name(column, model, lr, seed),
         config=RunConfig(make_task(name, **options), small, training),
@@ -268,13 +268,6 @@ def _arithmetic_job(settings: Settings, column: str, model: Model, lr: float, se
         spectrum=column == ARITHMETIC,
         seconds=10 + steps * STEP_SECONDS[model[0]],
     )
-
-
-def _quick(steps: int, lr: float, seed: int) -> TrainingConfig:
-    return TrainingConfig(
-        steps=steps, batch_size=64, lr=lr, warmup=0.05, min_lr=0.0, weight_decay=0.0, seed=seed,
-        data_seed=seed,
-    )  # fmt: skip
 
 
 def _name(column: str, model: Model, lr: float, seed: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
 from statetrack.config import hints
 from statetrack.layers import MIXERS
@@ -43,15 +42,12 @@ class Test:
     curve: int | None = None
 
 
-_QUICK: dict[str, Any] = {
-    "batch_size": 64, "warmup": 0.05, "min_lr": 0.0, "weight_decay": 0.0, "clip": 1.0,
-}  # fmt: skip
 TESTS: dict[str, Test] = {
     "parity": Test(
         make_task("parity", supervision="dense"),
         make_task("parity"),
         width=32, layers=1, heads=2, conv=0,
-        training=TrainingConfig(steps=800, lr=1e-2, **_QUICK),
+        training=presets.quick_training(800, 1e-2, 0, clip=1.0),
         lengths=("3-40", "40-256"),
         score=("40-256", "scaled"),
         also=(("3-40", "scaled"),),
@@ -62,7 +58,9 @@ TESTS: dict[str, Test] = {
         make_task("S5_only_swaps"),
         make_task("S5_only_swaps"),
         width=64, layers=1, heads=4, conv=0,
-        training=TrainingConfig(steps=600, lr=3e-3, min_length=32, max_length=32, **_QUICK),
+        training=presets.quick_training(
+            600, 3e-3, 0, min_length=32, max_length=32, clip=1.0
+        ),
         lengths=("32", "64", "128", "256"),
         score=("128", "scaled"),
         also=(("32", "scaled"), ("32", "token_accuracy")),
@@ -73,7 +71,7 @@ TESTS: dict[str, Test] = {
         make_task("modular_arithmetic", modulus=3, supervision="dense"),
         make_task("modular_arithmetic"),
         width=64, layers=2, heads=4, conv=4,
-        training=TrainingConfig(steps=700, lr=3e-3, **_QUICK),
+        training=presets.quick_training(700, 3e-3, 0, clip=1.0),
         stages=(
             Stage(steps=200, max_length=10, schedule="constant"),
             Stage(steps=150, max_length=20, schedule="constant", warmup=0.0),

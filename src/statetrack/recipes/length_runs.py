@@ -10,6 +10,7 @@ from typing import Any
 from statetrack.compiler import compile
 from statetrack.layers import DeltaNetConfig, DeltaProductConfig
 from statetrack.models import ModelConfig
+from statetrack.recipes import presets
 from statetrack.recipes.recipe import Settings
 from statetrack.recipes.selection import Cell
 from statetrack.recipes.stages import Growth, growing_stages
@@ -17,7 +18,7 @@ from statetrack.recipes.word_problems import sequence_accuracy
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.tasks.word_problem import GroupWordProblem
-from statetrack.training import RunConfig, Stage, TrainingConfig
+from statetrack.training import RunConfig, Stage
 
 STRETCH = {"beta_stretch": 0.1}
 SATURATION = {"saturation": 0.05}
@@ -135,18 +136,14 @@ def run_config(
         assert isinstance(task, GroupWordProblem)
         growth = Growth(batch=60, first=1, each=1, last=1) if smoke else Growth()
         stages = growing_stages(task, subject.start, growth)
-    training = TrainingConfig(
-        steps=sum(stage.steps for stage in stages) or (4 if smoke else subject.steps),
+    training = presets.quick_training(
+        sum(stage.steps for stage in stages) or (4 if smoke else subject.steps),
+        subject.lr,
+        seed,
         batch_size=8 if smoke else 64,
         min_length=low,
         max_length=high,
-        lr=subject.lr,
-        warmup=0.05,
-        min_lr=0.0,
-        weight_decay=0.0,
         clip=1.0 if isinstance(task, GroupWordProblem) else None,
-        seed=seed,
-        data_seed=seed,
         **arm.training,
     )
     return RunConfig(task, model, training, stages)
