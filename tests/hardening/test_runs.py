@@ -107,7 +107,7 @@ def test_trained_diagonal_models(mixer: MixerConfig, tmp_path: Path) -> None:
     automata = compare_automata(result, config)
     assert automata.is_the_tasks
     fades = automata.reading is not None and automata.reading.margin is not None
-    assert ("where channels fade to first order" in str(automata)) == fades
+    assert ("to first order in the fading channels" in str(automata)) == fades
 
 
 def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:

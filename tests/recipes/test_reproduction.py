@@ -10,7 +10,7 @@ from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.recipes import chomsky, diagonal_parity, leaderboard, presets
 from statetrack.recipes.chomsky_runs import OWN_PARITY, cells
-from statetrack.recipes.overview import make_documents
+from statetrack.recipes.overview import SMOKE, make_documents
 from statetrack.recipes.plan import make_plan
 from statetrack.recipes.published import BRACKETS, COLUMNS, EARLY, FINAL, NO_MULT, PARITY
 from statetrack.recipes.recipe import Recipe, Results, Settings, all_recipes, find_recipe
@@ -222,3 +222,13 @@ def test_several_recipes_have_an_overview() -> None:
     findings = [text for document in single for text in document.summary]
     assert [row[1] for row in overview.tables[0].rows] == findings
     assert len(make_documents(recipes[:1], Settings("smoke"), Results())) == 1
+
+
+def test_smoke_reports_of_trained_models_begin_with_a_warning() -> None:
+    recipes = [find_recipe(name) for name in ("states", "s5", "leaderboard")]
+    smoke = make_documents(recipes, Settings("smoke"), Results())
+    laptop = make_documents(recipes, Settings("laptop"), Results())
+    warned = {document.name: document.summary[0] == SMOKE for document in smoke}
+    assert warned == {"states": False, "s5": True, "leaderboard": True, "overview": True}
+    assert not any(SMOKE in document.summary for document in laptop)
+    assert SMOKE not in [row[1] for row in smoke[-1].tables[0].rows]

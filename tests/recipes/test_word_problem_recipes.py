@@ -160,6 +160,42 @@ def test_best_and_all_seeds_are_figures() -> None:
     assert best.marks == ((32, "training length"),)
 
 
+@pytest.mark.parametrize("recipe", [s5.RECIPE, z60.RECIPE, length.RECIPE], ids=lambda r: r.name)
+def test_every_task_has_learning_curves_and_eigenvalues_where_they_are_stored(
+    recipe: Recipe,
+) -> None:
+    document = recipe.document(LAPTOP, Results(run(recipe, LAPTOP, as_hoped)))
+    stored = any(job.spectrum for job in recipe.jobs(LAPTOP, Results()))
+    tasks = [t.title for t in document.tables if t.name not in ("final", "training")]
+    for ending, wanted in (("learning curves", True), ("eigenvalues after training", stored)):
+        drawn = [f.title.split(": ")[0] for f in document.figures if f.title.endswith(ending)]
+        assert drawn == (tasks if wanted else [])
+
+
+def test_the_notes_say_how_every_model_is_trained() -> None:
+    notes = " ".join(s5.document(LAPTOP, Results()).notes)
+    assert "DeltaNet, 1 layer: width 64, 4 heads, 600 steps, learning rate 0.003;" in notes
+    assert "Full matrix, 1 layer: one-hot tokens, 400 steps, learning rate 0.003." in notes
+    assert "Full S5: DeltaProduct, n = 4, 1 layer, in stages: width 64, 8 heads, 5,000" in notes
+    notes = " ".join(z60.document(LAPTOP, Results()).notes)
+    assert "Z3: DeltaProduct, n = 2, 1 layer: width 32, 4 heads, 800 steps" in notes
+    assert "Z5: 3-40" in notes
+
+
+def test_the_length_report_lists_the_training_of_every_subject() -> None:
+    table = length.document(LAPTOP, Results()).tables[-1]
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert list(rows) == [subject.title for subject in length_runs.SUBJECTS]
+    assert (rows["Parity"]["lengths"], rows["Parity"]["clipping"]) == ("3-40", "none")
+    assert (rows["Full S5"]["steps"], rows["Full S5"]["heads"]) == ("5,000", 8)
+
+
+def test_tables_have_the_papers_early_findings() -> None:
+    tables = {table.name: table.note for table in s5.document(LAPTOP, Results()).tables}
+    assert "(early version: 20)" in tables["S5"]
+    assert "(early version: 120)" in tables["four"]
+
+
 def test_length_evaluates_hardened_models_at_a_million_tokens() -> None:
     jobs = length.jobs(LAPTOP, Results())
     final = [job for job in jobs if job.hardened_lengths]

@@ -85,6 +85,8 @@ def reproduce(
 
 def print_plan(console: PlainConsole, plan: Plan, folder: Path) -> None:
     """Print the runs of each recipe, how many are done and the expected time."""
+    from statetrack.compiler.wording import counted
+
     rows = [
         [row.name, str(row.runs), str(row.done), duration(row.seconds)]
         for row in (*plan.recipes, plan.total)
@@ -92,8 +94,8 @@ def print_plan(console: PlainConsole, plan: Plan, folder: Path) -> None:
     columns = ["recipe", "runs", "done", "CPU time left"]
     print_table(console, f"Plan: {folder}", columns, rows)
     console.print(
-        f"About {duration(plan.wall_seconds)} on {plan.workers} cores. Times are expected from "
-        "measured ones and differ between machines.",
+        f"About {duration(plan.wall_seconds)} on {counted(plan.workers, 'core')}. Estimated from "
+        "runs on two AMD EPYC cores.",
         soft_wrap=True,
     )
 

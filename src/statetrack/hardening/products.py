@@ -169,7 +169,10 @@ def memory_bases(A: Tensor, starts: Tensor) -> Iterator[Tensor]:
 def memories(
     heads: list[HeadInputs], recurring: Tensor, first: Tensor
 ) -> list[Memory | CannotRoundError]:
-    """Return what the heads of a layer remember, or why one does not; they help each other."""
+    """Return what the heads of a layer remember, or why one does not.
+
+    A token that does not fit in one head is inferred from another.
+    """
     found: list[Memory | CannotRoundError] = []
     for head in heads:
         try:

@@ -115,7 +115,7 @@ class Comparison:
         if self.is_the_tasks:
             how = "proved in float64"
             if self.reading.margin is not None:
-                how += ", where channels fade to first order"
+                how += ", to first order in the fading channels"
             exact = f"The model is exact at every length, up to rounding ({how})"
             return f"{exact}: it is the task's automaton, of {states}."
         if self.is_the_tasks is None:

@@ -1,1 +1,1 @@
-"""What to train: presets of single runs, the demo, the paper's language models."""
+"""Recipes and presets: what to train, and the report."""

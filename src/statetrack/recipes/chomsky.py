@@ -172,15 +172,14 @@ def _notes(settings: Settings) -> list[str]:
         "DeltaProduct (n = 2) is not in the paper: DeltaNet's settings with two Householder "
         "factors per token, in [-1,1] only.",
     ]
-    if settings.scale == "smoke":
-        return [*notes, "Scale smoke: every run is too short to learn; the numbers mean nothing."]
     if settings.scale == "laptop":
-        return notes + list(LAPTOP_CUTS)
-    return [
-        *notes,
-        "The learning rate has the best median over the seeds that are reported, as in the paper; "
-        "the score is that of the validation at the last step.",
-    ]
+        notes += LAPTOP_CUTS
+    if settings.scale == "paper":
+        notes.append(
+            "The learning rate has the best median over the seeds that are reported, as in the "
+            "paper; the score is that of the validation at the last step."
+        )
+    return notes
 
 
 def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:

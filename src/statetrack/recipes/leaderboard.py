@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
 from statetrack.config import hints
 from statetrack.layers import MIXERS
@@ -43,15 +42,12 @@ class Test:
     curve: int | None = None
 
 
-_QUICK: dict[str, Any] = {
-    "batch_size": 64, "warmup": 0.05, "min_lr": 0.0, "weight_decay": 0.0, "clip": 1.0,
-}  # fmt: skip
 TESTS: dict[str, Test] = {
     "parity": Test(
         make_task("parity", supervision="dense"),
         make_task("parity"),
         width=32, layers=1, heads=2, conv=0,
-        training=TrainingConfig(steps=800, lr=1e-2, **_QUICK),
+        training=presets.quick_training(800, 1e-2, 0, clip=1.0),
         lengths=("3-40", "40-256"),
         score=("40-256", "scaled"),
         also=(("3-40", "scaled"),),
@@ -62,7 +58,9 @@ TESTS: dict[str, Test] = {
         make_task("S5_only_swaps"),
         make_task("S5_only_swaps"),
         width=64, layers=1, heads=4, conv=0,
-        training=TrainingConfig(steps=600, lr=3e-3, min_length=32, max_length=32, **_QUICK),
+        training=presets.quick_training(
+            600, 3e-3, 0, min_length=32, max_length=32, clip=1.0
+        ),
         lengths=("32", "64", "128", "256"),
         score=("128", "scaled"),
         also=(("32", "scaled"), ("32", "token_accuracy")),
@@ -73,7 +71,7 @@ TESTS: dict[str, Test] = {
         make_task("modular_arithmetic", modulus=3, supervision="dense"),
         make_task("modular_arithmetic"),
         width=64, layers=2, heads=4, conv=4,
-        training=TrainingConfig(steps=700, lr=3e-3, **_QUICK),
+        training=presets.quick_training(700, 3e-3, 0, clip=1.0),
         stages=(
             Stage(steps=200, max_length=10, schedule="constant"),
             Stage(steps=150, max_length=20, schedule="constant", warmup=0.0),
@@ -263,13 +261,14 @@ def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> lis
             continue
         top = max(spreads, key=lambda title: spreads[title].mean)
         level = [t for t in spreads if t != top and not apart(spreads[t], spreads[top])]
-        rest = (
-            f"; not apart from it: {', '.join(level)}" if level else "; no other is level with it"
-        )
+        others = f"those of {', '.join(level)}" if level else "no other"
+        rest = f"its interval overlaps {others}"
+        if spreads[top].interval is None:
+            rest = "one seed has no interval"
         lengths, _ = TESTS[name].score
         said.append(
             f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "
-            f"{spreads[top].mean:.3f}{rest}."
+            f"{spreads[top].mean:.3f}; {rest}."
         )
         said.append(_switch_sentence(name, spreads))
     return [text for text in said if text] or ["No run is done yet."]
@@ -321,8 +320,6 @@ def _notes(settings: Settings) -> list[str]:
         )
     if settings.scale == "paper":
         return [notes[0], "Training and width are the paper's, DeltaNet's for every mixer."]
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statetrack.recipes.length_runs import (
+    ARM,
     COMPILED,
     MAX_TOKENS,
     Subject,
     cells,
     evaluated_lengths,
+    run_config,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
 from statetrack.recipes.selection import Cell
@@ -18,7 +20,7 @@ from statetrack.recipes.word_problem_report import exact_seeds
 from statetrack.recipes.word_problems import sequence_accuracy
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
-from statetrack.report.results import hardening_figure
+from statetrack.report.results import hardening_figure, learning_figure
 from statetrack.sweep.job import Job
 
 Row = Mapping[tuple[str, bool], Cell]  # the arms of a subject, by key and range
@@ -31,7 +33,7 @@ def jobs(settings: Settings, results: Results) -> list[Job]:
 
 
 def document(settings: Settings, results: Results) -> Document:
-    """Make a table of the arms of each subject, and one of the final recipes."""
+    """Make a table of the arms of each subject, and one of the chosen arms."""
     rows = cells(settings)
     final = [_final(subject, row, settings, results) for subject, row in rows.items()]
     return Document(
@@ -40,8 +42,8 @@ def document(settings: Settings, results: Results) -> Document:
         summary=[text for _, text in final if text] or ["No run is done yet."],
         tables=[
             Table(
-                "The final recipe, hardened, on fresh seeds",
-                ["task", "recipe", "trained on", "seeds", "longest evaluated", "exact there",
+                "The chosen arm, hardened, on fresh seeds",
+                ["task", "arm", "trained on", "seeds", "longest evaluated", "exact there",
                  "wrong lengths"],
                 [row for row, _ in final],
                 "Exact: right at every position of every sequence of every evaluated length. The "
@@ -49,8 +51,9 @@ def document(settings: Settings, results: Results) -> Document:
                 name="final",
             ),
             *(_table(subject, row, settings, results) for subject, row in rows.items()),
+            _training_table(settings),
         ],
-        figures=[f for s, row in rows.items() if (f := _figure(s, row, results)) is not None],
+        figures=[f for s, row in rows.items() for f in _figures(s, row, results)],
         notes=_notes(settings),
         facts=facts("length", settings, jobs(settings, results), results),
         configs={
@@ -81,19 +84,42 @@ def _table(subject: Subject, row: Row, settings: Settings, results: Results) -> 
     return Table(subject.title, ["arm", "seeds", *lengths], rows, note, name=subject.key)
 
 
-def _figure(subject: Subject, row: Row, results: Results) -> Figure | None:
-    """Draw the arms; of the controls and of the hardened models those of the final recipe."""
+def _training_table(settings: Settings) -> Table:
+    """List how the plain arm of each subject is trained."""
+    rows: list[list[Value]] = []
+    for subject in cells(settings):
+        config = run_config(subject, ARM["plain"], settings, 0)
+        model, t = config.model, config.training
+        low, high = t.min_length, t.max_length
+        rows.append(
+            [subject.title, model.title, model.hidden_size, subject.heads,
+             f"{low}" if low == high else f"{low}-{high}", f"{t.steps:,}", t.batch_size,
+             f"{t.lr:g}", "none" if t.clip is None else f"{t.clip:g}", f"{subject.eps:g}"]
+        )  # fmt: skip
+    heads = ["task", "model", "width", "heads", "lengths", "steps", "batch", "learning rate",
+             "clipping", "epsilon as remedy"]  # fmt: skip
+    note = (
+        "The plain arm; the others change what their name says. Warm-up over 5 % of the steps, "
+        "cosine to 0, no weight decay, endless data."
+    )
+    return Table("Training", heads, rows, note, name="training")
+
+
+def _figures(subject: Subject, row: Row, results: Results) -> list[Figure]:
+    """Draw the arms; of the controls and of the hardened models those of the chosen arm."""
     drawn = {c.title: c.reported(results) for (key, neg), c in row.items()
              if neg or key == subject.final}  # fmt: skip
-    return hardening_figure(
+    lengths = hardening_figure(
         subject.title,
         drawn,
         subject.lengths[1],
         hardened=(row[subject.final, True].title,),
         note="Means over seeds; dashed: hardened. The lengths 40-256 stand at 256. Of the controls "
-        "with [0,1], that of the final recipe is drawn.",
+        "with [0,1], that of the chosen arm is drawn.",
         name=f"{subject.key}-lengths",
     )
+    learning = learning_figure(f"{subject.title}: learning curves", drawn)
+    return [figure for figure in (lengths, learning) if figure is not None]
 
 
 def _trained(subject: Subject) -> str:
@@ -118,7 +144,7 @@ def _counts(done: Sequence[Mapping[str, Any]], lengths: Sequence[str], of: str) 
 def _final(
     subject: Subject, row: Row, settings: Settings, results: Results
 ) -> tuple[list[Value], str]:
-    """Return the row and the sentence of the final recipe."""
+    """Return the row and the sentence of the chosen arm."""
     c = row[subject.final, True]
     job = c.reported_jobs(results)[0]
     done = [r for r in c.reported(results) if r.get("trained") is not None]
@@ -159,13 +185,11 @@ def _notes(settings: Settings) -> list[str]:
         "Compiled start: another model, the one-layer gated DeltaProduct [-1,1] that the task's "
         "automaton is compiled to, on another form of the task, which has no BOS and asks for the "
         "automaton's state. Its exact weights get Gaussian noise of standard deviation "
-        f"{COMPILED.noise:g}; then it is trained for {COMPILED.training['steps']} steps. The "
-        "learning rate was chosen on seed 100.",
+        f"{COMPILED.noise:g}; then it is trained for {COMPILED.training['steps']} steps with "
+        f"a learning rate of {COMPILED.training['lr']:g}, chosen on seed 100, and clipping at 1.",
     ]
     if settings.scale == "paper":
         notes.append("Scale paper: the laptop's runs with 20 seeds in every arm.")
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
     return notes
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from statetrack.compiler import compile
 from statetrack.layers import DeltaNetConfig, DeltaProductConfig
 from statetrack.models import ModelConfig
+from statetrack.recipes import presets
 from statetrack.recipes.recipe import Settings
 from statetrack.recipes.selection import Cell
 from statetrack.recipes.stages import Growth, growing_stages
@@ -17,7 +18,7 @@ from statetrack.recipes.word_problems import sequence_accuracy
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.tasks.word_problem import GroupWordProblem
-from statetrack.training import RunConfig, Stage, TrainingConfig
+from statetrack.training import RunConfig, Stage
 
 STRETCH = {"beta_stretch": 0.1}
 SATURATION = {"saturation": 0.05}
@@ -42,7 +43,7 @@ class Subject:
     heads: int
     tested: tuple[str, ...]  # short lengths to evaluate
     eps: float  # of the norm on each head's output, as a remedy
-    final: str  # the arm that is confirmed on fresh seeds
+    final: str  # the chosen arm, which is confirmed on fresh seeds
     final_seeds: int
     options: tuple[tuple[str, Any], ...] = ()  # of the task
     factors: int = 1
@@ -135,18 +136,14 @@ def run_config(
         assert isinstance(task, GroupWordProblem)
         growth = Growth(batch=60, first=1, each=1, last=1) if smoke else Growth()
         stages = growing_stages(task, subject.start, growth)
-    training = TrainingConfig(
-        steps=sum(stage.steps for stage in stages) or (4 if smoke else subject.steps),
+    training = presets.quick_training(
+        sum(stage.steps for stage in stages) or (4 if smoke else subject.steps),
+        subject.lr,
+        seed,
         batch_size=8 if smoke else 64,
         min_length=low,
         max_length=high,
-        lr=subject.lr,
-        warmup=0.05,
-        min_lr=0.0,
-        weight_decay=0.0,
         clip=1.0 if isinstance(task, GroupWordProblem) else None,
-        seed=seed,
-        data_seed=seed,
         **arm.training,
     )
     return RunConfig(task, model, training, stages)
@@ -169,7 +166,7 @@ def _compiled_run(subject: Subject, settings: Settings, seed: int) -> RunConfig:
 
 
 def make_job(subject: Subject, arm: Arm, settings: Settings, seed: int, *, neg: bool = True) -> Job:
-    """Return the job of an arm; the final one is hardened and evaluated at 1,000,000 tokens."""
+    """Return the job of an arm; the chosen one is hardened and evaluated at 1,000,000 tokens."""
     smoke = settings.scale == "smoke"
     final = arm.key == subject.final and neg
     seconds = subject.compiled if arm is COMPILED else subject.seconds * (1 if neg else 0.6)
@@ -213,7 +210,7 @@ def cell(subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True) ->
 def cells(settings: Settings) -> dict[Subject, dict[tuple[str, bool], Cell]]:
     """Return all arms of each subject, by key and range.
 
-    Each has a control with [0,1]; where the inputs grow, only the final one has.
+    Each has a control with [0,1]; where the inputs grow, only the chosen one has.
     """
     found: dict[Subject, dict[tuple[str, bool], Cell]] = {}
     for subject in SUBJECTS:

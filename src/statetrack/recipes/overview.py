@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from statetrack.recipes.recipe import ORDER, Recipe, Results, Settings, facts
 from statetrack.report.document import Document, Table
+
+SMOKE = (
+    "Smoke test: the models are not trained enough to learn. Their numbers mean nothing; do not "
+    "compare them with the paper's."
+)
 
 
 def make_documents(
@@ -13,13 +19,19 @@ def make_documents(
 ) -> list[Document]:
     """Make the report of each recipe; several are followed by an overview.
 
+    At the scale `smoke` every report with trained models begins with a warning.
+
     Args:
         recipes: those to report on.
         settings: of the reproduction.
         results: what is done so far.
     """
     made = [recipe.document(settings, results) for recipe in recipes]
-    return made if len(made) == 1 else [*made, _overview(recipes, made, settings, results)]
+    if len(made) > 1:
+        made.append(_overview(recipes, made, settings, results))
+    if settings.scale != "smoke":
+        return made
+    return [replace(d, summary=[SMOKE, *d.summary]) if d.facts["seeds"] else d for d in made]
 
 
 def _overview(

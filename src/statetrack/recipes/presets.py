@@ -237,7 +237,7 @@ def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConf
                 output_norm_eps=1e-2,
             ),
         )
-        training = TrainingConfig(steps=300, batch_size=64, saturation=0.05)
+        training = quick_training(300, 1e-2, seed, saturation=0.05)
     elif mixer == "mamba":
         model = ModelConfig(
             vocab_size=len(task.vocab),
@@ -248,10 +248,10 @@ def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConf
             mlp="none",
             initializer_range=None,
         )
-        training = TrainingConfig(steps=400, batch_size=32)
+        training = quick_training(400, 1e-2, seed, batch_size=32)
     else:
         raise unknown("mixer", mixer, DEMO_MIXERS)
-    return RunConfig(task, model, _quick_schedule(training, lr=1e-2, seed=seed))
+    return RunConfig(task, model, training)
 
 
 def demo_swaps(*, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
@@ -263,11 +263,23 @@ def demo_swaps(*, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
         num_layers=1,
         mixer=DeltaNetConfig(allow_neg_eigval=allow_neg_eigval, num_heads=4, conv_size=0),
     )
-    training = TrainingConfig(steps=600, batch_size=64, min_length=32, max_length=32)
-    return RunConfig(task, model, _quick_schedule(training, lr=3e-3, seed=seed))
+    training = quick_training(600, 3e-3, seed, min_length=32, max_length=32)
+    return RunConfig(task, model, training)
 
 
-def _quick_schedule(training: TrainingConfig, *, lr: float, seed: int) -> TrainingConfig:
-    return replace(
-        training, lr=lr, warmup=0.05, min_lr=0.0, weight_decay=0.0, seed=seed, data_seed=seed
-    )
+def quick_training(
+    steps: int, lr: float, seed: int, *, batch_size: int = 64, **options: Any
+) -> TrainingConfig:
+    """Return a training of minutes: short warm-up, cosine to 0, no weight decay.
+
+    Args:
+        steps: optimiser steps.
+        lr: peak learning rate.
+        seed: of the initialisation and the data.
+        batch_size: sequences per step.
+        **options: other options of TrainingConfig.
+    """
+    return TrainingConfig(
+        steps=steps, batch_size=batch_size, lr=lr, warmup=0.05, min_lr=0.0, weight_decay=0.0,
+        seed=seed, data_seed=seed, **options,
+    )  # fmt: skip

@@ -82,7 +82,7 @@ RECIPE = register(
     Recipe(
         name="states",
         aliases=("fig2",),
-        title="What the eigenvalue of a scalar recurrence lets its state tell",
+        title="Which eigenvalues keep the parity of 1111... (Figure 2)",
         jobs=jobs,
         document=document,
     )

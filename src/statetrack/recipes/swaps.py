@@ -85,7 +85,7 @@ RECIPE = register(
     Recipe(
         name="swaps",
         aliases=("fig3",),
-        title="A permutation as a product of swaps",
+        title="A permutation as a product of swaps (Figure 3)",
         jobs=jobs,
         document=document,
     )

@@ -10,7 +10,7 @@ from statetrack.recipes.selection import Cell, apart, spread_of
 from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Series, Table
-from statetrack.report.results import seed_lines
+from statetrack.report.results import learning_figure, seed_lines, spectrum_figure
 from statetrack.report.spread import Spread
 
 Cells = Mapping[Model, Cell]  # of one problem, in the order of its table
@@ -26,12 +26,17 @@ def problems_document(
 ) -> Document:
     """Make a table, the curves and the comparisons of each problem."""
     said = [s for p, row in rows.items() for s in order_sentences(p, row, settings, results)]
+    figures = [
+        figure
+        for p, row in rows.items()
+        for figure in (*curve_figures(p, row, settings, results), *model_figures(p, row, results))
+    ]
     return Document(
         name=recipe.name,
         title=recipe.title,
         summary=said or ["Nothing can be compared yet."],
         tables=[accuracy_table(p, row, settings, results) for p, row in rows.items()],
-        figures=[f for p, row in rows.items() for f in curve_figures(p, row, settings, results)],
+        figures=figures,
         notes=notes,
         facts=facts,
         configs={
@@ -58,9 +63,11 @@ def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: 
         if hardens:
             row.append(_exact_text(done, lengths) if model.harden and done else None)
         rows.append(row)
+    t = next(iter(cells.values())).reported_jobs(results)[0].config.training
+    span = f"{t.min_length}-" if t.min_length < t.max_length else ""
     note = (
-        f"Share of sequences with every position right, at each length; trained at length "
-        f"{problem.training_length(settings)}. The paper prints no numbers"
+        "Share of sequences with every position right, at each length; training length "
+        f"{span}{t.max_length}. The paper prints no numbers"
     )
     note += f"; its text: {problem.finding}." if problem.finding else "."
     return Table(problem.title, heads, rows, note, name=problem.key)
@@ -112,6 +119,16 @@ def curve_figures(
     ]
 
 
+def model_figures(problem: Problem, cells: Cells, results: Results) -> list[Figure]:
+    """Return the learning curves and the eigenvalues of each model."""
+    groups = {cell.title: done for cell in cells.values() if (done := cell.reported(results))}
+    made = [
+        learning_figure(f"{problem.title}: learning curves", groups),
+        spectrum_figure(f"{problem.title}: eigenvalues after training", groups),
+    ]
+    return [figure for figure in made if figure is not None]
+
+
 def _curve(result: Mapping[str, Any]) -> dict[float, float]:
     curve = (result.get("trained") or {}).get("curve")
     if curve is None:
@@ -160,17 +177,39 @@ def spread_text(spread: Spread) -> str:
     return f"{spread.mean:.3f}{shown}"
 
 
-def cut_notes(problems: Sequence[Problem], models: Sequence[Model]) -> list[str]:
+def cut_notes(rows: Mapping[Problem, Cells]) -> list[str]:
     """State every cut of the laptop's scale."""
-    depth = sorted({(m.layers, m.steps, m.lr) for m in models if m.published})
-    runs = "; ".join(f"{n} layer{'s'[: n > 1]}: {s:,} steps, learning rate {lr:g}"
-                     for n, s, lr in depth)  # fmt: skip
-    lengths = ", ".join(f"{p.title} {p.length}" for p in problems)
+    where: dict[str, list[str]] = {}  # the problems on which a model is trained like this
+    for problem, row in rows.items():
+        for text in dict.fromkeys(_training_text(model, cell) for model, cell in row.items()):
+            where.setdefault(text, []).append(problem.title)
+    texts: dict[tuple[str, ...], list[str]] = {}
+    for text, titles in where.items():
+        texts.setdefault(tuple(titles), []).append(text)
+
+    def tasks(titles: tuple[str, ...]) -> str:
+        return "All tasks" if len(titles) == len(rows) else " and ".join(titles)
+
+    lengths = "; ".join(f"{p.title}: {f'{p.shortest}-' if p.shortest else ''}{p.length}"
+                        for p in rows)  # fmt: skip
     return [
-        "Scale laptop: width 64 (one-hot tokens for full matrices), 4 heads, batch 64, endless "
-        f"data, cosine schedule, no weight decay, gradients clipped to 1 ({runs}). The paper: "
-        "width 128, 312,500 steps of 512 sequences, 1.6M sequences that are fixed across seeds, "
-        "learning rate 1e-4, weight decay 0.01.",
+        "Scale laptop: batch 64, endless data, warm-up over 5 % of the steps, cosine to 0, no "
+        "weight decay. The paper: width 128, 4 heads, 312,500 steps of 512 sequences, 1.6M "
+        "sequences that are fixed across seeds, constant learning rate 1e-4, weight decay 0.01. "
+        "Both clip gradients to 1.",
+        *(f"{tasks(titles)}: {'; '.join(found)}." for titles, found in texts.items()),
         f"Training lengths: {lengths}. The paper: 32, and 64 with several tokens per element.",
         "Evaluated on 256 sequences; the paper on 40,000 of length 500.",
     ]
+
+
+def _training_text(model: Model, cell: Cell) -> str:
+    """Say how a model is trained; both ranges are trained alike."""
+    config = cell.make(model.lr, 0).config
+    mixer, training = config.model.pattern[0], config.training
+    name = model.label.replace(f" [{-1 if model.neg else 0},1]", "")
+    heads = getattr(mixer, "num_heads", None)
+    size = f"width {config.model.hidden_size}{f', {heads} heads' if heads else ''}"
+    if model.mixer == "full_matrix":
+        size = "one-hot tokens"
+    return f"{name}: {size}, {training.steps:,} steps, learning rate {training.lr:g}"

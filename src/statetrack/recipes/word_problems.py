@@ -148,18 +148,14 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
     else:
         smoke = settings.scale == "smoke"
         length = problem.training_length(settings)
-        training = TrainingConfig(
-            steps=SMOKE_STEPS if smoke else model.steps,
+        training = presets.quick_training(
+            SMOKE_STEPS if smoke else model.steps,
+            model.lr,
+            seed,
             batch_size=8 if smoke else 64,
             min_length=length if smoke else problem.shortest or length,
             max_length=length,
-            lr=model.lr,
-            warmup=0.05,
-            min_lr=0.0,
-            weight_decay=0.0,
             clip=1.0,
-            seed=seed,
-            data_seed=seed,
         )
         width = 16 if smoke else model.width
         config = RunConfig(task, word_model(model, len(task.vocab), width), training)

@@ -94,9 +94,7 @@ def _notes(settings: Settings) -> list[str]:
             f"From the compiled solution the learning rate is {STARTS[0].lr:g} instead of "
             f"{LAYERS[0].lr:g}, chosen on seed 100; all else in training is the same."
         )
-        notes += cut_notes(FIGURE, LINES)
-    if settings.scale == "smoke":
-        notes.append("Scale smoke: every run is too short to learn; the numbers mean nothing.")
+        notes += cut_notes(cells(settings))
     return notes
 
 
@@ -104,7 +102,7 @@ RECIPE = register(
     Recipe(
         name="z60",
         aliases=("fig8",),
-        title="Addition modulo 60, 3 and 5",
+        title="Addition modulo 60 (Figure 8), 3 and 5",
         jobs=jobs,
         document=document,
     )

@@ -38,7 +38,7 @@ class Job:
         "start from weights that were not trained: those of this compiled language, or theorem6, "
         "for addition modulo m by Theorem 6 in the job's own model",
     )
-    noise: float = option(0.0, "standard deviation of what is added to those weights", low=0)
+    noise: float = option(0.0, "standard deviation of Gaussian noise added to those weights", low=0)
     spectrum: bool = option(False, "keep a sample of the eigenvalues of the trained model")
     seconds: float = option(60.0, "expected CPU seconds, for the plan", low=0)
 

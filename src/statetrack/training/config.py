@@ -38,7 +38,9 @@ class TrainingConfig:
     eps: float = option(1e-8, "AdamW's epsilon", low=0)
     clip: float | None = option(None, "greatest norm of the gradient; None for no limit")
     precision: Literal["fp32", "bf16"] = option("fp32", "bf16 trains under autocast")
-    saturation: float = option(0.0, "weight of the penalty on betas that are not at an end", low=0)
+    saturation: float = option(
+        0.0, "weight of the penalty on betas between 0 and their maximum", low=0
+    )
     saturation_start: float = option(0.35, "share of the steps at which that penalty sets in")
     saturation_full: float = option(0.65, "share of the steps from which it is at full weight")
     seed: int = option(0, "seed of the initialisation, and of the order of a finite data set")
@@ -58,7 +60,9 @@ class TrainingConfig:
     )
     stop_below_step: int = option(0, "the step at which stop_below_score is checked first", low=0)
     time_budget: float | None = option(None, "end the run after this many CPU seconds")
-    carry: int = option(1, "parts of a sequence that are trained on in turn, with its state", low=1)
+    carry: int = option(
+        1, "cut sequences into this many parts and carry the state between them", low=1
+    )
     carry_start: float = option(0.5, "share of the steps after which the state is carried")
     log_every: int = option(10, "steps between rows of metrics", low=1)
     checkpoint_every: int = option(500, "steps between checkpoints", low=1)
@@ -87,7 +91,7 @@ class TrainingConfig:
             )
         stops = (self.stop_at_score, self.stop_below_score)
         if any(stop is not None for stop in stops) and not (self.eval_every and self.eval_lengths):
-            raise UserError("to stop at a score, eval_every and eval_lengths must say where it is")
+            raise UserError("stop_at_score and stop_below_score need eval_every and eval_lengths")
         _ = self.eval_ranges
         if not all(0 <= b < 1 for b in self.betas):
             raise UserError(f"betas must lie in 0..1, 1 excluded; got {self.betas}")
