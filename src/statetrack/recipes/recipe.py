@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from statetrack.config import changed, one_of, unknown, within
 from statetrack.report.document import Document
+from statetrack.report.results import environment_facts
 from statetrack.sweep.job import Job
 
 Scale = Literal["smoke", "laptop", "paper"]
@@ -134,7 +135,6 @@ def shortened(job: Job) -> Job:
 def facts(name: str, settings: Settings, jobs: Sequence[Job], results: Results) -> dict[str, Any]:
     """Return the facts of a document: command, runs, seeds, CPU seconds and the environment."""
     done = results.of(jobs)
-    environments = [r["environment"] for r in done if r.get("environment")]
     return {
         "command": command(name, settings),
         "runs": f"{len(done)} of {len(jobs)} done",
@@ -142,7 +142,7 @@ def facts(name: str, settings: Settings, jobs: Sequence[Job], results: Results) 
         "stopped early": sum(bool(r.get("stopped")) for r in done),
         "seeds": sorted({job.config.training.seed for job in jobs}),
         "CPU seconds": round(sum(r.get("cpu_seconds") or 0.0 for r in done)),
-        **(environments[0] if environments else {}),
+        **environment_facts(done),
     }
 
 
