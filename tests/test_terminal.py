@@ -1,4 +1,4 @@
-"""Texts of users are printed as they are."""
+"""Texts of users are printed as they are, and tables as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -26,6 +26,37 @@ def test_brackets_are_no_markup(terminal: bool) -> None:
     texts = ["printed", "title", "column", "cell", *(["updated"] if terminal else [])]
     for text in texts:
         assert f"{text} {MARKUP}" in out.getvalue()
+
+
+COLUMNS = ["model", "parity, the paper's model", *["paper", "early"] * 5, "why it was stopped"]
+ROWS = [[f"DeltaNet [{low},1], n = 2", *["0.123 ± 0.045"] * 11, "a long reason"] for low in (0, -1)]
+
+
+@pytest.mark.parametrize("width", [80, 100, 400])
+def test_numbers_are_whole_in_a_table_that_is_too_wide(width: int) -> None:
+    out = StringIO()
+    console = PlainConsole(file=out, width=width, force_terminal=True, color_system=None)
+    print_table(console, "Table", COLUMNS, ROWS)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert out.getvalue().count("0.123 ± 0.045") == 11 * len(ROWS)
+    for row in ROWS:  # each part of the table names its rows
+        assert sum(row[0] in line for line in lines) == out.getvalue().count("└")
+
+
+def test_two_columns_name_the_rows() -> None:
+    out = StringIO()
+    console = PlainConsole(file=out, width=40, force_terminal=True, color_system=None)
+    rows = [["parity", name, *["0.123"] * 6] for name in ("Mamba", "sLSTM")]
+    print_table(console, "Table", ["task", "model", *"abcdef"], rows)
+    assert out.getvalue().count("parity │ Mamba") == out.getvalue().count("model") == 3
+
+
+def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    out = StringIO()
+    print_table(PlainConsole(file=out), "Table", COLUMNS, ROWS)
+    assert len(out.getvalue().splitlines()) == 5 + len(ROWS)
 
 
 def test_there_is_no_other_console() -> None:

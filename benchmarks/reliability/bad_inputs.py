@@ -159,9 +159,7 @@ lines = st.one_of(
         _options("export"),
     ),
     _line("tasks", st.just("import"), files, st.one_of(st.just(["--task=S3"]), _options("import"))),
-    _line(
-        "demo", st.sampled_from(["--seed=-1", "--jobs=0", "--nope", "x"]), _options("demo", 1)
-    ),
+    _line("demo", st.sampled_from(["--seed=-1", "--jobs=0", "--nope", "x"]), _options("demo", 1)),
     st.lists(values, max_size=3),
 )
 

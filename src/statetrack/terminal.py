@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.status import Status
 from rich.table import Table
@@ -18,6 +20,9 @@ from statetrack.files import check_output, write_json
 
 if TYPE_CHECKING:
     from statetrack.training import Progress
+
+UNLIMITED = 100_000  # columns
+TEXT_WIDTH = 16  # of a column of texts, at least, in a table that is too wide
 
 
 def progress_text(p: Progress) -> str:
@@ -69,6 +74,9 @@ class PlainConsole(Console):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, highlight=False, **options)
+        given = "width" in options or "COLUMNS" in os.environ
+        if not (given or self.is_terminal or self.is_jupyter):
+            self.width = UNLIMITED  # files and pipes have no width
 
     def status(self, status: RenderableType, **options: Any) -> Status:
         """Show a spinner beside a text."""
@@ -104,12 +112,49 @@ def make_console(target: str | None) -> PlainConsole:
 def print_table(
     console: PlainConsole, title: str, columns: list[str], rows: list[list[str]]
 ) -> None:
-    """Print a table of texts; columns of numbers are right-aligned, but for the first."""
-    table = Table(title=title, title_justify="left")
-    for i, column in enumerate(columns):
-        numbers = all(row[i][:1] in "-0123456789" for row in rows)
-        justify: JustifyMethod = "right" if i and numbers else "left"
-        table.add_column(column, justify=justify, overflow="fold", no_wrap=i == 0)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    """Print a table of texts; columns of numbers are right-aligned, but for the first.
+
+    A table wider than the console becomes several, each with the columns that name the rows.
+    """
+    cells = [[row[i] for row in rows] for i in range(len(columns))]
+    numbers = [i > 0 and all(c[:1] in "-0123456789" for c in cells[i]) for i in range(len(columns))]
+    widths = [max(map(cell_len, [name, *c])) for name, c in zip(columns, cells, strict=True)]
+    parts = [list(range(len(columns)))]
+    if _table_width(widths) > console.width:
+        columns = list(columns)
+        for i, name in enumerate(columns):
+            if numbers[i]:  # only the heading is broken into lines, between words
+                widths[i] = max(map(cell_len, [*name.split(), *cells[i]]))
+                columns[i] = textwrap.fill(name, widths[i])
+            elif i:
+                widths[i] = min(widths[i], TEXT_WIDTH)
+        parts = _parts(widths, _naming(rows), console.width)
+    for part in parts:
+        table = Table(title=title, title_justify="left")
+        for i in part:
+            justify: JustifyMethod = "right" if numbers[i] else "left"
+            whole = i == 0 or numbers[i]
+            table.add_column(columns[i], justify=justify, overflow="fold", no_wrap=whole)
+        for row in rows:
+            table.add_row(*(row[i] for i in part))
+        console.print(table)
+
+
+def _table_width(widths: list[int]) -> int:
+    return sum(width + 3 for width in widths) + 1  # padding and lines
+
+
+def _naming(rows: list[list[str]]) -> int:
+    """Return how many of the first columns tell the rows apart; 1 if all of them do not."""
+    counts = range(1, len(rows[0])) if rows else ()
+    return next((n for n in counts if len({tuple(row[:n]) for row in rows}) == len(rows)), 1)
+
+
+def _parts(widths: list[int], naming: int, width: int) -> list[list[int]]:
+    """Distribute columns over tables that fit; the first `naming` columns are in all of them."""
+    parts = [list(range(naming))]
+    for i in range(naming, len(widths)):
+        if len(parts[-1]) > naming and _table_width([widths[j] for j in [*parts[-1], i]]) > width:
+            parts.append(list(range(naming)))
+        parts[-1].append(i)
+    return parts

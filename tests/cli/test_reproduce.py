@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from statetrack import cli
+from statetrack.recipes.recipe import Results, Settings, facts
 from tests.training.refusal import Refused
 
 
@@ -20,6 +23,20 @@ def test_the_plan_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (row["name"], row["runs"], row["done"]) == ("diagonal-parity", 4, 0)
     assert plan["wall_seconds"] == pytest.approx(plan["total"]["seconds"] / 2)
     assert not out.exists()
+
+
+def test_the_command_of_a_report_repeats_every_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other: dict[str, Any] = {
+        "scale": "smoke", "early": True, "seeds": 2, "mamba_conv": 1, "xlstm_layers": 2,
+        "transformer_heads": 8, "transformer_rope": False,
+    }  # fmt: skip
+    assert other.keys() == asdict(Settings()).keys()
+    for settings in (Settings(), Settings(**other)):
+        arguments = facts("fig1", settings, [], Results())["command"].split()[1:]
+        assert cli.main([*arguments, "--plan", f"--out={tmp_path / 'out'}", "--json=-"]) == 0
+        assert json.loads(capsys.readouterr().out)["settings"] == asdict(settings)
 
 
 @pytest.mark.parametrize(

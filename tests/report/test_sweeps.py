@@ -15,6 +15,7 @@ from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig
 from statetrack.report.configs import distinguishing, flat, varying
 from statetrack.report.document import Table
+from statetrack.report.results import environment_facts
 from statetrack.report.spread import Spread
 from statetrack.report.sweeps import sweep_document
 from statetrack.sweep.engine import write_sweep_file
@@ -92,7 +93,16 @@ def test_figures_and_facts(sweep: Path) -> None:
     assert document.facts["command"] == "statetrack sweep --task parity"
     assert document.facts["seeds"] == [0, 1]
     assert document.facts["CPU seconds"] == 14
-    assert document.facts["machine"]["device"] == "cpu"
+    assert document.facts["device"] == "cpu"
+
+
+def test_versions_that_differ_are_listed() -> None:
+    """Results of before revisions were recorded have none."""
+    old, new = {"torch": "2.6", "cores": 2}, {"torch": "2.6", "cores": 4, "revision": "abc"}
+    results = [{"environment": e} for e in (old, new, new)] + [{"status": "failed"}]
+    both = {"torch": "2.6", "cores": [2, 4], "revision": ["unknown", "abc"]}
+    assert environment_facts(results) == both
+    assert environment_facts(results[:1]) == old
 
 
 def test_command(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,15 +57,22 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"steps": 8}, {"seed": 1}, {"log_every": 2}, {"mixer": "mamba"}],
-    ids=["steps", "seed", "log_every", "mixer"],
+    ("change", "where"),
+    [
+        ({"steps": 8}, "training.steps: 4, not 8"),
+        ({"seed": 1}, "training.seed: 0, not 1"),
+        ({"mixer": "mamba"}, "model.mixer.name: 'delta_net', not 'mamba'"),
+        ({"eval_lengths": ("5", "6")}, r"training.eval_lengths: \['5'\], not \['5', '6'\]"),
+        ({"eval_lengths": ("6",)}, "training.eval_lengths.0: '5', not '6'"),
+    ],
 )
-def test_another_configuration_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    run = train(small_config(), tmp_path / "run")
+def test_another_configuration_is_refused(
+    change: dict[str, Any], where: str, tmp_path: Path
+) -> None:
+    run = train(small_config(eval_lengths=("5",)), tmp_path / "run")
     before = snapshot(run.folder)
-    with pytest.raises(UserError, match="another configuration"):
-        train(small_config(**change), run.folder, resume=True)
+    with pytest.raises(UserError, match=f"another configuration: {where}.*; use --init-from"):
+        train(small_config(**{"eval_lengths": ("5",), **change}), run.folder, resume=True)
     assert snapshot(run.folder) == before
 
 

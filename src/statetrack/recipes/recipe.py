@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from statetrack.config import one_of, unknown, within
+from statetrack.config import changed, one_of, unknown, within
 from statetrack.report.document import Document
+from statetrack.report.results import environment_facts
 from statetrack.sweep.job import Job
 
 Scale = Literal["smoke", "laptop", "paper"]
@@ -134,15 +135,24 @@ def shortened(job: Job) -> Job:
 def facts(name: str, settings: Settings, jobs: Sequence[Job], results: Results) -> dict[str, Any]:
     """Return the facts of a document: command, runs, seeds, CPU seconds and the environment."""
     done = results.of(jobs)
-    flags = " --early" if settings.early else ""
-    flags += "" if settings.seeds is None else f" --seeds {settings.seeds}"
-    found: dict[str, Any] = {
-        "command": f"statetrack reproduce {name} --scale {settings.scale}{flags}",
+    return {
+        "command": command(name, settings),
         "runs": f"{len(done)} of {len(jobs)} done",
         "failed": [f"{r['name']}: {r['error']}" for r in done if r["status"] == "failed"],
         "stopped early": sum(bool(r.get("stopped")) for r in done),
         "seeds": sorted({job.config.training.seed for job in jobs}),
         "CPU seconds": round(sum(r.get("cpu_seconds") or 0.0 for r in done)),
+        **environment_facts(done),
     }
-    environments = [r["environment"] for r in done if r.get("environment")]
-    return found | (environments[0] if environments else {})
+
+
+def command(name: str, settings: Settings) -> str:
+    """Return the command that repeats a reproduction."""
+    words = ["statetrack", "reproduce", name, "--scale", settings.scale]
+    for option, value in changed(settings).items():
+        flag = option.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif option != "scale":
+            words += [f"--{flag}", str(value)]
+    return " ".join(words)

@@ -1,4 +1,4 @@
-"""Figures of the results of jobs: a line a model with its interval over seeds."""
+"""Figures of the results of jobs: a line a model with its interval over seeds; their facts."""
 
 from __future__ import annotations
 
@@ -239,3 +239,11 @@ def _with_left_out(note: str, groups: Groups) -> str:
     return (
         f"{note} The first {MAX_ENTRIES} are drawn, {left} are not.".strip() if left > 0 else note
     )
+
+
+def environment_facts(results: Iterable[Result]) -> dict[str, Any]:
+    """Return the versions and hardware of results; where these differ, a list of all values."""
+    found = [environment for r in results if (environment := r.get("environment"))]
+    names = dict.fromkeys(name for environment in found for name in environment)
+    values = {n: list(dict.fromkeys(e.get(n, "unknown") for e in found)) for n in names}
+    return {name: every if every[1:] else every[0] for name, every in values.items()}

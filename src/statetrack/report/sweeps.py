@@ -15,6 +15,7 @@ from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import (
     Groups,
     Result,
+    environment_facts,
     learning_figure,
     length_figure,
     spectrum_figure,
@@ -202,12 +203,10 @@ def _facts(folder: Path, listed: Sequence[Listed]) -> dict[str, Any]:
     sweep = Path(folder) / "sweep.json"
     about = read_json(sweep) if sweep.exists() else {}
     results = [one.result for one in listed if one.result is not None]
-    environments = list({str(e): e for r in results if (e := r.get("environment"))}.values())
     facts = {
         "command": about.get("command"),
         "seeds": sorted({_seed(one) for one in listed}),
         "CPU seconds": float(sum(r.get("cpu_seconds") or 0 for r in results)),
-        **({"machine": environments[0]} if len(environments) == 1 else {}),
-        **({f"machine {i}": e for i, e in enumerate(environments, 1)} if environments[1:] else {}),
+        **environment_facts(results),
     }
     return {name: value for name, value in facts.items() if value is not None}

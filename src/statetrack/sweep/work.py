@@ -6,8 +6,6 @@ training is done anew.
 
 from __future__ import annotations
 
-import os
-import platform
 import shutil
 import time
 import traceback
@@ -19,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from statetrack import __version__
 from statetrack.compiler import compile
 from statetrack.compiler.theorem6_model import theorem6_model
 from statetrack.errors import UserError
@@ -28,8 +25,9 @@ from statetrack.hardening import harden
 from statetrack.hardening.harden import find_roundings
 from statetrack.hardening.runs import compare_automata, learned, training_lengths, write_run
 from statetrack.models import SequenceModel, count_parameters
+from statetrack.sweep.environment import environment
 from statetrack.sweep.job import THEOREM_6, Job
-from statetrack.sweep.pool import Report, cores
+from statetrack.sweep.pool import Report
 from statetrack.tasks import Stream
 from statetrack.training import (
     Callback,
@@ -75,6 +73,7 @@ def do_job(
         OSError, MemoryError: the job was cut short.
     """
     began = _Clock()
+    environment()  # before another commit is checked out
     for file in leftovers(folder):
         file.unlink()
     try:
@@ -120,7 +119,7 @@ def _description(job: Job) -> dict[str, Any]:
         "lr": config.training.lr,
         "seed": config.training.seed,
         "parameters": count_parameters(config.model),
-        "environment": _environment(),
+        "environment": environment(),
     }
 
 
@@ -317,24 +316,3 @@ class _Clock:
         """Return wall and CPU seconds."""
         wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
         return {"seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)}
-
-
-def _environment() -> dict[str, Any]:
-    return {
-        "statetrack": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cpu": _cpu_name(),
-        "cores": cores(),
-        "device": "cpu",
-    }
-
-
-def _cpu_name() -> str:
-    """The processor's model, as Linux tells it."""
-    if os.path.exists("/proc/cpuinfo"):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()

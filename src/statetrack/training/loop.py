@@ -154,7 +154,8 @@ def _open(folder: Path, config: RunConfig) -> Run:
     run = Run.open(folder)
     if run.config != config:
         where = difference("", to_dict(run.config), to_dict(config))
-        raise UserError(f"{folder} holds a run with another configuration: {where}")
+        remedy = "use --init-from for a new run with other options"
+        raise UserError(f"{folder} holds a run with another configuration: {where}; {remedy}")
     return run
 
 

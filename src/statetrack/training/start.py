@@ -66,6 +66,13 @@ def _shared_tokens(old: RunConfig, new: RunConfig, source: Path) -> dict[int, in
 def difference(where: str, old: dict[str, Any], new: dict[str, Any]) -> str:
     """Name the first option in which two configurations differ, and its values."""
     for name in dict.fromkeys([*old, *new]):
-        if old.get(name) != new.get(name):
-            return f"{where}.{name}: {old.get(name)!r}, not {new.get(name)!r}"
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        path = f"{where}.{name}" if where else name
+        if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+            before, after = ({str(i): v for i, v in enumerate(x)} for x in (before, after))
+        if isinstance(before, dict) and isinstance(after, dict):
+            return difference(path, before, after)
+        return f"{path}: {before!r}, not {after!r}"
     raise AssertionError("they are the same")

@@ -1,0 +1,53 @@
+"""What a result was made with: versions and hardware."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from statetrack import __version__
+from statetrack.sweep.pool import cores
+
+CHECKOUT = Path(__file__).parents[3]  # if this is one: an installed package has no .git there
+
+
+@functools.cache  # the commit of the code that is loaded, also if another is checked out later
+def environment() -> dict[str, Any]:
+    """Return versions and hardware; of a source checkout also the commit, if git is installed."""
+    return {
+        "statetrack": __version__,
+        **_revision(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "cores": cores(),
+        "device": "cpu",
+    }
+
+
+def _revision() -> dict[str, str]:
+    """The commit of a source checkout, which ends in "-dirty" if a file was changed."""
+    if not (CHECKOUT / ".git").exists():
+        return {}
+    command = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"revision": done.stdout.strip()}
+
+
+def _cpu_name() -> str:
+    """The processor's model, as Linux tells it."""
+    if os.path.exists("/proc/cpuinfo"):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
