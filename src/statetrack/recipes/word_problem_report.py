@@ -50,13 +50,16 @@ def problems_document(
 def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: Results) -> Table:
     """Return best and median of the seeds at every length, and how many are exact if hardened."""
     lengths = problem.lengths(settings)
-    heads = ["model", "seeds", *(f"{n} {what}" for n in lengths for what in ("best", "median"))]
+    heads = ["model", "seeds", f"{lengths[0]} tokens"]
+    heads += [f"{n} {what}" for n in lengths for what in ("best", "median")]
     hardens = any(model.harden for model in cells)
     heads += ["exact after hardening"] if hardens else []
     rows: list[list[Value]] = []
     for model, cell in cells.items():
         done = cell.reported(results)
         row: list[Value] = [cell.title, f"{_measured(done)} of {len(cell.seeds)}"]
+        tokens = spread_of(done, sequence_accuracy(lengths[0], field="token_accuracy"))
+        row.append(None if tokens is None else tokens.median)
         for length in lengths:
             spread = spread_of(done, sequence_accuracy(length))
             row += [None, None] if spread is None else [spread.best, spread.median]
@@ -66,8 +69,9 @@ def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: 
     t = next(iter(cells.values())).reported_jobs(results)[0].config.training
     span = f"{t.min_length}-" if t.min_length < t.max_length else ""
     note = (
-        "Share of sequences with every position right, at each length; training length "
-        f"{span}{t.max_length}. The paper prints no numbers"
+        "Share of sequences with every position right, at each length; 'tokens' is the median "
+        f"share of right positions. Training length {span}{t.max_length}. The paper prints no "
+        "numbers"
     )
     note += f"; its text: {problem.finding}." if problem.finding else "."
     return Table(problem.title, heads, rows, note, name=problem.key)

@@ -24,6 +24,7 @@ MARKERS = "os^DvPX*"
 DASHES = ((), (6, 1.5), (4, 1.5, 1, 1.5), (1, 1))
 DASHED = (3, 2)
 MARKED = 8  # markers on a long line
+LETTER = 0.068  # inches of an average letter in a legend
 MAX_ENTRIES = 14  # lines that can be told apart in one figure
 
 
@@ -157,8 +158,11 @@ def _draw(
     lines = figure.raw if variant.raw else figure.series
     entries = legend(lines, styles)
     size = (5.2, 4.6) if figure.points else (7.2, 4.2)
+    # two columns if the longest label fits half the width
+    longest = max((len(entry.label) for entry in entries), default=0)
+    columns = 2 if LETTER * longest + 0.5 <= size[0] / 2 else 1
     if with_legend and len(entries) > 1:
-        size = (size[0], size[1] + 0.22 * -(-len(entries) // 2))
+        size = (size[0], size[1] + 0.22 * -(-len(entries) // columns))
     picture = Picture(figsize=size, layout="constrained" if with_legend else None)
     axes = picture.subplots()
     if not with_legend:
@@ -177,7 +181,9 @@ def _draw(
         axes.set_title(figure.title, fontsize=10, pad=18 if figure.marks else 6)
         if len(entries) > 1:
             place: Any = "outside lower center"
-            picture.legend(list(handles.values()), list(handles), loc=place, ncols=2, fontsize=8)
+            picture.legend(
+                list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=8
+            )
     return picture
 
 
