@@ -164,7 +164,7 @@ def test_the_summary_says_what_came_out() -> None:
 
     text = chomsky.document(settings, Results(run(chomsky.RECIPE, settings, as_published))).summary
     assert text[0].startswith("Parity, as in the paper: best and median at least 0.99: sLSTM")
-    assert "DeltaNet [-1,1] is above DeltaNet [0,1] on modular arithmetic by" in " ".join(text)
+    assert "Modular arithmetic: DeltaNet [-1,1] is above DeltaNet [0,1] by" in " ".join(text)
     text = chomsky.document(
         settings, Results(run(chomsky.RECIPE, settings, lambda job: 0.5))
     ).summary
