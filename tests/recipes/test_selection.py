@@ -101,7 +101,11 @@ def test_one_learning_rate_needs_no_choice() -> None:
 
 @pytest.mark.parametrize(
     ("scores", "said"),
-    [((0.9, 0.2), "A is above B"), ((0.2, 0.9), "A is below B"), ((0.5, 0.5), "No order between")],
+    [
+        ((0.9, 0.2), "A is above B by"),
+        ((0.2, 0.9), "A is below B by"),
+        ((0.5, 0.5), "no order between"),
+    ],
 )
 def test_an_order_is_claimed_only_if_intervals_are_apart(
     scores: tuple[float, float], said: str
@@ -114,5 +118,5 @@ def test_an_order_is_claimed_only_if_intervals_are_apart(
             done[job.key] = result(job, score + 0.01 * seed)
     text = order_sentence(a, b, Results(done), "parity")
     assert text is not None
-    assert text.startswith(said)
+    assert text.startswith(f"Parity: {said}")
     assert order_sentence(a, b, Results(), "parity") is None

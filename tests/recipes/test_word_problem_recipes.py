@@ -138,8 +138,10 @@ def test_documents_of_no_partial_and_failed_results(recipe: Recipe, settings: Se
 
 def test_the_summary_claims_an_order_only_if_intervals_are_apart() -> None:
     text = " ".join(s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped))).summary)
-    assert "S5, only swaps, length 64: DeltaNet [-1,1], 1 layer 1.000 (1.000 to 1.000)" in text
-    assert "the first is above, intervals apart" in text
+    assert (
+        "S5, only swaps, length 64: DeltaNet [-1,1], 1 layer is above DeltaNet [0,1], 1 layer by "
+        "1.000, intervals apart: 1.000 (1.000 to 1.000, 5 seeds) against 0.000" in text
+    )
     assert "no order" not in text
     assert "after hardening for 5 of 5 seeds" in text
 

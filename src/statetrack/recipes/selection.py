@@ -129,23 +129,33 @@ class Cell:
         return spread_of(self.reported(results), self.score)
 
 
-def order_sentence(first: Cell, second: Cell, results: Results, what: str) -> str | None:
+def order_sentence(
+    first: Cell, second: Cell, results: Results, what: str, score: Score | None = None
+) -> str | None:
     """Say whether two models differ on a task; None if one of them has no score yet.
 
     An order is claimed only if the 95 % intervals over seeds are disjoint.
+
+    Args:
+        first: a model.
+        second: the one that it is compared with.
+        results: what is done so far.
+        what: the task; it begins the sentence.
+        score: what is compared; that of each cell if absent.
     """
-    one, two = first.spread(results), second.spread(results)
+    one, two = (spread_of(c.reported(results), score or c.score) for c in (first, second))
     if one is None or two is None:
         return None
     numbers = f"{_mean_text(one)} against {_mean_text(two)}"
+    head = f"{what[0].upper()}{what[1:]}"
     if not apart(one, two):
         return (
-            f"No order between {first.title} and {second.title} on {what}: {numbers}; the "
-            "intervals over seeds overlap or there are too few seeds."
+            f"{head}: no order between {first.title} and {second.title}: {numbers}; the intervals "
+            "over seeds overlap or there are too few seeds."
         )
     word = "above" if one.mean > two.mean else "below"
-    by = f"by {abs(one.mean - two.mean):.3f}"
-    return f"{first.title} is {word} {second.title} on {what} {by}: {numbers}, intervals apart."
+    by = f"by {abs(one.mean - two.mean):.3f}, intervals apart"
+    return f"{head}: {first.title} is {word} {second.title} {by}: {numbers}."
 
 
 def _mean_text(spread: Spread) -> str:

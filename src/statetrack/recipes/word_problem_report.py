@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statetrack.recipes.recipe import Recipe, Results, Settings
-from statetrack.recipes.selection import Cell, apart, spread_of
+from statetrack.recipes.selection import Cell, order_sentence, spread_of
 from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.results import learning_figure, seed_lines, spectrum_figure
-from statetrack.report.spread import Spread
 
 Cells = Mapping[Model, Cell]  # of one problem, in the order of its table
 
@@ -152,11 +151,9 @@ def order_sentences(
         if "-neg" not in model.key or other is None:
             continue
         for length in lengths[:2]:
-            score = sequence_accuracy(length)
-            wide, narrow = (spread_of(c.reported(results), score) for c in (cell, other))
-            if wide is not None and narrow is not None:
-                where = f"{problem.title}, length {length}"
-                said.append(f"{where}: {_order(cell.title, wide, other.title, narrow)}")
+            what = f"{problem.title}, length {length}"
+            order = order_sentence(cell, other, results, what, sequence_accuracy(length))
+            said += [] if order is None else [order]
         done = [r for r in cell.reported(results) if r.get("harden") is not None]
         if model.harden and done:
             said.append(
@@ -165,20 +162,6 @@ def order_sentences(
                 "seeds."
             )
     return said
-
-
-def _order(one: str, a: Spread, two: str, b: Spread) -> str:
-    numbers = f"{one} {spread_text(a)}, {two} {spread_text(b)}"
-    if not apart(a, b):
-        return f"{numbers}; no order is claimed: the intervals overlap or there are too few seeds."
-    return f"{numbers}; the first is {'above' if a.mean > b.mean else 'below'}, intervals apart."
-
-
-def spread_text(spread: Spread) -> str:
-    """Write the mean of some seeds with its 95 % interval."""
-    ends = spread.interval
-    shown = "" if ends is None else f" ({ends[0]:.3f} to {ends[1]:.3f})"
-    return f"{spread.mean:.3f}{shown}"
 
 
 def cut_notes(rows: Mapping[Problem, Cells]) -> list[str]:
