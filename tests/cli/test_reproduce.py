@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from statetrack import cli
-from statetrack.recipes.recipe import Results, Settings, facts
+from statetrack.recipes.recipe import ORDER, Results, Settings, facts
 from tests.training.refusal import Refused
 
 
@@ -37,6 +37,15 @@ def test_the_command_of_a_report_repeats_every_setting(
         arguments = facts("fig1", settings, [], Results())["command"].split()[1:]
         assert cli.main([*arguments, "--plan", f"--out={tmp_path / 'out'}", "--json=-"]) == 0
         assert json.loads(capsys.readouterr().out)["settings"] == asdict(settings)
+
+
+@pytest.mark.parametrize(("name", "count"), [("Fig1", 1), ("ALL", len(ORDER))])
+def test_names_in_any_case(
+    name: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", name, "--plan", "--scale=smoke", f"--out={tmp_path}", "--json=-"]
+    assert cli.main(command) == 0
+    assert len(json.loads(capsys.readouterr().out)["recipes"]) == count
 
 
 @pytest.mark.parametrize(
