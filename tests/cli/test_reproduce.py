@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from statetrack import cli
-from statetrack.recipes.recipe import ORDER, Results, Settings, facts
+from statetrack.recipes import recipe
+from statetrack.recipes.recipe import Results, Settings, facts
 from tests.training.refusal import Refused
 
 
@@ -39,13 +40,15 @@ def test_the_command_of_a_report_repeats_every_setting(
         assert json.loads(capsys.readouterr().out)["settings"] == asdict(settings)
 
 
-@pytest.mark.parametrize(("name", "count"), [("Fig1", 1), ("ALL", len(ORDER))])
 def test_names_in_any_case(
-    name: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["reproduce", name, "--plan", "--scale=smoke", f"--out={tmp_path}", "--json=-"]
-    assert cli.main(command) == 0
-    assert len(json.loads(capsys.readouterr().out)["recipes"]) == count
+    few = [recipe.find_recipe(name) for name in ("fig1", "fig2")]
+    monkeypatch.setattr(recipe, "all_recipes", lambda: few)
+    for name, recipes in (("Fig1", ["diagonal-parity"]), ("ALL", ["diagonal-parity", "states"])):
+        assert cli.main(["reproduce", name, "--plan", f"--out={tmp_path}", "--json=-"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert [row["name"] for row in plan["recipes"]] == recipes
 
 
 @pytest.mark.parametrize(
