@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from statetrack import cli
+from statetrack.recipes import recipe
 from statetrack.recipes.recipe import Results, Settings, facts
 from tests.training.refusal import Refused
 
@@ -37,6 +38,17 @@ def test_the_command_of_a_report_repeats_every_setting(
         arguments = facts("fig1", settings, [], Results())["command"].split()[1:]
         assert cli.main([*arguments, "--plan", f"--out={tmp_path / 'out'}", "--json=-"]) == 0
         assert json.loads(capsys.readouterr().out)["settings"] == asdict(settings)
+
+
+def test_names_in_any_case(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = [recipe.find_recipe(name) for name in ("fig1", "fig2")]
+    monkeypatch.setattr(recipe, "all_recipes", lambda: few)
+    for name, recipes in (("Fig1", ["diagonal-parity"]), ("ALL", ["diagonal-parity", "states"])):
+        assert cli.main(["reproduce", name, "--plan", f"--out={tmp_path}", "--json=-"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert [row["name"] for row in plan["recipes"]] == recipes
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from statetrack.cli.main import main
 from statetrack.errors import UserError
 from statetrack.report.document import Document, Table
 from statetrack.report.runs import run_names, runs_document
+from statetrack.sweep.engine import write_sweep_file
 from statetrack.training import RunConfig, TrainingConfig, train
 from tests.report.html import Page
 
@@ -98,7 +99,7 @@ def test_command(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixt
     ("words", "message"),
     [
         (["report"], "PATHS is missing"),
-        (["report", "nowhere"], "is not a run folder"),
+        (["report", "nowhere"], "nowhere is neither a run folder nor a sweep"),
         (["report", "nowhere", "--samples=0"], "samples must be at least 1"),
         (["report", "nowhere", "--curve=-1"], "curve must be at least 0"),
     ],
@@ -106,3 +107,20 @@ def test_command(folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixt
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_no_report_into_another_run_or_sweep(
+    folders: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "sweep"
+    write_sweep_file(other, "statetrack sweep")
+    for out, holds in ((folders[1], "run"), (other, "sweep")):
+        before = sorted(out.iterdir())
+        assert main(["report", str(folders[0]), "--out", str(out)]) == 2
+        assert f"{out} holds a {holds}; choose another folder" in capsys.readouterr().err
+        assert sorted(out.iterdir()) == before
+
+
+def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert f"{tmp_path} is neither a run folder nor a sweep" in capsys.readouterr().err

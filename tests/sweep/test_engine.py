@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from statetrack.errors import UserError
-from statetrack.files import sole_writer
+from statetrack.files import read_json, sole_writer
 from statetrack.sweep import engine, pool, work
-from statetrack.sweep.engine import SweepEvent, read_results, run_sweep
+from statetrack.sweep.engine import SweepEvent, read_results, run_sweep, write_sweep_file
 from statetrack.sweep.job import Job
 from statetrack.training import Run
 from tests.sweep.processes import LONG, start, worker_of
@@ -223,3 +223,19 @@ def test_two_processes_a_killed_worker_and_ctrl_c(tmp_path: Path) -> None:
         assert kinds.count("done") == 1
     steps = [row["step"] for row in Run.open(first / "run").metrics()]
     assert steps == list(range(1, 801))  # resumed twice, nothing lost and nothing twice
+
+
+def test_a_folder_belongs_to_one_sweep(tmp_path: Path) -> None:
+    settings = {"scale": "smoke", "seeds": None}
+    write_sweep_file(tmp_path / "mine", "statetrack sweep")
+    write_sweep_file(tmp_path / "paper", "statetrack reproduce", ["s5"], {"scale": "smoke"})
+    write_sweep_file(tmp_path / "paper", "statetrack reproduce", ["z60", "s5"], settings)
+    before = {name: read_json(tmp_path / name / "sweep.json") for name in ("mine", "paper")}
+    assert before["paper"]["recipes"] == ["s5", "z60"]
+    with pytest.raises(UserError, match="mine belongs to a sweep; choose another folder"):
+        write_sweep_file(tmp_path / "mine", "statetrack reproduce", ["s5"], settings)
+    with pytest.raises(UserError, match="paper belongs to a reproduction; choose another folder"):
+        write_sweep_file(tmp_path / "paper", "statetrack sweep")
+    with pytest.raises(UserError, match="other settings: seeds: None, not 2; choose another"):
+        write_sweep_file(tmp_path / "paper", "", ["s5"], {"scale": "smoke", "seeds": 2})
+    assert before == {name: read_json(tmp_path / name / "sweep.json") for name in before}

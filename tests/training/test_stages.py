@@ -16,8 +16,9 @@ from statetrack.tasks import make_task
 from statetrack.training import Callback, Run, RunConfig, Stage, train
 from statetrack.training.batches import Batches
 from statetrack.training.optim import learning_rate
+from tests.conftest import Command
 from tests.training.refusal import Refused
-from tests.training.small import small_config
+from tests.training.small import FLAGS, small_config
 
 SWAPS = make_task("S5_only_swaps")
 CHECKED = {"checkpoint_every": 2, "min_length": 5, "max_length": 5}
@@ -159,6 +160,20 @@ def test_more_steps_on_the_command_line(tmp_path: Path) -> None:
     assert Run.open(run.folder).checkpoint_steps()[-1] == 5
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [((), "has all 4 steps already"), (("--time-budget=1e-9",), "has ended already")],
+)
+def test_a_run_that_has_ended_is_told_so(
+    tmp_path: Path, command: Command, options: tuple[str, ...], says: str
+) -> None:
+    assert "Done: " in command("train", *FLAGS, *options, "--out", tmp_path / "run").out
+    code, out, _ = command("train", "--resume", tmp_path / "run")
+    assert code == 0
+    assert f"{tmp_path / 'run'} {says}; --steps N to go on." in out
+    assert "Done: " not in out
+
+
 # -- other weights to start with -----------------------------------------------------------------
 
 
@@ -187,6 +202,18 @@ def test_another_vocabulary_is_matched_by_name(tmp_path: Path) -> None:
             for matrix in ("embedding", "head"):
                 new = getattr(run.model(), matrix).weight[i]
                 assert torch.equal(new, getattr(old.model(), matrix).weight[names[name]])
+
+
+def test_the_command_says_how_many_tokens_have_trained_weights(
+    tmp_path: Path, command: Command
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert command("train", *FLAGS, "--task=parity", "--out", old).code == 0
+    code, out, _ = command("train", *FLAGS, "--task=S3", "--init-from", old, "--out", new)
+    assert code == 0
+    shared = {*make_task("parity").vocab} & {*make_task("S3").vocab}
+    assert f"{len(shared)} of {len(make_task('S3').vocab)} tokens, matched by name" in out
+    assert f"weights of {old}, step 4;" in out
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from statetrack.terminal import make_console, write_result
 if TYPE_CHECKING:
     from statetrack.report.document import Document
 
+MARKS = {"config.json": "run", "sweep.json": "sweep"}  # the file that makes a folder one
+
 
 def report(
     paths: tuple[Path, ...],
@@ -43,6 +45,11 @@ def report(
     sweeps = [path for path in paths if (path / "sweep.json").is_file()]
     if sweeps and len(paths) > 1:
         raise UserError(f"{sweeps[0]} is a sweep; report on one sweep at a time, or on runs")
+    for path in paths:
+        if not any((path / name).is_file() for name in MARKS):
+            raise UserError(f"{path} is neither a run folder nor a sweep")
+    if out is not None:
+        _check_out(out, paths)
     with console.status("reading and measuring"):
         if sweeps:
             made = dict(_sweep_documents(paths[0], out or paths[0]))
@@ -56,6 +63,13 @@ def report(
         print_document(console, document)
         console.print(f"Open {folder / 'index.html'} for the page.", soft_wrap=True)
     write_result(json, {str(folder): to_plain(document) for folder, document in made.items()})
+
+
+def _check_out(out: Path, paths: tuple[Path, ...]) -> None:
+    """Raise a UserError if a folder holds a run or a sweep other than the one reported on."""
+    holds = next((what for name, what in MARKS.items() if (out / name).exists()), None)
+    if holds is not None and [path.resolve() for path in paths] != [out.resolve()]:
+        raise UserError(f"{out} holds a {holds}; choose another folder for the report")
 
 
 def _sweep_documents(sweep: Path, out: Path) -> Iterator[tuple[Path, Document]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statetrack.cli.sweep import engine_option
-from statetrack.files import read_json
 from statetrack.terminal import PlainConsole, make_console, print_table, write_result
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def reproduce(
     settings = Settings(
         scale, early, seeds, mamba_conv, xlstm_layers, transformer_heads, transformer_rope
     )
-    recipes = [*all_recipes()] if name == "all" else [find_recipe(name)]
+    recipes = [*all_recipes()] if name.lower() == "all" else [find_recipe(name)]
     folder = out or Path("runs") / f"reproduce-{scale}{'-early' if early else ''}"
     console = make_console(json)
     made = make_plan(recipes, settings, read_results(folder), jobs or cores())
@@ -77,7 +76,7 @@ def reproduce(
     if plan:
         write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
         return 0
-    names = _with_earlier(folder, [recipe.name for recipe in recipes], settings)
+    names = [recipe.name for recipe in recipes]
     write_sweep_file(folder, shlex.join(["statetrack", *sys.argv[1:]]), names, asdict(settings))
     where = {"engine": engine, "engine_options": options, "retry_failed": retry_failed}
     return run_recipes(console, recipes, settings, folder, jobs, json, **where)
@@ -170,11 +169,3 @@ def run_recipes(
     plain = {document.name: to_plain(document) for document in documents}
     write_result(json, {"folder": str(folder), "failed": failed, "documents": plain})
     return 1 if failed else 0
-
-
-def _with_earlier(folder: Path, names: list[str], settings: Settings) -> list[str]:
-    """Add the recipes that the folder already has with the same settings."""
-    file = folder / "sweep.json"
-    about = read_json(file) if file.exists() else {}
-    same = about.get("settings") == asdict(settings)
-    return list(dict.fromkeys([*(about.get("recipes") or [] if same else []), *names]))

@@ -17,11 +17,11 @@ from statetrack.cli.parser import Option, config_options
 from statetrack.config import hints, unknown
 from statetrack.errors import UserError
 from statetrack.files import free_folder, plain_name
-from statetrack.terminal import make_console, print_progress, write_result
+from statetrack.terminal import PlainConsole, make_console, print_progress, write_result
 
 if TYPE_CHECKING:
     from statetrack.models import ModelConfig
-    from statetrack.training import RunConfig
+    from statetrack.training import Callback, Run, RunConfig
 
 STOPPED = {
     "score": "the validation score was reached",
@@ -55,6 +55,7 @@ def train(
         track: tensorboard, wandb: send the metrics there as well.
         out: the run folder; runs/TASK-MIXER-1, -2, ... if absent.
     """
+    from statetrack.training import Run
     from statetrack.training import train as train_run
     from statetrack.training.trackers import make_trackers
 
@@ -68,7 +69,11 @@ def train(
     whole = with_options(base, values)
     stem = f"{whole.task.name}-{_mixer_names(whole.model).replace(',', '+')}"
     folder = resume or out or free_folder(Path("runs"), plain_name(stem))
+    callbacks = [*make_trackers(track)]
+    if init_from is not None:
+        callbacks.insert(0, _start_printer(console))
     show = print_progress(console, f"{whole.model.title} on {whole.task.name}")
+    ended = resume is not None and steps is None and Run.open(resume).finished
     try:
         run = train_run(
             whole,
@@ -76,18 +81,38 @@ def train(
             resume=resume is not None,
             steps=steps,
             init_from=init_from,
-            callbacks=make_trackers(track),
+            callbacks=callbacks,
             on_progress=show,
         )
     except KeyboardInterrupt:
         console.print(f"\nInterrupted; to go on: statetrack train --resume {folder}")
         raise
     last = next((row for row in reversed(run.metrics()) if row.get("kind") == "train"), None)
+    done = run.checkpoint_steps()[-1]
     if run.stopped:
-        console.print(f"Stopped at step {run.checkpoint_steps()[-1]}: {STOPPED[run.stopped]}.")
-    console.print(f"Done: {run.folder}. Next: statetrack eval {run.folder}")
+        console.print(f"Stopped at step {done}: {STOPPED[run.stopped]}.")
+    if ended:
+        has = "has ended" if run.stopped else f"has all {done} steps"
+        text = f"{run.folder} {has} already; --steps N to go on."
+    else:
+        text = f"Done: {run.folder}."
+    console.print(f"{text} Next: statetrack eval {run.folder}", soft_wrap=True)
     facts = {"run": str(run.folder), "config": run.config.to_json(), "last": last}
     write_result(json, {**facts, "stopped": run.stopped})
+
+
+def _start_printer(console: PlainConsole) -> Callback:
+    """Return a callback that says which weights a run starts with."""
+    from statetrack.training import Callback
+
+    class StartPrinter(Callback):
+        def on_start(self, run: Run) -> None:
+            row, total = run.metrics()[0], run.config.model.vocab_size
+            source = f"Starting with the weights of {row['from']}, step {row['from_step']}"
+            tokens = f"{total - row['new_tokens']} of {total} tokens, matched by name"
+            console.print(f"{source}; embedding and head: {tokens}.", soft_wrap=True)
+
+    return StartPrinter()
 
 
 def train_options(first: dict[str, Any]) -> list[Option]:

@@ -99,9 +99,9 @@ def register(recipe: Recipe) -> Recipe:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe by its name or one of its aliases."""
+    """Return a recipe by its name or one of its aliases, in upper or lower case."""
     for recipe in all_recipes():
-        if name in (recipe.name, *recipe.aliases):
+        if name.lower() in (recipe.name, *recipe.aliases):
             return recipe
     names = [n for recipe in all_recipes() for n in (recipe.name, *recipe.aliases)]
     raise unknown("recipe", name, [*names, "all"])

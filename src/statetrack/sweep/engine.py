@@ -20,6 +20,7 @@ from statetrack.sweep import pool
 from statetrack.sweep.job import KEY_SIZE, Job
 from statetrack.sweep.pool import Report
 from statetrack.sweep.work import RESULT, do_job, read_result
+from statetrack.training.start import difference
 from statetrack.training.trackers import make_trackers
 
 SWEEP_SCHEMA = 1
@@ -120,13 +121,33 @@ def write_sweep_file(
     recipes: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write sweep.json, which says what a sweep is for; refuse a folder with other contents."""
+    """Write sweep.json, which says what a sweep is for.
+
+    Args:
+        folder: of the sweep, new or old.
+        command: that was called.
+        recipes: of a reproduction; they are added to those that the folder has already.
+        settings: of the recipes.
+
+    Raises:
+        UserError: The folder holds something else, also a reproduction with other settings.
+    """
     if not any((folder / name).exists() for name in ("sweep.json", "jobs")):
         check_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "sweep.json"
-    if recipes is None and file.exists() and read_json(file).get("recipes"):
-        raise UserError(f"{folder} belongs to a reproduction; choose another folder")
+    if file.exists():
+        old = read_json(file)
+        if bool(old.get("recipes")) != bool(recipes):
+            owner = "reproduction" if old.get("recipes") else "sweep"
+            raise UserError(f"{folder} belongs to a {owner}; choose another folder")
+        if recipes and settings:
+            # a setting may be newer than the file
+            before = dict(settings) | (old.get("settings") or {})
+            if before != settings:
+                where = difference("", before, dict(settings))
+                raise UserError(f"{folder} has other settings: {where}; choose another folder")
+            recipes = list(dict.fromkeys([*old["recipes"], *recipes]))
     about = {"schema": SWEEP_SCHEMA, "recipes": recipes, "settings": settings, "command": command}
     write_json(file, about)
 
