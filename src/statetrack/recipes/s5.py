@@ -98,7 +98,7 @@ def _notes(settings: Settings) -> list[str]:
         "steps that are left. With all elements at once the model stays at chance. The data of a "
         "run in stages are endless.",
     ]
-    if settings.early:
+    if settings.early and settings.scale == "paper":
         notes.append(
             "Early version: one seed, 30 epochs for two of the settings and 90 for the others. It "
             "does not name the two; here they are full S5 and only swaps."
