@@ -43,8 +43,8 @@ def reproduce(
 
     Args:
         name: a recipe, its number in the paper such as table3, or all.
-        scale: smoke tests the machinery in seconds, laptop cuts the budget to what two cores do in
-            hours, paper is the published protocol.
+        scale: smoke tests the machinery in a minute or less per recipe, laptop cuts the budget to
+            what two cores do in hours, paper is the published protocol.
         early: the settings of the paper's early version instead of the final one, where they
             differ: at paper scale in chomsky, s5 and z60, on a laptop in chomsky alone.
         seeds: seeds per model; by default smoke has 1, laptop 5, paper 3 (a recipe may have more).
