@@ -136,7 +136,7 @@ def test_every_command_takes_a_plugin(plugin: str, command: Command) -> None:
         (["tasks", "thirds", "--supervision=dense"], "the number of ones modulo 3"),
         (["explain", "thirds"], "Swing"),  # its guarantee excludes counting
         (["compile", "thirds"], "runs/compiled-thirds-1"),
-        (["train", "--resume=run"], "Done: run"),
+        (["train", "--resume=run"], "run has all 2 steps already"),
         (["train", "--mixer=swing", "--help"], "--heat"),
     ]:
         forget()
