@@ -1,4 +1,4 @@
-"""What a result was made with."""
+"""The versions and the hardware that a result records."""
 
 from __future__ import annotations
 

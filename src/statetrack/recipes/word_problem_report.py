@@ -7,7 +7,7 @@ from typing import Any
 
 from statetrack.recipes.recipe import Recipe, Results, Settings
 from statetrack.recipes.selection import Cell, order_sentence, spread_of
-from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy
+from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy, token_accuracy
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.results import learning_figure, seed_lines, spectrum_figure
@@ -57,7 +57,7 @@ def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: 
     for model, cell in cells.items():
         done = cell.reported(results)
         row: list[Value] = [cell.title, f"{_measured(done)} of {len(cell.seeds)}"]
-        tokens = spread_of(done, sequence_accuracy(lengths[0], field="token_accuracy"))
+        tokens = spread_of(done, token_accuracy(lengths[0]))
         row.append(None if tokens is None else tokens.median)
         for length in lengths:
             spread = spread_of(done, sequence_accuracy(length))

@@ -242,15 +242,22 @@ def _seconds(problem: Problem, model: Model, config: RunConfig, settings: Settin
     return round(2 + train + (40 if model.harden and settings.scale != "smoke" else 0), 1)
 
 
-def sequence_accuracy(lengths: str, of: str = "trained", field: str = "sequence_accuracy") -> Score:
+def sequence_accuracy(lengths: str, of: str = "trained") -> Score:
     """Return a function that reads the share of sequences with every position right.
 
     Args:
         lengths: of the evaluation.
         of: "trained" or "hardened".
-        field: another accuracy of the evaluation, if any.
     """
+    return _accuracy(lengths, of, "sequence_accuracy")
 
+
+def token_accuracy(lengths: str) -> Score:
+    """Return a function that reads the share of right positions of the trained model."""
+    return _accuracy(lengths, "trained", "token_accuracy")
+
+
+def _accuracy(lengths: str, of: str, field: str) -> Score:
     def read(result: Mapping[str, Any]) -> float | None:
         measured = (result.get(of) or {}).get("evaluations", {}).get(lengths)
         return None if measured is None else float(measured[field])

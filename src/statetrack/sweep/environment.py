@@ -1,4 +1,4 @@
-"""What a result was made with: versions and hardware."""
+"""The versions and the hardware that a result records."""
 
 from __future__ import annotations
 
