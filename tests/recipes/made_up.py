@@ -28,8 +28,8 @@ def result(job: Job, score: float) -> dict[str, Any]:
         for text in training.eval_lengths
     ]
     return {
-        "status": "done", "error": None, "key": job.key, "name": job.name, "parameters": 1234,
-        "stopped": None, "cpu_seconds": 2.0, "validation": validation,
+        "status": "done", "error": None, "key": job.key, "name": job.name, "seed": training.seed,
+        "parameters": 1234, "stopped": None, "cpu_seconds": 2.0, "validation": validation,
         "trained": {"evaluations": ranges, "curve": None if job.curve is None else curve},
         "learning": {"step": [1, 2], "loss": [1.0, 0.5], "accuracy": [0.5, 1.0]},
         "spectrum": spectrum if job.spectrum else None,

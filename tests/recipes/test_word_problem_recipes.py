@@ -153,6 +153,26 @@ def test_the_summary_claims_an_order_only_if_intervals_are_apart() -> None:
     assert "after hardening for 0 of 5 seeds" in text
 
 
+def test_models_that_learn_nothing_share_a_sentence() -> None:
+    def nothing(job: Job) -> dict[str, Any]:
+        return made_up(job, 0.0)
+
+    summary = s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, nothing))).summary
+    (said,) = [text for text in summary if text.startswith("S5, only swaps, length 64:")]
+    assert said.endswith("for DeltaNet, 1 layer; DeltaNet, 5 layers; Mamba, 5 layers.")
+
+
+def test_lines_are_named_by_their_seeds() -> None:
+    done = run(s5.RECIPE, LAPTOP, as_hoped)
+    kept = {key: found for key, found in done.items() if found["seed"] != 1}
+    figures = s5.document(LAPTOP, Results(kept)).figures
+    every = next(figure for figure in figures if figure.name == "swaps-all-seeds")
+    named = [line.label for line in every.series if line.label.startswith("DeltaNet [-1,1], 1 l")]
+    assert named == [
+        "DeltaNet [-1,1], 1 layer", *(f"DeltaNet [-1,1], 1 layer, seed {n}" for n in (0, 2, 3, 4))
+    ]  # fmt: skip
+
+
 def test_best_and_all_seeds_are_figures() -> None:
     document = s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped)))
     best = next(figure for figure in document.figures if figure.name == "swaps-best-seed")

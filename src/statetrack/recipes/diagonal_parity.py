@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from functools import cache, partial
 
 from statetrack.recipes import presets
 from statetrack.recipes.chomsky_runs import TEST
@@ -13,7 +12,7 @@ from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
 from statetrack.recipes.selection import Cell, order_sentence, validated
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Series, Table
-from statetrack.report.results import seed_lines, spectrum_figure
+from statetrack.report.results import by_validation_step, seed_lines, spectrum_figure
 from statetrack.sweep.job import Job
 from statetrack.training import length_range
 
@@ -100,8 +99,9 @@ def _figures(both: list[Cell], results: Results) -> list[Figure]:
     raw: list[Series] = []
     for cell in both:
         done = cell.reported(results)
-        scaled += seed_lines(cell.title, [_by_step(r, "scaled") for r in done], std=True)
-        raw += seed_lines(cell.title, [_by_step(r, "score") for r in done], std=True)
+        for series, field in ((scaled, "scaled"), (raw, "score")):
+            line = partial(by_validation_step, length_range(TEST), field)
+            series += seed_lines(cell.title, done, line, std=True)
     found = []
     if scaled:
         note = f"Mean and standard deviation over seeds, as in the paper. {FIGURE_1}"
@@ -115,13 +115,6 @@ def _figures(both: list[Cell], results: Results) -> list[Figure]:
     groups = {cell.title: cell.reported(results) for cell in both}
     spectrum = spectrum_figure("Eigenvalues after training", groups)
     return found if spectrum is None else [*found, spectrum]
-
-
-def _by_step(result: dict[str, Any], field: str) -> dict[float, float]:
-    low, high = length_range(TEST)
-    rows = result.get("validation") or []
-    here = [row for row in rows if (row["min_length"], row["max_length"]) == (low, high)]
-    return {row["step"]: row[field] for row in here}
 
 
 def _notes(settings: Settings) -> list[str]:

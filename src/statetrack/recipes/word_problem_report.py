@@ -97,13 +97,11 @@ def curve_figures(
     best: list[Series] = []
     every: list[Series] = []
     for cell in cells.values():
-        curves = [_curve(result) for result in cell.reported(results)]
-        lines = [line for line in curves if line]
-        if lines:
-            top = max(lines, key=lambda line: sum(line.values()))
-            x = sorted(top)
-            best.append(Series(cell.title, x, [top[n] for n in x], group=cell.title))
-        every += seed_lines(cell.title, lines)
+        done = cell.reported(results)
+        top = max(map(_curve, done), key=lambda line: sum(line.values()), default={})
+        if top:
+            best.append(Series(cell.title, [*top], [*top.values()], group=cell.title))
+        every += seed_lines(cell.title, done, _curve)
     trained = problem.training_length(settings)
     heads = (("best seed", best), ("all seeds", every))
     return [
@@ -142,8 +140,9 @@ def _curve(result: Mapping[str, Any]) -> dict[float, float]:
 def order_sentences(
     problem: Problem, cells: Cells, settings: Settings, results: Results
 ) -> list[str]:
-    """Compare both ranges of every model at twice the training length, and tell who hardens."""
+    """Compare both ranges of every model up to twice the training length; tell who hardens."""
     said = []
+    nothing: dict[str, list[str]] = {}  # models without a right sequence in either range, by length
     lengths = problem.lengths(settings)
     by_key = {model.key: cell for model, cell in cells.items()}
     for model, cell in cells.items():
@@ -151,8 +150,13 @@ def order_sentences(
         if "-neg" not in model.key or other is None:
             continue
         for length in lengths[:2]:
+            score = sequence_accuracy(length)
+            both = [spread_of(c.reported(results), score) for c in (cell, other)]
+            if all(spread is not None and spread.best == 0 for spread in both):
+                nothing.setdefault(length, []).append(cell.title.replace(" [-1,1]", ""))
+                continue
             what = f"{problem.title}, length {length}"
-            order = order_sentence(cell, other, results, what, sequence_accuracy(length))
+            order = order_sentence(cell, other, results, what, score)
             said += [] if order is None else [order]
         done = [r for r in cell.reported(results) if r.get("harden") is not None]
         if model.harden and done:
@@ -161,7 +165,11 @@ def order_sentences(
                 f"length ({', '.join(lengths)}) after hardening for {_exact_text(done, lengths)} "
                 "seeds."
             )
-    return said
+    return said + [
+        f"{problem.title}, length {length}: no sequence is right at every position, in either "
+        f"range, for {'; '.join(titles)}."
+        for length, titles in nothing.items()
+    ]
 
 
 def cut_notes(rows: Mapping[Problem, Cells]) -> list[str]:

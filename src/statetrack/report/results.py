@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from statetrack.report.document import Figure, Series
@@ -11,27 +12,28 @@ from statetrack.report.figures import MAX_ENTRIES
 from statetrack.report.spread import Spread
 
 Result = Mapping[str, Any]  # the content of result.json
+Line = Mapping[float, float]  # y by x
 Groups = Mapping[str, Sequence[Result]]  # the results of the seeds, by what the legend says
 
 
 def seed_lines(
-    label: str, lines: Sequence[Mapping[float, float]], *, std: bool = False
+    label: str, results: Sequence[Result], line: Callable[[Result], Line], *, std: bool = False
 ) -> list[Series]:
     """Return the mean of the seeds' lines with its interval, and the lines themselves, faint.
 
     Args:
         label: of the mean.
-        lines: y by x, one mapping a seed; the mean covers the x that all have.
+        results: of one model, a seed each.
+        line: y by x of a result; empty if it was not measured. The mean covers the x that all have.
         std: an interval of one standard deviation instead of the 95 % interval of the mean.
     """
-    if not lines:
-        return []
-    if len(lines) == 1:
-        return [Series(label, *_points(lines[0]), group=label)]
-    xs = sorted(set.intersection(*(set(line) for line in lines)))
+    lines = {result["seed"]: one for result in results if (one := line(result))}
+    if len(lines) < 2:
+        return [Series(label, *_points(one), group=label) for one in lines.values()]
+    xs = sorted(set.intersection(*(set(one) for one in lines.values())))
     found = []
     if xs:
-        spreads = [Spread(tuple(line[x] for line in lines)) for x in xs]
+        spreads = [Spread(tuple(one[x] for one in lines.values())) for x in xs]
         ends = [
             (s.mean - s.std, s.mean + s.std) if std else s.interval or (s.mean, s.mean)
             for s in spreads
@@ -39,12 +41,12 @@ def seed_lines(
         low, high = [e[0] for e in ends], [e[1] for e in ends]
         found.append(Series(label, xs, [s.mean for s in spreads], low, high, group=label))
     return found + [
-        Series(f"{label}, seed {i}", *_points(line), group=label, faint=True)
-        for i, line in enumerate(lines)
+        Series(f"{label}, seed {seed}", *_points(one), group=label, faint=True)
+        for seed, one in lines.items()
     ]
 
 
-def _points(line: Mapping[float, float]) -> tuple[list[float], list[float]]:
+def _points(line: Line) -> tuple[list[float], list[float]]:
     xs = sorted(line)
     return xs, [line[x] for x in xs]
 
@@ -67,8 +69,8 @@ def length_figure(
     scaled: list[Series] = []
     raw: list[Series] = []
     for label, results in _few(groups).items():
-        scaled += seed_lines(label, [*_by_length(results, which, "scaled")])
-        raw += seed_lines(label, [*_by_length(results, which, "score")])
+        scaled += seed_lines(label, results, partial(_by_length, which, "scaled"))
+        raw += seed_lines(label, results, partial(_by_length, which, "score"))
     if not scaled:
         return None
     return Figure(
@@ -85,18 +87,15 @@ def length_figure(
     )
 
 
-def _by_length(results: Iterable[Result], which: str, field: str) -> Iterable[dict[float, float]]:
-    for result in results:
-        measured = result.get(which) or {}
-        curve = measured.get("curve")
-        if curve is not None:
-            values = curve["accuracy" if field == "score" else field]
-            yield dict(zip(curve["lengths"], values, strict=True))
-            continue
-        found = measured.get("evaluations", {}).values()
-        single = [e for e in found if e["min_length"] == e["max_length"]]
-        if single:
-            yield {e["min_length"]: e[field] for e in single}
+def _by_length(which: str, field: str, result: Result) -> Line:
+    measured = result.get(which) or {}
+    curve = measured.get("curve")
+    if curve is not None:
+        return dict(
+            zip(curve["lengths"], curve["accuracy" if field == "score" else field], strict=True)
+        )
+    found = measured.get("evaluations", {}).values()
+    return {e["min_length"]: e[field] for e in found if e["min_length"] == e["max_length"]}
 
 
 def hardening_figure(
@@ -125,9 +124,11 @@ def hardening_figure(
     """
     series: list[Series] = []
     for label, results in groups.items():
-        series += seed_lines(label, _right_answers(results, "trained"))[: None if seeds else 1]
+        lines = seed_lines(label, results, partial(_right_answers, "trained"))
+        series += lines if seeds else lines[:1]
         if label in hardened:
-            mean = seed_lines(f"{label}, hardened", _right_answers(results, "hardened"))[:1]
+            right = partial(_right_answers, "hardened")
+            mean = seed_lines(f"{label}, hardened", results, right)[:1]
             series += [replace(line, group=label, dashed=True) for line in mean]
     if not series:
         return None
@@ -145,22 +146,16 @@ def hardening_figure(
     )
 
 
-def _right_answers(results: Sequence[Result], which: str) -> list[dict[float, float]]:
-    measured = [(r.get(which) or {}).get("evaluations", {}) for r in results]
-    return [
-        {float(e["max_length"]): e["token_accuracy"] for e in found.values()}
-        for found in measured
-        if found
-    ]
+def _right_answers(which: str, result: Result) -> Line:
+    found = (result.get(which) or {}).get("evaluations", {}).values()
+    return {float(e["max_length"]): e["token_accuracy"] for e in found}
 
 
 def learning_figure(title: str, groups: Groups, field: str = "accuracy") -> Figure | None:
     """Draw the training accuracy, or the loss, against steps; None without any."""
     series: list[Series] = []
     for label, results in _few(groups).items():
-        rows = [r["learning"] for r in results if (r.get("learning") or {}).get("step")]
-        lines = [dict(zip(row["step"], row[field], strict=True)) for row in rows]
-        series += seed_lines(label, lines)
+        series += seed_lines(label, results, partial(_by_training_step, field))
     if not series:
         return None
     limits = (0, 1.05) if field == "accuracy" else None
@@ -169,25 +164,33 @@ def learning_figure(title: str, groups: Groups, field: str = "accuracy") -> Figu
     )
 
 
+def _by_training_step(field: str, result: Result) -> Line:
+    learning = result.get("learning") or {}
+    return dict(zip(learning.get("step", ()), learning.get(field, ()), strict=True))
+
+
+def by_validation_step(lengths: tuple[int, int], field: str, result: Result) -> Line:
+    """Return the validation scores on a range of lengths by step."""
+    rows = result.get("validation") or []
+    here = [row for row in rows if (row["min_length"], row["max_length"]) == lengths]
+    return {row["step"]: row[field] for row in here}
+
+
 def validation_figures(title: str, groups: Groups) -> list[Figure]:
     """Draw the validation scores against steps, one figure a range of lengths."""
-    found: dict[tuple[int, int], dict[str, list[list[Mapping[str, Any]]]]] = {}
-    for label, results in _few(groups).items():
-        for result in results:
-            by_range: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
-            for row in result.get("validation") or []:
-                by_range.setdefault((row["min_length"], row["max_length"]), []).append(row)
-            for lengths, rows in by_range.items():
-                found.setdefault(lengths, {}).setdefault(label, []).append(rows)
+    drawn = _few(groups)
+    rows = [row for results in drawn.values() for r in results for row in r.get("validation") or []]
     figures = []
-    for (low, high), by_label in sorted(found.items()):
+    for low, high in sorted({(row["min_length"], row["max_length"]) for row in rows}):
         scaled, raw = (
             [
                 series
-                for label, runs in by_label.items()
-                for series in seed_lines(label, [{r["step"]: r[f] for r in rows} for rows in runs])
+                for label, results in drawn.items()
+                for series in seed_lines(
+                    label, results, partial(by_validation_step, (low, high), field)
+                )
             ]
-            for f in ("scaled", "score")
+            for field in ("scaled", "score")
         )
         span = f"length {low}" if low == high else f"lengths {low}-{high}"
         figures.append(

@@ -13,7 +13,6 @@ import torch
 
 from statetrack import __version__
 from statetrack.compiler.folders import is_compiled, is_hardened
-from statetrack.diagnosis.subject import find_subject
 from statetrack.errors import UserError
 from statetrack.report.configs import flat, option_text, varying
 from statetrack.report.document import Cell, Document, Figure, Table
@@ -25,10 +24,10 @@ from statetrack.report.results import (
     spectrum_figure,
     validation_figures,
 )
+from statetrack.sweep.spectrum import sampled_spectrum
 from statetrack.training import Run, curve, finite_training_set
 
 POINTS = 200  # of a line
-EIGENVALUES = 512  # of a layer
 TIMES = 8  # the curve goes up to this multiple of the training length
 COMPARED = 8  # runs side by side in the table of configurations
 
@@ -94,6 +93,7 @@ def read_run(run: Run, longest: int | None, samples: int) -> dict[str, Any]:
     last = learning[-1] if learning else {}
     steps = run.checkpoint_steps()
     result: dict[str, Any] = {
+        "seed": run.config.training.seed,
         "learning": {k: [row[k] for row in learning] for k in ("step", "loss", "accuracy")},
         "validation": validation,
         "cpu_seconds": last.get("cpu_seconds"),
@@ -106,12 +106,8 @@ def read_run(run: Run, longest: int | None, samples: int) -> dict[str, Any]:
     }
     if not steps:
         return result
-    subject = find_subject(run, None, None)
-    with torch.no_grad():
-        transitions = subject.model.transitions(subject.tokens)  # type: ignore[operator]
-        found = [t.eigvals()[subject.exists].flatten() for t in transitions if t is not None]
-    result["spectrum"] = {"layers": [_sample(values) for values in found]} if found else None
     model = run.model()
+    result["spectrum"] = sampled_spectrum(run.config, model)
     result["parameters"] = model.num_parameters()
     task, training = run.config.task, run.config.training
     if longest != 0:
@@ -142,12 +138,6 @@ def _thin(items: list[Any]) -> list[Any]:
     if len(items) <= POINTS:
         return items
     return [items[i] for i in np.linspace(0, len(items) - 1, POINTS).round().astype(int)]
-
-
-def _sample(values: torch.Tensor) -> dict[str, list[float]]:
-    step = -(-len(values) // EIGENVALUES)
-    some = values[::step]
-    return {"real": some.real.tolist(), "imag": some.imag.tolist()}
 
 
 def _horizon(result: Result) -> tuple[int | None, int] | None:

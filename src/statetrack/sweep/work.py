@@ -28,7 +28,7 @@ from statetrack.models import SequenceModel, count_parameters
 from statetrack.sweep.environment import environment
 from statetrack.sweep.job import THEOREM_6, Job
 from statetrack.sweep.pool import Report
-from statetrack.tasks import Stream
+from statetrack.sweep.spectrum import sampled_spectrum
 from statetrack.training import (
     Callback,
     Curve,
@@ -44,8 +44,6 @@ from statetrack.training import (
 RESULT_SCHEMA = 1
 RESULT = "result.json"  # its presence means that the job is done, or has failed
 POINTS = 200  # of a curve
-EIGENVALUES = 512  # of a layer
-SPECTRUM_SEQUENCES, SPECTRUM_TOKENS = 16, 64
 REPORT_EVERY = 0.2  # seconds between reports of progress
 
 
@@ -96,7 +94,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema != RESULT_SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {RESULT_SCHEMA}")
-    for name in ("key", "name", "status", "error", *_NOTHING):
+    for name in ("key", "name", "seed", "status", "error", *_NOTHING):
         if name not in result:
             raise UserError(f"{path} lacks the key {name!r}")
     return dict(result)
@@ -151,7 +149,7 @@ def _measure(
         "harden": harden_facts,
         "validation": [_validation(row) for row in rows if row["kind"] == "validation"],
         "learning": _learning(steps),
-        "spectrum": _spectrum(job, model) if job.spectrum else None,
+        "spectrum": sampled_spectrum(job.config, model) if job.spectrum else None,
     }
     training = next(row for row in rows[::-1] if "cpu_seconds" in row)
     times = clock.elapsed()
@@ -280,29 +278,6 @@ def _learning(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
         return {"step": [], "loss": [], "accuracy": []}
     kept = np.unique(np.linspace(0, len(rows) - 1, POINTS).round().astype(int))
     return {name: [rows[i][name] for i in kept] for name in ("step", "loss", "accuracy")}
-
-
-@torch.no_grad()
-def _spectrum(job: Job, model: SequenceModel) -> dict[str, Any]:
-    """Sample the eigenvalues of each layer at tokens of a test batch; None without A(x)."""
-    task, t = job.config.task, job.config.training
-    lengths = (t.min_length, t.max_length)
-    batch = Stream(task, "test", t.data_seed, SPECTRUM_SEQUENCES, *lengths).batch(0)
-    tokens = torch.from_numpy(batch.tokens)
-    rng = np.random.default_rng(0)
-    at = np.argwhere(batch.tokens != task.pad)
-    at = at[np.sort(rng.permutation(len(at))[:SPECTRUM_TOKENS])]
-    index = tuple(torch.from_numpy(at.T.copy()))
-    layers: list[dict[str, list[float]] | None] = []
-    for transition in model.transitions(tokens):
-        if transition is None:
-            layers.append(None)
-            continue
-        values = transition[index].eigvals().flatten().numpy()
-        values = values[np.sort(rng.permutation(len(values))[:EIGENVALUES])]
-        parts = (np.round(part.astype(float), 6).tolist() for part in (values.real, values.imag))
-        layers.append(dict(zip(("real", "imag"), parts, strict=True)))
-    return {"layers": layers}
 
 
 @dataclass
