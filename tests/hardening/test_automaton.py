@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
-from statetrack.hardening import automaton
-from statetrack.hardening.automaton import (
-    FADING_TOLERANCE,
-    accepting_as,
-    agree,
-    merge_equivalent,
-    read_automaton,
-)
+from statetrack.hardening import exploration
+from statetrack.hardening.agreement import accepting_as, agree
+from statetrack.hardening.automaton import read_automaton
+from statetrack.hardening.exploration import FADING_TOLERANCE, merge_equivalent
 from statetrack.hardening.harden import measure_decay
 from statetrack.hardening.householder import HeadInputs, write_heads
 from statetrack.hardening.inputs import LayerInputs
@@ -72,7 +68,7 @@ def test_answers_that_depend_on_a_fading_channel():
 
 
 def test_a_slowly_fading_channel_has_too_many_states(monkeypatch):
-    monkeypatch.setattr(automaton, "MAX_MODEL_STATES", 64)
+    monkeypatch.setattr(exploration, "MAX_MODEL_STATES", 64)
     model = parity(0.95, 0.01)
     with pytest.raises(UserError, match="more than 64 states"):
         read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)

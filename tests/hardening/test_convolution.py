@@ -11,7 +11,7 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.hardening import harden
-from statetrack.hardening.automaton import agree
+from statetrack.hardening.agreement import agree
 from statetrack.hardening.diagonal import read_gates
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.search import without_convolution

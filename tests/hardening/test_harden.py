@@ -11,7 +11,7 @@ import torch
 from statetrack.automata import from_regex
 from statetrack.errors import UserError
 from statetrack.hardening import harden
-from statetrack.hardening.automaton import agree
+from statetrack.hardening.agreement import agree
 from statetrack.layers import (
     AttentionConfig,
     DeltaNetConfig,

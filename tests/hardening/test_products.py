@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from statetrack.hardening import harden
-from statetrack.hardening.automaton import agree
+from statetrack.hardening.agreement import agree
 from statetrack.hardening.groups import CannotRoundError, into_reflections
 from statetrack.hardening.heads import HeadInputs, write_heads
 from statetrack.hardening.inputs import LayerInputs

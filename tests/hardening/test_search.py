@@ -12,7 +12,8 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.hardening import harden, householder, search
-from statetrack.hardening.automaton import agree, read_automaton
+from statetrack.hardening.agreement import agree
+from statetrack.hardening.automaton import read_automaton
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.search import Judge, NoCandidateError, Progress, Search
 from statetrack.layers import (

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from statetrack.hardening.automaton import Ints, Situations, situations, step_from
+from statetrack.hardening.automaton import Situations, situations
+from statetrack.hardening.exploration import Ints, step_from
 from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.models import SequenceModel
 from statetrack.models.sequence_model import Block

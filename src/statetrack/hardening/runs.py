@@ -13,7 +13,8 @@ from statetrack.compiler.folders import HARDENED
 from statetrack.compiler.wording import counted
 from statetrack.errors import UserError
 from statetrack.files import whole_folder, write_json
-from statetrack.hardening.automaton import Reading, accepting_as, agree
+from statetrack.hardening.agreement import accepting_as, agree
+from statetrack.hardening.automaton import Reading
 from statetrack.hardening.report import Hardened
 from statetrack.models import SequenceModel
 from statetrack.tasks import Batch, Stream, Task
