@@ -36,8 +36,8 @@ def representation(basis: Tensor) -> Tensor:
     return torch.eye(len(basis)).double() + basis @ (small - torch.eye(3).double()) @ basis.T
 
 
-def head(size: float) -> HeadInputs:
-    """Three factors for each token of S4 and BOS, with noise of this size."""
+def head(size: float, shift: float = 0.0) -> HeadInputs:
+    """Three factors for each token of S4 and BOS, with noise of this size, about a point."""
     rng = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -49,15 +49,17 @@ def head(size: float) -> HeadInputs:
         roots = into_reflections(matrix, normal(3, 3))
         rows = slice(3 * token, 3 * token + len(roots))
         k[rows], beta[rows] = roots @ basis.T, 2.0
-    k[72:], v[72:], beta[72:] = basis.T, 3 * normal(3, 16), 1.0  # BOS
+    point = shift * normal(16, 16)
+    v[:72] += k[:72] @ point
+    k[72:], v[72:], beta[72:] = basis.T, 3 * normal(3, 16) + basis.T @ point, 1.0  # BOS
     k = k / k.norm(dim=1, keepdim=True) + size * normal(25 * 3, 16) / 4
     beta = (beta - size * torch.rand(75, generator=rng)).clamp(min=0.0)
     return HeadInputs(k / k.norm(dim=1, keepdim=True), v, beta)
 
 
 @torch.no_grad()
-def model_of(given: HeadInputs) -> SequenceModel:
-    """A model with this head, which answers with the element that the state is nearest to."""
+def model_of(given: HeadInputs, like: HeadInputs | None = None) -> SequenceModel:
+    """A model with this head; it answers with the element whose state in `like` is nearest."""
     torch.manual_seed(0)
     mixer = DeltaProductConfig(
         allow_neg_eigval=True,
@@ -74,7 +76,7 @@ def model_of(given: HeadInputs) -> SequenceModel:
     model = SequenceModel(config).double().eval()
     inputs = LayerInputs.of_tokens(model, BATCH)
     models = []
-    for written in (head(0.0), given):
+    for written in (like or head(0.0), given):
         layer = write_heads(model.blocks[0].mixer, inputs.x, [written])
         models.append(inputs.replace_mixer(model, layer))
         q = layer.projections().q  # one query for all tokens, another for BOS
@@ -115,6 +117,14 @@ def test_a_readout_that_is_wrong_is_refitted():
         noisy.head.weight[5] *= 0.8
     assert evaluate(noisy, S4, 10, samples=64).token_accuracy < 0.99
     assert check_exact(noisy).settings[0]["refitted"]
+
+
+def test_a_readout_is_refitted_rather_than_that_tokens_write():
+    """Beside writes, keys a little below length 1 would let the state drift."""
+    noisy = model_of(head(0.005, shift=0.5), head(0.0, shift=0.5))
+    assert evaluate(noisy, S4, 10, samples=64).token_accuracy > 0.99
+    settings = check_exact(noisy).settings[0]
+    assert (settings["writes"], settings["refitted"]) == ("none", True)
 
 
 def test_the_subspace_that_is_remembered():

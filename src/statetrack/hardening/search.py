@@ -64,6 +64,11 @@ class Candidate:
     """Yields the same with a larger epsilon of the head norm, which amplifies rounding errors less;
     the largest first."""
 
+    @property
+    def drifts(self) -> bool:
+        """Whether tokens rotate the state about a point, to which keys below length 1 draw it."""
+        return self.settings.get("writes") == "center"
+
 
 class Judged(NamedTuple):
     """A candidate in the trained model's dtype, on sequences of the training lengths."""
@@ -281,8 +286,10 @@ class Search:
             raise failure(
                 conv_reason or (NO_CANDIDATE if independent(inputs.x) else _dependent(inputs))
             )
-        if not any(j.exact for j in judged):
-            judged += self._refitted(progress, judged, inputs)
+        if not any(j.exact and not j.candidate.drifts for j in judged):
+            drifting = any(j.exact for j in judged)
+            others = [j for j in judged if not (drifting and j.candidate.drifts)]
+            judged += self._refitted(progress, others, inputs)
         if not any(j.good for j in judged):
             simpler = [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
             judged += simpler
@@ -291,7 +298,10 @@ class Search:
         good = [j for j in judged if j.good]
         if good:
             best = self.judge.simplest(
-                min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
+                min(
+                    good,
+                    key=lambda j: (j.wrong > 0, j.candidate.inexact, j.candidate.drifts, j.loss),
+                )
             )
         else:
             best = min(judged, key=lambda j: j.loss)
