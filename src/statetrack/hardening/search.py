@@ -65,6 +65,11 @@ class Candidate:
     the largest first."""
 
     @property
+    def exact_heads(self) -> frozenset[str]:
+        """The names of the heads or channels that are exact."""
+        return frozenset(c.name for c in self.components if c.error is not None)
+
+    @property
     def drifts(self) -> bool:
         """Whether tokens rotate the state about a point, to which keys below length 1 draw it."""
         return self.settings.get("writes") == "center"
@@ -286,10 +291,8 @@ class Search:
             raise failure(
                 conv_reason or (NO_CANDIDATE if independent(inputs.x) else _dependent(inputs))
             )
-        if not any(j.exact and not j.candidate.drifts for j in judged):
-            drifting = any(j.exact for j in judged)
-            others = [j for j in judged if not (drifting and j.candidate.drifts)]
-            judged += self._refitted(progress, others, inputs)
+        if not any(j.exact for j in judged):
+            judged += self._refitted(progress, judged, inputs)
         if not any(j.good for j in judged):
             simpler = [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
             judged += simpler
@@ -298,11 +301,10 @@ class Search:
         good = [j for j in judged if j.good]
         if good:
             best = self.judge.simplest(
-                min(
-                    good,
-                    key=lambda j: (j.wrong > 0, j.candidate.inexact, j.candidate.drifts, j.loss),
-                )
+                min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
             )
+            if best.exact and best.candidate.drifts:
+                best = self._without_writes(progress, judged, best, inputs)
         else:
             best = min(judged, key=lambda j: j.loss)
             last = inputs.layer + 1 == len(self.roundings)
@@ -312,6 +314,21 @@ class Search:
         best = next((j for j in steadier if j.good), best)
         return self._add(progress, best, inputs, **settings)
 
+    def _without_writes(
+        self, progress: Progress, judged: list[Judged], best: Judged, inputs: LayerInputs
+    ) -> Judged:
+        """Return the same heads with tokens that write nothing, if a refitted readout allows it."""
+        heads = best.candidate.exact_heads
+        for j in judged:
+            found: Candidate | None = j.candidate
+            while found is not None and found.exact_heads != heads:
+                found = next((c for c in found.simpler() if c.exact_heads >= heads), None)
+            if found is not None and not found.drifts:
+                made = self._refitted(progress, [self.judge.judge(found)], inputs)
+                if any(m.exact for m in made):
+                    return made[-1]
+        return best
+
     def _refitted(
         self, progress: Progress, judged: list[Judged], inputs: LayerInputs
     ) -> list[Judged]:
@@ -319,11 +336,10 @@ class Search:
 
         Only in models of one layer; see `readout`. Of those with the same exact heads one is tried.
         """
-        best: dict[tuple[str, ...], Judged] = {}
+        best: dict[frozenset[str], Judged] = {}
         for j in sorted(judged, key=lambda j: j.loss):
-            heads = tuple(c.name for c in j.candidate.components if c.error is not None)
             if j.candidate.inexact == (0, 0) and not self.several:
-                best.setdefault(heads, j)
+                best.setdefault(j.candidate.exact_heads, j)
         made: list[Judged] = []
         for old in list(best.values())[:MAX_REFITS]:
             self.tell("refitting the readout")

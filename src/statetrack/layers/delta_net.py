@@ -344,11 +344,16 @@ class DeltaNet(Mixer):
         constant = wanted.outputs * (self.key_size * eps / (1 - size)).sqrt()
         constant = constant.repeat_interleave(factors, 0)
         v = torch.where(no_memory[:, None], constant, wanted.v)  # [n f, H, V]
+        # a reflection is the same along -k, and k is longer before the norm if its entries are not
+        # far below 0
+        flip = (wanted.beta == 2) & (wanted.k.amin(-1) < -wanted.k.amax(-1))
+        sign = torch.where(flip, -1.0, 1.0)[..., None]
+        v = sign * v
         scale = min(1.0, MIN_SILU / float(v.min())) if v.min() < 0 else 1.0
         stretch = self.config.beta_stretch or STRETCH
         made = self.with_config(beta_stretch=stretch, output_norm_eps=eps * scale**2)
         weights = made.projections()
-        keys = list(wanted.k.unbind(1))
+        keys = list((sign * wanted.k).unbind(1))
         if not self.qk_silu:  # whose effect depends on the axes
             for i, weight in enumerate(weights.q):
                 keys[i], rotation = _along_axes(keys[i], wanted.beta[:, i])
