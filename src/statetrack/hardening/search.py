@@ -303,7 +303,7 @@ class Search:
             best = self.judge.simplest(
                 min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
             )
-            if best.exact and best.candidate.drifts:
+            if best.exact and best.candidate.drifts and not self.several:
                 best = self._without_writes(progress, judged, best, inputs)
         else:
             best = min(judged, key=lambda j: j.loss)

@@ -344,8 +344,7 @@ class DeltaNet(Mixer):
         constant = wanted.outputs * (self.key_size * eps / (1 - size)).sqrt()
         constant = constant.repeat_interleave(factors, 0)
         v = torch.where(no_memory[:, None], constant, wanted.v)  # [n f, H, V]
-        # a reflection is the same along -k, and k is longer before the norm if its entries are not
-        # far below 0
+        # k and -k reflect alike; the one with the smaller negative entries can be longer after SiLU
         flip = (wanted.beta == 2) & (wanted.k.amin(-1) < -wanted.k.amax(-1))
         sign = torch.where(flip, -1.0, 1.0)[..., None]
         v = sign * v
