@@ -320,10 +320,12 @@ class Search:
         """Return the same heads with tokens that write nothing, if a refitted readout allows it."""
         heads = best.candidate.exact_heads
         for j in judged:
+            if j.candidate.drifts or j.candidate.inexact != (0, 0):
+                continue
             found: Candidate | None = j.candidate
             while found is not None and found.exact_heads != heads:
                 found = next((c for c in found.simpler() if c.exact_heads >= heads), None)
-            if found is not None and not found.drifts:
+            if found is not None:
                 made = self._refitted(progress, [self.judge.judge(found)], inputs)
                 if any(m.exact for m in made):
                     return made[-1]

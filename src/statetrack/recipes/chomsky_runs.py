@@ -48,7 +48,7 @@ SWITCHED: tuple[Model, ...] = MODELS[3:]
 
 # the expected CPU seconds of a run at laptop scale
 PARITY_SECONDS = 10
-OWN_PARITY_SECONDS = {False: 180, True: 200}
+OWN_PARITY_SECONDS = {False: 180, True: 300}
 BRACKET_STEPS = 600
 ARITHMETIC_STEPS = 4500
 STEP_SECONDS = {
