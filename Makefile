@@ -51,7 +51,7 @@ sanitize: .venv/installed-dev
 	STATETRACK_CFLAGS="$(SANITIZE)" STATETRACK_EMULATE_AVX512=1 $(BIN)/python setup.py --quiet build --build-base .sanitize --build-lib .sanitize/lib
 	PYTHONPATH=.sanitize/lib LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 sh -c '\
 	$(BIN)/python tests/sanitized.py && \
-	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoder.py'
+	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoder*.py'
 
 # The kernels as clang compiles them, and for ARM under qemu, against the library here. Where a tool is
 # missing it says which Debian packages to install, and fails if REQUIRED=1.
