@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from statetrack.recipes.chomsky_runs import (
+    FAR,
     LAPTOP_CUTS,
     OWN_PARITY,
     TASKS,
@@ -25,7 +26,7 @@ from statetrack.recipes.published import (
     Published,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell, order_sentence
+from statetrack.recipes.selection import Cell, exact_seeds, order_sentence
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
 from statetrack.report.results import learning_figure, length_figure, spectrum_figure
@@ -186,6 +187,7 @@ def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
     said = [
         _parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column
     ]
+    said += [_hardened(cell, results) for cell in by_column.get(OWN_PARITY, [])]
     for column in (ARITHMETIC, BRACKETS, NO_MULT):
         row = {cell.title: cell for cell in by_column[column]}
         pairs = [("DeltaNet [-1,1]", "DeltaNet [0,1]"), ("Mamba [-1,1]", "Mamba [0,1]")]
@@ -218,6 +220,17 @@ def _parity_verdict(column: str, row: list[Cell], results: Results) -> str | Non
     missing = len(row) - len(found)
     rest = f" {missing} models have no result yet." if missing else ""
     return f"{column[0].upper()}{column[1:]}, {verdict}: {'; '.join(parts)}.{rest}"
+
+
+def _hardened(cell: Cell, results: Results) -> str | None:
+    """Say how many seeds are exact after hardening; None if none is hardened."""
+    done = [r for r in cell.reported(results) if r.get("harden") is not None]
+    if not any(r["harden"]["changed"] for r in done):
+        return None
+    return (
+        f"{OWN_PARITY.capitalize()}: after hardening, {cell.title} makes no mistake at lengths "
+        f"{TEST} and {int(FAR):,} for {exact_seeds(done, (TEST, FAR))} of {len(done)} seeds."
+    )
 
 
 def _above_majority(column: str, row: list[Cell], results: Results) -> str | None:

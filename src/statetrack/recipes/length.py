@@ -15,9 +15,7 @@ from statetrack.recipes.length_runs import (
     run_config,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell
-from statetrack.recipes.word_problem_report import exact_seeds
-from statetrack.recipes.word_problems import sequence_accuracy
+from statetrack.recipes.selection import Cell, exact_seeds, sequence_accuracy
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
 from statetrack.report.results import hardening_figure, learning_figure

@@ -12,9 +12,8 @@ from statetrack.layers import DeltaNetConfig, DeltaProductConfig
 from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.recipe import Settings
-from statetrack.recipes.selection import Cell
+from statetrack.recipes.selection import Cell, sequence_accuracy
 from statetrack.recipes.stages import Growth, growing_stages
-from statetrack.recipes.word_problems import sequence_accuracy
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.tasks.word_problem import GroupWordProblem

@@ -25,14 +25,31 @@ Score = Callable[[Mapping[str, Any]], float | None]
 TUNING_SEEDS = (100, 101)  # choose; never among the seeds that are reported
 
 
-def evaluated(lengths: str, field: str = "scaled") -> Score:
-    """Return a function that reads the evaluation of a result on these lengths, if it has one."""
+def evaluated(lengths: str, field: str = "scaled", of: str = "trained") -> Score:
+    """Return a function that reads the evaluation of a result on these lengths, if it has one.
+
+    Args:
+        lengths: of the evaluation.
+        field: what is read of it.
+        of: "trained" or "hardened".
+    """
 
     def read(result: Mapping[str, Any]) -> float | None:
-        measured = (result.get("trained") or {}).get("evaluations", {}).get(lengths)
+        measured = (result.get(of) or {}).get("evaluations", {}).get(lengths)
         return None if measured is None else float(measured[field])
 
     return read
+
+
+def sequence_accuracy(lengths: str, of: str = "trained") -> Score:
+    """Return a function that reads the share of sequences with every position right."""
+    return evaluated(lengths, "sequence_accuracy", of)
+
+
+def exact_seeds(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> int:
+    """Return how many hardened models are right at every position of every evaluation."""
+    scores = [[sequence_accuracy(n, "hardened")(result) for n in lengths] for result in done]
+    return sum(all(score == 1.0 for score in row) for row in scores)
 
 
 def validated(lengths: str, field: str = "scaled") -> Score:

@@ -13,9 +13,9 @@ from typing import Any
 
 from statetrack.recipes import presets
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, evaluated
+from statetrack.recipes.selection import Cell, evaluated, sequence_accuracy
 from statetrack.recipes.theorem_claims import NOT_MEASURED, Claim, compiled_claims, verdict
-from statetrack.recipes.word_problems import Model, sequence_accuracy
+from statetrack.recipes.word_problems import Model
 from statetrack.recipes.word_problems import cells as problem_cells
 from statetrack.recipes.z60 import Z3
 from statetrack.recipes.z60 import models as z60_models

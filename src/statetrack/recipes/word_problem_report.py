@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statetrack.recipes.recipe import Recipe, Results, Settings
-from statetrack.recipes.selection import Cell, order_sentence, spread_of
-from statetrack.recipes.word_problems import Model, Problem, sequence_accuracy, token_accuracy
+from statetrack.recipes.selection import (
+    Cell,
+    evaluated,
+    exact_seeds,
+    order_sentence,
+    sequence_accuracy,
+    spread_of,
+)
+from statetrack.recipes.word_problems import Model, Problem
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.results import learning_figure, seed_lines, spectrum_figure
@@ -57,7 +64,7 @@ def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: 
     for model, cell in cells.items():
         done = cell.reported(results)
         row: list[Value] = [cell.title, f"{_measured(done)} of {len(cell.seeds)}"]
-        tokens = spread_of(done, token_accuracy(lengths[0]))
+        tokens = spread_of(done, evaluated(lengths[0], "token_accuracy"))
         row.append(None if tokens is None else tokens.median)
         for length in lengths:
             spread = spread_of(done, sequence_accuracy(length))
@@ -78,12 +85,6 @@ def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: 
 
 def _measured(done: Sequence[Mapping[str, Any]]) -> int:
     return sum(result.get("trained") is not None for result in done)
-
-
-def exact_seeds(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> int:
-    """Return how many hardened models are right at every position of every evaluation."""
-    scores = [[sequence_accuracy(n, "hardened")(result) for n in lengths] for result in done]
-    return sum(all(score == 1.0 for score in row) for row in scores)
 
 
 def _exact_text(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> str:

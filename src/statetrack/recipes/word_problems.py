@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.paper_models import word_problem_model
 from statetrack.recipes.recipe import Settings
-from statetrack.recipes.selection import Cell, Score
+from statetrack.recipes.selection import Cell, sequence_accuracy
 from statetrack.recipes.stages import Growth, growing_stages
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
@@ -240,29 +240,6 @@ def _seconds(problem: Problem, model: Model, config: RunConfig, settings: Settin
     width = (config.model.hidden_size / 64) ** 2 if settings.scale == "paper" else 1.0
     train = model.step_ms / 1000 * tokens / (64 * 32) * width
     return round(2 + train + (40 if model.harden and settings.scale != "smoke" else 0), 1)
-
-
-def sequence_accuracy(lengths: str, of: str = "trained") -> Score:
-    """Return a function that reads the share of sequences with every position right.
-
-    Args:
-        lengths: of the evaluation.
-        of: "trained" or "hardened".
-    """
-    return _accuracy(lengths, of, "sequence_accuracy")
-
-
-def token_accuracy(lengths: str) -> Score:
-    """Return a function that reads the share of right positions of the trained model."""
-    return _accuracy(lengths, "trained", "token_accuracy")
-
-
-def _accuracy(lengths: str, of: str, field: str) -> Score:
-    def read(result: Mapping[str, Any]) -> float | None:
-        measured = (result.get(of) or {}).get("evaluations", {}).get(lengths)
-        return None if measured is None else float(measured[field])
-
-    return read
 
 
 def cells(
