@@ -78,6 +78,7 @@ class Model:
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
     width: int = 64
     heads: int = 4  # of DeltaProduct
+    beta_stretch: float = 0.0  # of DeltaProduct
     compiled: str | None = None  # weights to start from; see Job
     noise: float = 0.0  # on those weights
 
@@ -128,6 +129,7 @@ def word_model(model: Model, vocab_size: int, width: int) -> ModelConfig:
             num_heads=model.heads,
             conv_size=model.conv,
             num_householder=model.factors,
+            beta_stretch=model.beta_stretch,
         )
         made = replace(made, mixer=mixer)
     elif model.conv:
@@ -180,14 +182,18 @@ def _first_inputs(
 ) -> tuple[Stage, ...]:
     """Return a stage for each of the model's inputs and for all, each until it is learned.
 
-    They have half the length; the last stage has all inputs at the lengths of the run.
+    They have an eighth of the length, which then doubles; the last stage has the run's lengths.
     """
-    sets = (*model.inputs, tuple(task.inputs.tolist()))
-    steps, half = training.steps // (len(sets) + 1), max(4, training.max_length // 2)
+    every = tuple(task.inputs.tolist())
+    length = max(4, training.max_length // 8)
+    parts = [(inputs, length) for inputs in (*model.inputs, every)]
+    while (length := 2 * length) < training.max_length:
+        parts.append((every, length))
+    steps = training.steps // (len(parts) + 1)
     first = [
-        Stage(steps=steps, task=replace(task, generators=inputs), min_length=half, max_length=half,
+        Stage(steps=steps, task=replace(task, generators=inputs), min_length=n, max_length=n,
               schedule="constant", warmup=None if i == 0 else 0.0, until=0.99)
-        for i, inputs in enumerate(sets)
+        for i, (inputs, n) in enumerate(parts)
     ]  # fmt: skip
     rest = training.steps - steps * len(first)
     return (*first, Stage(steps=rest, schedule="cosine", warmup=0.0))
