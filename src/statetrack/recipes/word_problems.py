@@ -72,7 +72,7 @@ class Model:
     conv: int = 0
     start: str = ""  # the task whose inputs come first, if the run has stages
     growth: Growth | None = None  # of those inputs, on a laptop
-    inputs: tuple[tuple[int, ...], ...] = ()  # those of the first stages, if they are few
+    lengths: tuple[int, ...] = ()  # those of the first stages
     harden: bool = False
     published: bool = True  # whether the paper's figure has it
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
@@ -88,7 +88,7 @@ class Model:
         title = word_model(self, 8, 16).title
         layers = f"{self.layers} layer{'s' if self.layers > 1 else ''}"
         parts = [title, layers, *([f"conv {self.conv}"] if self.conv else [])]
-        parts += ["in stages"] if self.start or self.inputs else []
+        parts += ["in stages"] if self.start or self.lengths else []
         noise = f" with noise {self.noise:g}" if self.noise else ""
         parts += [f"from the compiled solution{noise}"] if self.compiled else []
         return ", ".join(parts)
@@ -161,10 +161,9 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
         )
         width = 16 if smoke else model.width
         config = RunConfig(task, word_model(model, len(task.vocab), width), training)
-    if model.inputs:
+    if model.lengths:
         training = replace(config.training, dataset_size=None)
-        stages = _first_inputs(model, task, training)
-        return replace(config, training=training, stages=stages)
+        return replace(config, training=training, stages=_longer_and_longer(model, training))
     if not model.start:
         return config
     steps = None if settings.scale == "laptop" else config.training.steps
@@ -177,23 +176,14 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
     return replace(config, training=training, stages=stages)
 
 
-def _first_inputs(
-    model: Model, task: GroupWordProblem, training: TrainingConfig
-) -> tuple[Stage, ...]:
-    """Return a stage for each of the model's inputs and for all, each until it is learned.
-
-    They have an eighth of the length, which then doubles; the last stage has the run's lengths.
-    """
-    every = tuple(task.inputs.tolist())
-    length = max(4, training.max_length // 8)
-    parts = [(inputs, length) for inputs in (*model.inputs, every)]
-    while (length := 2 * length) < training.max_length:
-        parts.append((every, length))
-    steps = training.steps // (len(parts) + 1)
+def _longer_and_longer(model: Model, training: TrainingConfig) -> tuple[Stage, ...]:
+    """Return a stage for each of the model's lengths, until it is learned, and one of the run's."""
+    lengths = [n for n in model.lengths if n < training.max_length]
+    steps = training.steps // (len(lengths) + 1)
     first = [
-        Stage(steps=steps, task=replace(task, generators=inputs), min_length=n, max_length=n,
-              schedule="constant", warmup=None if i == 0 else 0.0, until=0.99)
-        for i, (inputs, n) in enumerate(parts)
+        Stage(steps=steps, min_length=n, max_length=n, schedule="constant",
+              warmup=None if i == 0 else 0.0, until=0.99)
+        for i, n in enumerate(lengths)
     ]  # fmt: skip
     rest = training.steps - steps * len(first)
     return (*first, Stage(steps=rest, schedule="cosine", warmup=0.0))
