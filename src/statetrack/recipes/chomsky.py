@@ -217,8 +217,8 @@ def _parity_verdict(column: str, row: list[Cell], results: Results) -> str | Non
               for t in between]  # fmt: skip
     agree = all((t in solved) if t in SOLVE_PARITY else (t in failed) for t in found)
     verdict = "as in the paper" if agree else "not in all models as in the paper"
-    missing = len(row) - len(found)
-    rest = f" {missing} models have no result yet." if missing else ""
+    missing = [cell.title for cell in row if cell.title not in found]
+    rest = f" No result yet: {', '.join(missing)}." if missing else ""
     return f"{column[0].upper()}{column[1:]}, {verdict}: {'; '.join(parts)}.{rest}"
 
 
