@@ -144,7 +144,7 @@ def test_a_layer_of_a_plugin_is_in_the_list(monkeypatch: pytest.MonkeyPatch) -> 
             label: ClassVar[str] = "Decay"
 
         def mix(self, *args: Any) -> Any:
-            raise NotImplementedError
+            raise NotImplementedError  # explain needs the transitions alone
 
         init_state = mix
 

@@ -1,4 +1,4 @@
-"""What the tests of decoders share."""
+"""Layers with inputs, and the assertion that a step is right, for the tests of decoders."""
 
 from __future__ import annotations
 

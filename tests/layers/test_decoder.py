@@ -135,6 +135,24 @@ def test_another_decoder_after_a_replacement(runs) -> None:
     assert len(runs) == 7
 
 
+def _bias(layer: nn.Module) -> None:
+    layer.o_proj = nn.Linear(*reversed(layer.o_proj.weight.shape))
+
+
+def _added_bias(layer: nn.Module) -> None:
+    layer.qkv_proj.bias = nn.Parameter(torch.randn(len(layer.qkv_proj.weight)))
+
+
+@pytest.mark.parametrize("conv_size", [0, 4])
+@pytest.mark.parametrize("change", [_bias, _added_bias])
+def test_biases_are_recorded(change, conv_size, runs) -> None:
+    layer, x, state = setting(GatedDeltaNetConfig(num_heads=2, conv_size=conv_size))
+    change(layer)
+    with torch.no_grad():
+        assert_right(layer.decoder(1), x, state)
+    assert len(runs) == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_whatever_the_default_type_is(dtype, runs) -> None:
     layer, x, state = setting(GatedDeltaNetConfig(num_heads=2))

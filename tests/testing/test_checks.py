@@ -208,7 +208,7 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx, tangent: Tensor) -> Tensor:
-        raise NotImplementedError
+        raise NotImplementedError  # which the check of forward mode must catch
 
 
 @caught_by("checkpointing", "forward_mode")

@@ -177,7 +177,10 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
 
 
 def _longer_and_longer(model: Model, training: TrainingConfig) -> tuple[Stage, ...]:
-    """Return a stage for each of the model's lengths, until it is learned, and one of the run's."""
+    """Return a stage for each of the model's lengths, until it is learned, and a last one.
+
+    The last stage has the lengths of the run.
+    """
     lengths = [n for n in model.lengths if n < training.max_length]
     steps = training.steps // (len(lengths) + 1)
     first = [
