@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
 
-.PHONY: demo test test-lowest test-peers docs notebooks wheel sanitize cross browser fuzz peers format clean
+.PHONY: demo test test-lm test-lowest test-peers docs notebooks wheel sanitize cross browser fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
@@ -14,6 +14,15 @@ test: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --durations 10
+
+# The tests of language models, with the extra `lm`, in an environment of its own.
+test-lm: .venv-lm/installed
+	.venv-lm/bin/python -m pytest -n 2 --durations 10 tests/lm
+
+.venv-lm/installed: $(LIBRARY)
+	$(PYTHON) -m venv .venv-lm
+	.venv-lm/bin/python -m pip install --editable ".[dev,lm]"
+	touch $@
 
 # The documentation site, in .site/html. Warnings are errors, dead links among them; nothing is
 # downloaded.
@@ -105,4 +114,4 @@ peers: .venv-peers-hf/installed .venv-peers-fla/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lowest .venv-peers-* .sanitize .site docs/api/generated build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lm .venv-lowest .venv-peers-* .sanitize .site docs/api/generated build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -53,9 +53,13 @@ ALLOWED: dict[str, set[str]] = {
     "report": {
         "errors", "config", "files", "terminal", "compiler", "diagnosis", "sweep", "training",
     },
+    "lm": {
+        "errors", "allocator", "config", "files", "memory", "terminal", "diagnosis", "integrations",
+        "layers", "models", "ops", "plugins", "report", "sweep", "tasks", "training",
+    },
     "recipes": {
         "errors", "allocator", "config", "files", "terminal", "automata", "compiler", "diagnosis",
-        "hardening", "layers", "models", "report", "sweep", "tasks", "training",
+        "hardening", "layers", "lm", "models", "report", "sweep", "tasks", "training",
     },
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ import torch
 
 import statetrack
 from statetrack.cli import train as train_command
-from statetrack.cli.main import COMMANDS
+from statetrack.cli.main import COMMANDS, SUBCOMMANDS
 from statetrack.layers import MIXERS, MixerConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import make_task
@@ -421,7 +421,7 @@ def test_help(args: list[str], command: Command) -> None:
         assert name in out
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "tasks export", "tasks import"])
+@pytest.mark.parametrize("name", [*COMMANDS, *map(" ".join, SUBCOMMANDS)])
 def test_help_of_a_command(name: str, command: Command) -> None:
     code, out, err = command(*name.split(), "--help")
     assert (code, err) == (0, "")

@@ -16,6 +16,7 @@ from statetrack.cli.evaluate import evaluate
 from statetrack.cli.explain import explain
 from statetrack.cli.harden import harden
 from statetrack.cli.info import info
+from statetrack.cli.lm import lm
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "report": report,
     "tasks": tasks,
     "models": models,
+    "lm": lm,
     "check": check,
     "info": info,
 }
@@ -106,6 +108,10 @@ def _run(arguments: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise unknown("command", name, COMMANDS)
+    if name == "lm" and len(arguments) > 1 and not arguments[1].startswith("-"):
+        names = [words[1] for words in SUBCOMMANDS if words[0] == "lm"]
+        if arguments[1] not in names:
+            raise unknown("command of lm", arguments[1], names)
     count = 2 if tuple(arguments[:2]) in SUBCOMMANDS else 1
     command = SUBCOMMANDS.get(tuple(arguments[:2]), COMMANDS[name])
     if name in TUNED:

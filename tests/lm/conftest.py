@@ -1,0 +1,8 @@
+"""The tests of language models run where the extra `lm` is installed: `make test-lm`."""
+
+from __future__ import annotations
+
+from statetrack.lm.extra import missing_packages
+
+if missing_packages():
+    collect_ignore_glob = ["test_*.py"]
