@@ -126,6 +126,7 @@ lines = st.one_of(
     _line("sweep", st.just([*SMALL, "--plan"]), tasks.map("--task={}".format), _options("sweep")),
     _line("sweep", st.just([*SMALL, "--plan"]), _options("sweep", 5)),
     _line("sweep", st.just("status"), files, _options("status", 1)),
+    _line("sweep", st.sampled_from(["pack", "unpack"]), files, st.just(["--out", "packed"])),
     _line(
         "reproduce", st.one_of(st.just("fig1"), values), st.just("--plan"), _options("reproduce")
     ),

@@ -22,7 +22,7 @@ from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
 from statetrack.cli.reproduce import reproduce
 from statetrack.cli.run import run
-from statetrack.cli.sweep import status, sweep, sweep_options
+from statetrack.cli.sweep import pack_sweep, status, sweep, sweep_options, unpack_sweep
 from statetrack.cli.tasks import export_file, import_file, task_options, tasks
 from statetrack.cli.train import train, train_options
 from statetrack.config import unknown
@@ -51,6 +51,8 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
 }
 SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("sweep", "status"): status,
+    ("sweep", "pack"): pack_sweep,
+    ("sweep", "unpack"): unpack_sweep,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
 }

@@ -234,3 +234,34 @@ def _table(jobs: list[JobStatus], all: bool) -> Group | str:
         numbers = ("" if n is None else f"{n:.4f}" for n in (job.loss, job.accuracy))
         table.add_row(job.name, job.status, f"{job.step}/{job.steps}", *numbers, job.text)
     return Group(summary, table)
+
+
+def pack_sweep(folder: Path, *, out: Path, json: str | None = None) -> None:
+    """Write the results of a sweep, without weights and logs, into a few compressed files.
+
+    A repository can hold them; `statetrack sweep unpack` makes a sweep of them again, from which
+    `statetrack report` and `statetrack reproduce` go on.
+
+    Args:
+        folder: the sweep's folder, also one of `statetrack reproduce`.
+        out: folder for the packed results.
+    """
+    from statetrack.sweep.packing import pack
+
+    count = pack(folder, out)
+    make_console(json).print(f"{count:,} results written to {out}", soft_wrap=True)
+    write_result(json, {"folder": str(out), "results": count})
+
+
+def unpack_sweep(folder: Path, *, out: Path, json: str | None = None) -> None:
+    """Make a sweep of packed results, or add them to one.
+
+    Args:
+        folder: what `statetrack sweep pack` wrote.
+        out: the sweep's folder; results that it has already are kept.
+    """
+    from statetrack.sweep.packing import unpack
+
+    count = unpack(folder, out)
+    make_console(json).print(f"{count:,} results added to {out}", soft_wrap=True)
+    write_result(json, {"folder": str(out), "results": count})
