@@ -13,7 +13,7 @@ import pytest
 
 from statetrack.errors import UserError
 from statetrack.files import read_json, sole_writer
-from statetrack.sweep import engine, pool, work
+from statetrack.sweep import engine, measurements, pool
 from statetrack.sweep.engine import SweepEvent, read_results, run_sweep, write_sweep_file
 from statetrack.sweep.job import Job
 from statetrack.training import Run
@@ -113,7 +113,7 @@ def test_after_a_failure_of_the_machine_the_next_sweep_does_the_job(
     job = small_job("job")
     log = Log()
     with monkeypatch.context() as patch:
-        patch.setattr(work, "_evaluations", full)
+        patch.setattr(measurements, "_evaluations", full)
         assert run_sweep(tmp_path, lambda results: [job], on_event=log) == {}
     assert log.kinds("job") == ["listed", "start", "failed"]
     assert run_sweep(tmp_path, lambda results: [job])[job.key]["status"] == "done"
@@ -133,7 +133,7 @@ def test_a_job_whose_worker_dies_is_tried_again_at_most_twice(
             raise Killed("exit code -9")
         return {"evaluations": {}, "curve": None}
 
-    monkeypatch.setattr(work, "_evaluations", die)
+    monkeypatch.setattr(measurements, "_evaluations", die)
     log = Log()
     results = run_sweep(tmp_path, lambda results: [small_job("job")], on_event=log)
     last = "done" if deaths < 3 else "failed"

@@ -13,7 +13,7 @@ from statetrack.compiler import compile
 from statetrack.layers import DeltaNetConfig
 from statetrack.models import ModelConfig
 from statetrack.recipes.presets import demo_parity
-from statetrack.sweep import work
+from statetrack.sweep import measurements
 from statetrack.sweep.job import THEOREM_6, Job
 from statetrack.sweep.work import do_job, read_result
 from statetrack.tasks import make_task
@@ -69,7 +69,7 @@ def test_layers_without_transitions_have_no_spectrum(folder: Path) -> None:
 def test_an_interrupted_job_resumes_and_gives_the_same_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "REPORT_EVERY", 0.0)  # every step is reported
+    monkeypatch.setattr(measurements, "REPORT_EVERY", 0.0)  # every step is reported
     job = small_job(steps=8, checkpoint_every=2)
 
     def cut(progress: Progress) -> None:
@@ -99,7 +99,7 @@ def test_a_job_cut_short_after_training_is_measured_only(
         raise Cut
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "_evaluations", cut)
+        patch.setattr(measurements, "_evaluations", cut)
         with pytest.raises(Cut):
             do_job(job, folder)
     steps: list[int] = []
@@ -123,7 +123,7 @@ def test_a_defect_is_recorded_and_a_failure_of_the_machine_is_not(
     def fail(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr(work, "_evaluations", fail)
+    monkeypatch.setattr(measurements, "_evaluations", fail)
     if isinstance(error, OSError):
         with pytest.raises(OSError, match="disk full"):
             do_job(small_job(), folder)

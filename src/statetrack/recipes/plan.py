@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from statetrack.recipes.recipe import Recipe, Results, Settings
-from statetrack.sweep.job import Job
+from statetrack.sweep.job import SweepJob
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Plan:
         return {**asdict(self), "wall_seconds": self.wall_seconds}
 
 
-def expected_jobs(recipe: Recipe, settings: Settings, done: Mapping[str, Any]) -> list[Job]:
+def expected_jobs(recipe: Recipe, settings: Settings, done: Mapping[str, Any]) -> list[SweepJob]:
     """List all jobs of a recipe, also those that depend on results that are still to come.
 
     A run that is not done stands for one that failed: the recipe then chooses some learning rate,
@@ -68,6 +68,6 @@ def make_plan(
     return Plan(rows, _row("total", every, done), workers, max(left, default=0.0))
 
 
-def _row(name: str, jobs: Sequence[Job], done: Mapping[str, Any]) -> Row:
+def _row(name: str, jobs: Sequence[SweepJob], done: Mapping[str, Any]) -> Row:
     left = [job for job in jobs if job.key not in done]
     return Row(name, len(jobs), len(jobs) - len(left), sum(job.seconds for job in left))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from statetrack.config import changed, one_of, unknown, within
 from statetrack.report.document import Document
 from statetrack.report.results import environment_facts
-from statetrack.sweep.job import Job
+from statetrack.sweep.job import Job, SweepJob
 
 Scale = Literal["smoke", "laptop", "paper"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
@@ -64,11 +64,11 @@ class Results:
 
     by_key: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
-    def of(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    def of(self, jobs: Sequence[SweepJob]) -> list[dict[str, Any]]:
         """Return the results of those of the jobs that are done, in order."""
         return [self.by_key[job.key] for job in jobs if job.key in self.by_key]
 
-    def complete(self, jobs: Sequence[Job]) -> bool:
+    def complete(self, jobs: Sequence[SweepJob]) -> bool:
         """Whether all of the jobs are done."""
         return all(job.key in self.by_key for job in jobs)
 
@@ -85,7 +85,7 @@ class Recipe:
     name: str
     aliases: tuple[str, ...]  # the paper's numbers: fig1, table3, ...
     title: str
-    jobs: Callable[[Settings, Results], list[Job]]
+    jobs: Callable[[Settings, Results], Sequence[SweepJob]]
     document: Callable[[Settings, Results], Document]
 
 
@@ -132,7 +132,9 @@ def shortened(job: Job) -> Job:
     return replace(job, config=config, curve=curve, samples=min(job.samples, 8), seconds=0.5)
 
 
-def facts(name: str, settings: Settings, jobs: Sequence[Job], results: Results) -> dict[str, Any]:
+def facts(
+    name: str, settings: Settings, jobs: Sequence[SweepJob], results: Results
+) -> dict[str, Any]:
     """Return the facts of a document: command, runs, seeds, CPU seconds and the environment."""
     done = results.of(jobs)
     return {
@@ -140,7 +142,7 @@ def facts(name: str, settings: Settings, jobs: Sequence[Job], results: Results) 
         "runs": f"{len(done)} of {len(jobs)} done",
         "failed": [f"{r['name']}: {r['error']}" for r in done if r["status"] == "failed"],
         "stopped early": sum(bool(r.get("stopped")) for r in done),
-        "seeds": sorted({job.config.training.seed for job in jobs}),
+        "seeds": sorted({job.seed for job in jobs}),
         "CPU seconds": round(sum(r.get("cpu_seconds") or 0.0 for r in done)),
         **environment_facts(done),
     }

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 
 from statetrack.sweep.engine import SweepEvent
-from statetrack.sweep.job import Job
+from statetrack.sweep.job import SweepJob
 from statetrack.sweep.pool import cores
 from statetrack.sweep.status import result_text
 from statetrack.terminal import PlainConsole
@@ -24,7 +24,7 @@ class SweepDisplay:
         self.console = console
         self.workers = workers or cores()
         self.status: dict[str, str] = {}  # by job: the last kind of event
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, SweepJob] = {}
         self.latest: dict[str, Progress] = {}
         self.spent: dict[str, float] = {}  # CPU seconds of jobs that ended here
         self.live = Live(console=console, auto_refresh=False, transient=True)

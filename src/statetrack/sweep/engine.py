@@ -17,7 +17,7 @@ from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.files import LockedError, check_new, read_json, sole_writer, write_json
 from statetrack.sweep import pool
-from statetrack.sweep.job import KEY_SIZE, Job
+from statetrack.sweep.job import KEY_SIZE, SweepJob
 from statetrack.sweep.pool import Report
 from statetrack.sweep.work import RESULT, do_job, read_result
 from statetrack.training.start import difference
@@ -30,7 +30,7 @@ ATTEMPTS = 3  # at a job whose worker dies
 WAIT = 2.0  # seconds between looks at jobs that other processes are doing
 
 Results = dict[str, dict[str, Any]]
-ListJobs = Callable[[Mapping[str, dict[str, Any]]], Sequence[Job]]
+ListJobs = Callable[[Mapping[str, dict[str, Any]]], Sequence[SweepJob]]
 
 
 class SweepEvent(NamedTuple):
@@ -42,7 +42,7 @@ class SweepEvent(NamedTuple):
     """
 
     kind: Literal["listed", "start", "progress", "done", "failed", "died", "busy"]
-    job: Job
+    job: SweepJob
     value: Any = None
     error: str | None = None  # of a job that failed or whose worker died
 
@@ -176,7 +176,7 @@ class Task(NamedTuple):
 
     sweep: Path
     folder: Path  # of the job
-    job: Job
+    job: SweepJob
     retry: bool  # although it failed earlier
     track: tuple[str, ...]  # with these trackers
 
@@ -227,13 +227,13 @@ class _Sweep:
     track: tuple[str, ...]
     results: Results
     tasks: list[Task] = field(default_factory=list)  # given to the workers, in order
-    listed: dict[str, Job] = field(default_factory=dict)
+    listed: dict[str, SweepJob] = field(default_factory=dict)
     busy: dict[str, Task] = field(default_factory=dict)  # others do them
     deaths: dict[str, int] = field(default_factory=dict)  # of workers, by job
 
     def update(self) -> None:
         """List the jobs that are known from the results so far."""
-        fresh: dict[str, Job] = {}
+        fresh: dict[str, SweepJob] = {}
         for job in self.list_jobs(self.results):
             if job.key not in self.listed:
                 fresh.setdefault(job.key, job)
@@ -276,7 +276,7 @@ class _Sweep:
         else:
             self._died(task, str(event.value))
 
-    def _finish(self, job: Job, result: dict[str, Any]) -> None:
+    def _finish(self, job: SweepJob, result: dict[str, Any]) -> None:
         self.results[job.key] = result
         self.on_event(SweepEvent(result["status"], job, result, result["error"]))
         self.update()

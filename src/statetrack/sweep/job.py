@@ -1,16 +1,19 @@
-"""A job of a sweep: train a model, evaluate it, harden it and evaluate that."""
+"""The jobs of a sweep: what one is, and the usual one, which trains and evaluates a model."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from statetrack.config import changed, check_types, option, to_dict
 from statetrack.files import plain_name
-from statetrack.training import RunConfig, length_range
+from statetrack.training import Callback, RunConfig, length_range
 from statetrack.training.config import RUN_SCHEMA
 
 JOB_SCHEMA = 1
@@ -18,9 +21,59 @@ KEY_SIZE = 16
 THEOREM_6 = "theorem6"  # a value of Job.compiled that is no language
 
 
+class SweepJob(ABC):
+    """What a sweep does in one folder. Subclasses are frozen dataclasses with these two fields."""
+
+    name: str  # what people read; need not be unique
+    seconds: float  # expected CPU seconds
+    schemas: ClassVar[tuple[int, ...]]  # versions of what the key is made of
+
+    @property
+    @abstractmethod
+    def seed(self) -> int:
+        """The seed of the run."""
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of everything that the result depends on: all but name and expected time.
+
+        Options at their default are left out, so that a new option does not change the key.
+        """
+        facts = {k: v for k, v in changed(self).items() if k not in ("name", "seconds")}
+        text = json.dumps({"schema": self.schemas, **facts}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:KEY_SIZE]
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in a sweep."""
+        return f"{plain_name(self.name)[:60]}-{self.key}"
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of job.json."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """Return the part of the result that is known before the job is done: task, seed, ..."""
+
+    @abstractmethod
+    def measure(
+        self, folder: Path, report: Callable[[Any], None], callbacks: Sequence[Callback]
+    ) -> dict[str, Any]:
+        """Do the job, or what is left of it; return the part of the result that it gives.
+
+        Args:
+            folder: of the job, which no other process writes to.
+            report: called with the `Progress` of training now and then.
+            callbacks: of training.
+        """
+
+
 @dataclass(frozen=True)
-class Job:
+class Job(SweepJob):
     """One training run and what is measured of its model afterwards."""
+
+    schemas = (JOB_SCHEMA, RUN_SCHEMA)
 
     name: str = option("", "what people read; need not be unique")
     config: RunConfig = option(None, "the run")  # noqa: RUF009
@@ -48,19 +101,13 @@ class Job:
             self.config.task.check_lengths(*ends)
 
     @property
+    def seed(self) -> int:
+        return self.config.training.seed
+
+    @property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """The lengths to evaluate as (least, greatest), by their text."""
         return {text: length_range(text) for text in self.lengths}
-
-    @cached_property
-    def key(self) -> str:
-        """A hash of everything that the result depends on: all but name and expected time.
-
-        Options at their default are left out, so that a new option does not change the key.
-        """
-        facts = {k: v for k, v in changed(self).items() if k not in ("name", "seconds")}
-        text = json.dumps({"schema": [JOB_SCHEMA, RUN_SCHEMA], **facts}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:KEY_SIZE]
 
     def samples_at(self, length: int) -> int:
         """Return the number of sequences of an evaluation up to this length."""
@@ -68,11 +115,18 @@ class Job:
             return self.samples
         return max(1, min(self.samples, self.max_tokens // length))
 
-    @property
-    def folder(self) -> str:
-        """The name of its folder in a sweep."""
-        return f"{plain_name(self.name)[:60]}-{self.key}"
-
     def to_json(self) -> dict[str, Any]:
         """Return the content of job.json."""
         return {"schema": JOB_SCHEMA, **to_dict(self), "config": self.config.to_json()}
+
+    def description(self) -> dict[str, Any]:
+        from statetrack.sweep.measurements import describe
+
+        return describe(self)
+
+    def measure(
+        self, folder: Path, report: Callable[[Any], None], callbacks: Sequence[Callback]
+    ) -> dict[str, Any]:
+        from statetrack.sweep.measurements import measure
+
+        return measure(self, folder, report, callbacks)
