@@ -15,14 +15,9 @@ test: .venv/installed-dev
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --durations 10
 
-# The tests of language models, with the extra `lm`, in an environment of its own.
-test-lm: .venv-lm/installed
-	.venv-lm/bin/python -m pytest -n 2 --durations 10 tests/lm
-
-.venv-lm/installed: $(LIBRARY)
-	$(PYTHON) -m venv .venv-lm
-	.venv-lm/bin/python -m pip install --editable ".[dev,lm]"
-	touch $@
+# The tests of language models, in the environment with the extra `lm`.
+test-lm: .venv-peers-hf/installed
+	.venv-peers-hf/bin/python -m pytest -n 2 --durations 10 tests/lm
 
 # The documentation site, in .site/html. Warnings are errors, dead links among them; nothing is
 # downloaded.
@@ -84,14 +79,15 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 
 # What `python -m benchmarks` and `make test-peers` compare with: two environments, since Triton must
-# be importable for the one package and must not be for the other. First this package with what it
-# needs, at the pinned versions, then the rest as it is listed. For a torch without CUDA packages,
-# let PIP_EXTRA_INDEX_URL name an index of its CPU builds.
+# be importable for the one package and must not be for the other, which has the extra `lm` as well.
+# First this package with what it needs, at the pinned versions, then the rest as it is listed. For a
+# torch without CUDA packages, let PIP_EXTRA_INDEX_URL name an index of its CPU builds.
 peers: .venv-peers-hf/installed .venv-peers-fla/installed
 
+.venv-peers-hf/installed: EXTRAS := [lm]
 .venv-peers-%/installed: requirements/peers-%.txt $(LIBRARY)
 	$(PYTHON) -m venv .venv-peers-$*
-	.venv-peers-$*/bin/python -m pip install --constraint $< --editable .
+	.venv-peers-$*/bin/python -m pip install --constraint $< --editable ".$(EXTRAS)"
 	.venv-peers-$*/bin/python -m pip install --no-deps --requirement $<
 	touch $@
 
@@ -114,4 +110,4 @@ peers: .venv-peers-hf/installed .venv-peers-fla/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-lm .venv-lowest .venv-peers-* .sanitize .site docs/api/generated build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-peers-* .sanitize .site docs/api/generated build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
