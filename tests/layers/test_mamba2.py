@@ -48,8 +48,8 @@ def reference(layer: Mamba2, x: Tensor) -> tuple[Tensor, Tensor]:
             states[h] = a * states[h] + dt[t, h] * torch.outer(B[t, group], u)
             parts.append(states[h].T @ C[t, group] + layer.D[h] * u)
         y = torch.cat(parts) * z[t] * torch.sigmoid(z[t])
-        y = layer.norm.weight * y / torch.sqrt((y**2).mean() + c.output_norm_eps)
-        outputs.append(layer.out_proj.weight @ y)
+        groups = [g / torch.sqrt((g**2).mean() + c.output_norm_eps) for g in y.chunk(c.n_groups)]
+        outputs.append(layer.out_proj.weight @ (layer.norm.weight * torch.cat(groups)))
     return torch.stack(outputs), torch.stack(states)
 
 

@@ -242,13 +242,15 @@ def gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """query, key [B, T, H, K], value [B, T, H, V], g, beta [B, T, H] -> [B, T, H, V], state."""
+    """query, key [B, T, G, K], value [B, T, H, V], g, beta [B, T, H] -> [B, T, H, V], state.
+
+    Each of the G heads of queries and keys serves H / G heads of values.
+    """
     _refuse_packed(options)
-    if use_qk_l2norm_in_kernel:
-        query, key = l2_normalize(query), l2_normalize(key)
+    heads = value.shape[2]
     return delta_rule(
-        query,
-        key,
+        _for_heads(l2_normalize(query) if use_qk_l2norm_in_kernel else query, heads),
+        _for_heads(l2_normalize(key) if use_qk_l2norm_in_kernel else key, heads),
         value,
         beta,
         g,
@@ -273,7 +275,8 @@ def gated_delta_rule_step(
     _refuse_packed(options)
     if options.get("use_qk_l2norm_in_kernel", False):
         query, key = l2_normalize(query), l2_normalize(key)
+    q, k = (_for_heads(x[:, 0], value.shape[2]) for x in (query, key))
     # the step writes into the cache's own tensor, which the layer overwrites with the result
     state = initial_state.float().contiguous()
-    o = delta_rule_step(state, query[:, 0], key[:, 0], value[:, 0], beta[:, 0], g[:, 0])
+    o = delta_rule_step(state, q, k, value[:, 0], beta[:, 0], g[:, 0])
     return o[:, None], state if options.get("output_final_state", False) else None

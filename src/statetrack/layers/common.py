@@ -115,23 +115,31 @@ class HeadwiseLinear(nn.Module):
 
 
 class GatedRMSNorm(nn.Module):
-    """rms_norm(x) * silu(gate), or rms_norm(x * silu(gate)) with `gate_first`; in float32."""
+    """rms_norm(x) * silu(gate), or rms_norm(x * silu(gate)) with `gate_first`; in float32.
 
-    def __init__(self, size: int, eps: float, gate_first: bool) -> None:
+    With several `groups` of channels each is normalised by itself.
+    """
+
+    def __init__(self, size: int, eps: float, gate_first: bool, groups: int = 1) -> None:
         super().__init__()
         self.eps = eps
         self.gate_first = gate_first
+        self.groups = groups
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor, gate: Tensor, backend: str = "auto") -> Tensor:
         """x and gate [..., size], normalised over the last dimension; in the type of `x`."""
         wide = torch.promote_types(x.dtype, torch.float32)
         y, factor = x.to(wide), F.silu(gate.to(wide))
-        if self.gate_first:
-            y = rms_norm(y * factor, self.weight, eps=self.eps, backend=backend)
-        else:
-            y = rms_norm(y, self.weight, eps=self.eps, backend=backend) * factor
+        y = self._norm(y * factor, backend) if self.gate_first else self._norm(y, backend) * factor
         return y.to(x.dtype)
+
+    def _norm(self, x: Tensor, backend: str) -> Tensor:
+        if self.groups == 1:
+            return rms_norm(x, self.weight, eps=self.eps, backend=backend)
+        x = x.unflatten(-1, (self.groups, -1))
+        y = rms_norm(x, x.new_ones(x.shape[-1]), eps=self.eps, backend=backend)
+        return y.flatten(-2) * self.weight.to(x.dtype)
 
 
 class BetaGate(nn.Module):

@@ -33,7 +33,7 @@ class Mamba2Config(MixerConfig):
     d_state: int = option(128, "states per channel")
     expand: int = option(2, "channels / hidden size")
     head_dim: int = option(64, "channels per head")
-    n_groups: int = option(1, "groups of heads that share B and C")
+    n_groups: int = option(1, "groups of heads that share B, C and the norm")
     conv_size: int = option(
         4, "width of the causal convolution, with SiLU, on x, B, C; 0: SiLU without it"
     )
@@ -41,7 +41,7 @@ class Mamba2Config(MixerConfig):
     dt_max: float = option(1e-1, "greatest step size at initialisation")
     dt_limit_min: float = option(0.0, "least step size ever")
     dt_limit_max: float | None = option(None, "greatest step size ever; None for no limit")
-    output_norm_eps: float = option(1e-5, "epsilon of the norm of what all heads read")
+    output_norm_eps: float = option(1e-5, "epsilon of the norm of what the heads of a group read")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,9 +100,8 @@ class Mamba2(Mixer):
     a group of heads shares B and C. dt = softplus(dt + bias), within its limits, and
     a_t = exp(dt_t A) in [0, 1], or 2 exp(dt_t A) - 1 in [-1, 1] with `allow_neg_eigval`; as in
     Mamba the write stays as it is. A starts uniform in [-16, -1], as in state-spaces/mamba, not
-    at -1, -2, ... as in transformers. The norm spans all channels, as in transformers;
-    state-spaces/mamba, if there is more than one group, normalises each by itself.
-    Options: see Mamba2Config.
+    at -1, -2, ... as in transformers. Each group of heads is normalised by itself, as in
+    state-spaces/mamba and in transformers from 5.23 on. Options: see Mamba2Config.
     """
 
     config_class = Mamba2Config
@@ -128,7 +127,7 @@ class Mamba2(Mixer):
         self.dt_bias = nn.Parameter(torch.empty(self.num_heads))
         self.A_log = nn.Parameter(torch.empty(self.num_heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(self.num_heads))
-        self.norm = GatedRMSNorm(channels, c.output_norm_eps, gate_first=True)
+        self.norm = GatedRMSNorm(channels, c.output_norm_eps, gate_first=True, groups=c.n_groups)
         self.out_proj = nn.Linear(channels, hidden_size, bias=False)
         init_step_sizes_(self.dt_bias, c.dt_min, c.dt_max)
 

@@ -235,13 +235,18 @@ class StepRecorder:
         if rest:
             raise NotRecordableError(f"a norm of {len(weight)} features for {x.features}")
         y = self.empty(x.features)
-        values = {"x": x, "weight": weight, "y": y, "rows": rows, "size": len(weight)}
         if gate is None:
+            values = {"x": x, "weight": weight, "y": y, "rows": rows, "size": len(weight)}
             self._add("rms_norm_forward", **values, eps=module.eps)
-        else:
-            first = module.gate_first
-            self._add("gated_norm", **values, eps=module.eps, gate=gate, gate_first=first)
-        return y
+            return y
+        groups = module.groups
+        size = len(weight) // groups
+        ones_or_weight = weight if groups == 1 else self._ones(size)
+        values = {"x": x, "weight": ones_or_weight, "y": y, "rows": rows * groups, "size": size}
+        first = module.gate_first
+        self._add("gated_norm", **values, eps=module.eps, gate=gate, gate_first=first)
+        # the kernel has one weight for all its rows: that of several groups follows
+        return y if groups == 1 else self.scale_heads(Value(y.buffer, x.features), weight)
 
     def recurrence(
         self,
