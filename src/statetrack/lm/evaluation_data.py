@@ -29,9 +29,7 @@ class EvaluationData(NamedTuple):
     fingerprint: str  # equal tokens have equal ones
 
 
-def open_all(
-    paths: Sequence[Path], language: LanguageModel, needed: int
-) -> list[EvaluationData]:
+def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> list[EvaluationData]:
     """Open each of `paths` as `open_data` does; those of one name are named by their paths."""
     if not paths:
         raise UserError("--data is missing: give data folders of `lm data`, or text files")
@@ -75,7 +73,9 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
             f"tokenizer.json; a text file is tokenised with the model's own"
         )
     if data.vocab_size > language.model.config.vocab_size:
-        vocabulary = f"{data.vocab_size:,} tokens, {language.name} {language.model.config.vocab_size:,}"
+        vocabulary = (
+            f"{data.vocab_size:,} tokens, {language.name} {language.model.config.vocab_size:,}"
+        )
         raise UserError(f"the vocabulary of {path / DESCRIPTION} has {vocabulary}")
     return EvaluationData(path.name, data.num_tokens, data.read, data.fingerprint)
 

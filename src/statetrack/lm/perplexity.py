@@ -140,6 +140,15 @@ class Moments:
         spread = half_width(np.sqrt(self.squares / (self.count - 1)), self.count)
         return self.mean - spread, self.mean + spread
 
+    def perplexities(self, index: Any = slice(None)) -> tuple[Any, Any, Any]:
+        """Return exp(mean) at `index` as a list, and the interval's ends or None."""
+        low, high = self.interval or (None, None)
+        value, *ends = (
+            None if part is None else np.exp(part[index]).tolist()
+            for part in (self.mean, low, high)
+        )
+        return value, ends[0], ends[1]
+
 
 @dataclass(frozen=True)
 class PerplexityCurve:
@@ -172,7 +181,7 @@ class PerplexityCurve:
 
     def to_dict(self, positions: Sequence[int]) -> dict[str, Any]:
         """Return plain values, for JSON: the running perplexity at these positions, and windows."""
-        index = np.array(positions) - 1
+        index, names = np.array(positions) - 1, ("value", "low", "high")
         return {
             "checkpoint": self.checkpoint,
             "data": self.data,
@@ -182,16 +191,10 @@ class PerplexityCurve:
             "tokens": self.chunks * self.max_length,
             "seconds": self.seconds,
             "positions": list(positions),
-            "running_perplexity": _plain(self.running, index),
+            "running_perplexity": dict(zip(names, self.running.perplexities(index), strict=True)),
             "window_ends": list(self.edges[1:]),
-            "window_perplexity": _plain(self.windows, np.arange(len(self.edges) - 1)),
+            "window_perplexity": dict(zip(names, self.windows.perplexities(), strict=True)),
         }
-
-
-def _plain(moments: Moments, index: NDArray[np.int64]) -> dict[str, list[float] | None]:
-    low, high = moments.interval or (None, None)
-    parts = {"value": moments.mean, "low": low, "high": high}
-    return {n: None if part is None else np.exp(part[index]).tolist() for n, part in parts.items()}
 
 
 def measure_perplexity(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -150,14 +149,7 @@ def _figure(title: str, curves: Sequence[PerplexityCurve], windows: bool, note: 
 
 
 def _series(curve: PerplexityCurve, windows: bool) -> Series:
-    moments = curve.windows if windows else curve.running
     if windows:
-        x = [float(end) for end in curve.edges[1:]]
-        index = np.arange(len(x))
-    else:
-        positions = figure_positions(curve.max_length)
-        x, index = [float(p) for p in positions], np.array(positions) - 1
-    low, high = moments.interval or (None, None)
-    parts: dict[str, Any] = {"y": moments.mean, "low": low, "high": high}
-    plain = {n: None if part is None else np.exp(part[index]).tolist() for n, part in parts.items()}
-    return Series(curve.checkpoint, x, **plain)
+        return Series(curve.checkpoint, curve.edges[1:], *curve.windows.perplexities())
+    x = figure_positions(curve.max_length)
+    return Series(curve.checkpoint, x, *curve.running.perplexities(np.array(x) - 1))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from statetrack.models.convert import fla
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.mamba import mamba, mamba2
 from statetrack.models.convert.olmo_hybrid import olmo_hybrid
-from statetrack.models.convert.weights import Weights
+from statetrack.models.convert.weights import Weights, wide_dtype
 from statetrack.models.sequence_model import SequenceModel
 
 __all__ = ["CONVERTERS", "convert", "load_pretrained", "translate"]
@@ -88,7 +87,7 @@ def convert(
                 "the checkpoint's tensors do not fit its config.json: "
                 f"{name} would be {size}, not {right}"
             )
-    dtype = reduce(torch.promote_types, (t.dtype for t in weights.values()), torch.float32)
+    dtype = wide_dtype(weights)
     if share:
         empty.load_state_dict({name: t.to(dtype) for name, t in weights.items()}, assign=True)
         if model_config.tie_embeddings:
