@@ -17,6 +17,8 @@ from statetrack.cli.explain import explain
 from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
+from statetrack.cli.lm_audit import lm_audit
+from statetrack.cli.lm_perplexity import lm_perplexity
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -55,6 +57,8 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("sweep", "unpack"): unpack_sweep,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
+    ("lm", "perplexity"): lm_perplexity,
+    ("lm", "audit"): lm_audit,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,

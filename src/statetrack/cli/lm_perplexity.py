@@ -1,0 +1,69 @@
+"""`statetrack lm perplexity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statetrack.errors import UserError
+from statetrack.terminal import make_console, write_result
+
+
+def lm_perplexity(
+    checkpoints: tuple[Path, ...],
+    *,
+    data: tuple[Path, ...] = (),
+    max_length: int = 16384,
+    chunks: int = 16,
+    out: Path | None = None,
+    json: str | None = None,
+) -> None:
+    """Measure perplexity against position, past the training length, in bounded memory.
+
+    Tokens are cut into chunks, which a model reads in segments of 1,024 with its state carried
+    over. The perplexity at position t is that of a chunk's first t predictions, averaged over
+    chunks; a second figure shows the perplexity of windows of positions.
+
+    Args:
+        checkpoints: folders of `lm train`, `train` or of any causal model of transformers.
+        data: data folders of `lm data`, whose validation split is read, or text files, in UTF-8;
+            each is a panel of the figure.
+        max_length: the greatest position, at most the number of tokens of each data set.
+        chunks: how many chunks of each data set are read at most.
+        out: folder for the page, tables and figures.
+    """
+    from statetrack.lm.extra import require_lm
+
+    require_lm()
+    if not checkpoints:
+        raise UserError("CHECKPOINTS is missing: give folders of language models")
+    from statetrack.lm.evaluation_data import open_all
+    from statetrack.lm.load import load_language_model
+    from statetrack.lm.perplexity import PerplexityCurve, make_reader, measure_perplexity
+    from statetrack.lm.perplexity_report import figure_positions, perplexity_document
+    from statetrack.report.render import print_document, write_document
+
+    console = make_console(json)
+    curves: list[PerplexityCurve] = []
+    with console.status("loading") as status:
+        for checkpoint in checkpoints:
+            language = load_language_model(checkpoint)
+            if any(curve.checkpoint == language.name for curve in curves):
+                language = language._replace(name=str(checkpoint))
+            reader = make_reader(language)
+            for source in open_all(data, language, chunks * max_length + 1):
+                curve = measure_perplexity(
+                    language,
+                    source,
+                    max_length=max_length,
+                    chunks=chunks,
+                    reader=reader,
+                    on_progress=status.update,
+                )
+                curves.append(curve)
+    document = perplexity_document(curves, "statetrack lm perplexity")
+    print_document(console, document)
+    if out is not None:
+        write_document(document, out)
+        console.print(f"Open {out / 'index.html'} for the page.", soft_wrap=True)
+    positions = figure_positions(max_length)
+    write_result(json, {"results": [curve.to_dict(positions) for curve in curves]})
