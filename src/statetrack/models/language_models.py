@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from statetrack.config import unknown
 from statetrack.layers import DeltaNetConfig, MambaConfig, MixerConfig
-from statetrack.models import ModelConfig
+from statetrack.models.config import ModelConfig
 
 LANGUAGE_MODELS = {
     "delta_net-340M": ModelConfig(
