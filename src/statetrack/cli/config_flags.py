@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from statetrack.cli.parser import Option, config_options
-from statetrack.config import hints
 
 if TYPE_CHECKING:
     from statetrack.models import ModelConfig
@@ -71,29 +70,3 @@ def changed_model(
         mixer=tuple(mixers) if isinstance(model.mixer, tuple) else mixers[0],
         **changes.get("model", {}),
     )
-
-
-def with_mixer(model: ModelConfig, mixer: str | None) -> ModelConfig:
-    """Return the model with the mixers of these names, separated by commas; None: as it is."""
-    from statetrack.layers import MixerConfig
-
-    if mixer is None or mixer == mixer_names(model):
-        return model
-    classes = [MixerConfig.class_for(name) for name in mixer.split(",")]
-    mixers = tuple(shared_fields(known(), model.pattern[0]) for known in classes)
-    layers = model.num_layers if model.num_layers % len(mixers) == 0 else len(mixers)
-    return replace(model, mixer=mixers[0] if len(mixers) == 1 else mixers, num_layers=layers)
-
-
-def shared_fields(new: Any, old: Any) -> Any:
-    """Return `new` with the values of `old` that are no defaults, of options that both have."""
-    both = (hints(type(new)).keys() & hints(type(old)).keys()) - {"name"}
-    if getattr(new, "no_switch", ""):
-        both -= {"allow_neg_eigval"}
-    changed = {f.name for f in fields(old) if getattr(old, f.name) != f.default}
-    return replace(new, **{name: getattr(old, name) for name in both & changed})
-
-
-def mixer_names(model: ModelConfig) -> str:
-    """Return the names of a model's mixers, separated by commas."""
-    return ",".join(mixer.name for mixer in model.pattern)

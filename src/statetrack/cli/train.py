@@ -17,12 +17,9 @@ from statetrack.cli.config_flags import (
     changed_model,
     changes_by_section,
     config_fields,
-    mixer_names,
-    shared_fields,
-    with_mixer,
 )
 from statetrack.cli.parser import Option, config_options
-from statetrack.config import unknown
+from statetrack.config import shared_values, unknown
 from statetrack.errors import UserError
 from statetrack.files import free_folder, plain_name
 from statetrack.terminal import PlainConsole, make_console, print_progress, write_result
@@ -74,7 +71,7 @@ def train(
     )
     steps = values.pop("steps", None) if resume is not None else None
     whole = with_options(base, values)
-    stem = f"{whole.task.name}-{mixer_names(whole.model).replace(',', '+')}"
+    stem = f"{whole.task.name}-{whole.model.mixer_names.replace(',', '+')}"
     folder = resume or out or free_folder(Path("runs"), plain_name(stem))
     callbacks: list[Callback] = [*make_trackers(track)]
     if init_from is not None:
@@ -145,7 +142,7 @@ def base_config(
 
     if resume is not None:
         old = Run.open(resume).config
-        same = task in (None, old.task.name) and mixer in (None, mixer_names(old.model))
+        same = task in (None, old.task.name) and mixer in (None, old.model.mixer_names)
         if not same or preset is not None or config is not None:
             raise UserError(f"{resume} is resumed with the task, mixer and options it has")
         return old
@@ -166,8 +163,10 @@ def base_config(
         read = read_config(config)
     chosen, model = read.task, read.model
     if task is not None and task != chosen.name:
-        chosen = shared_fields(make_task(task), chosen)
-    model = replace(with_mixer(model, mixer), vocab_size=len(chosen.vocab))
+        chosen = shared_values(make_task(task), chosen)
+    if mixer is not None:
+        model = model.with_mixers(mixer)
+    model = replace(model, vocab_size=len(chosen.vocab))
     return RunConfig(chosen, model, read.training, read.stages)
 
 
