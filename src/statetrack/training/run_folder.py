@@ -26,19 +26,54 @@ from statetrack.files import (
 )
 from statetrack.models import SequenceModel, check_finite
 from statetrack.training.config import RUN_SCHEMA, RunConfig, read_config
+from statetrack.training.tensors import restore_tensors, training_tensors
 
 CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's state of each parameter
 
 
-class Run:
-    """A run folder: the configuration, metrics and checkpoints of a training run."""
+class RunFolder:
+    """A folder with a configuration and rows of metrics, of any kind of training."""
 
-    def __init__(self, folder: Path, config: RunConfig) -> None:
+    def __init__(self, folder: Path, config: Any) -> None:
         self.folder = Path(folder)
         self.config = config
         self.metrics_file = self.folder / "metrics.jsonl"
         self.checkpoints = self.folder / "checkpoints"
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Append a row of metrics."""
+        with self.metrics_file.open("a") as file:
+            file.write(json.dumps(row, allow_nan=False) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return all rows; a truncated last line is skipped."""
+        if not self.metrics_file.exists():
+            return []
+        rows = []
+        lines = regular(self.metrics_file).read_bytes().splitlines()
+        for number, line in enumerate(lines, 1):
+            try:
+                row = parse_json(line)
+                if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                    raise ValueError
+                rows.append(row)
+            except ValueError:
+                if number < len(lines):
+                    where = f"{self.metrics_file}, line {number}"
+                    raise UserError(f"{where} is not a JSON object with a step") from None
+        return rows
+
+    def rewind_metrics(self, step: int, *, drop_stop: bool = False) -> None:
+        """Remove the rows after `step`, and with `drop_stop` those that say why the run stopped."""
+        rows = [row for row in self.metrics() if row["step"] <= step]
+        rows = [row for row in rows if not (drop_stop and row.get("kind") == "stop")]
+        write_atomic(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+class Run(RunFolder):
+    """A run folder: the configuration, metrics and checkpoints of a training run."""
+
+    config: RunConfig
 
     @classmethod
     def create(cls, folder: Path, config: RunConfig) -> Run:
@@ -88,39 +123,6 @@ class Run:
         done = (self.checkpoint_steps() or [-1])[-1]
         return done >= self.config.training.steps or self.stopped is not None
 
-    # -- metrics ---------------------------------------------------------------------------------
-
-    def log(self, row: dict[str, Any]) -> None:
-        """Append a row of metrics."""
-        with self.metrics_file.open("a") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return all rows; a truncated last line is skipped."""
-        if not self.metrics_file.exists():
-            return []
-        rows = []
-        lines = regular(self.metrics_file).read_bytes().splitlines()
-        for number, line in enumerate(lines, 1):
-            try:
-                row = parse_json(line)
-                if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-                    raise ValueError
-                rows.append(row)
-            except ValueError:
-                if number < len(lines):
-                    where = f"{self.metrics_file}, line {number}"
-                    raise UserError(f"{where} is not a JSON object with a step") from None
-        return rows
-
-    def rewind_metrics(self, step: int, *, drop_stop: bool = False) -> None:
-        """Remove the rows after `step`, and with `drop_stop` those that say why the run stopped."""
-        rows = [row for row in self.metrics() if row["step"] <= step]
-        rows = [row for row in rows if not (drop_stop and row.get("kind") == "stop")]
-        write_atomic(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
-
-    # -- checkpoints -----------------------------------------------------------------------------
-
     def checkpoint_steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, in order."""
         return sorted(step for step, file in self._checkpoint_files() if file.suffix == ".json")
@@ -137,13 +139,7 @@ class Run:
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
         """Write a checkpoint; keep the one before it and remove older ones."""
-        tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-        moments = {} if optimizer is None else optimizer.state
-        for name, parameter in model.named_parameters():
-            for key in MOMENTS:
-                if key in moments.get(parameter, {}):
-                    tensors[f"optimizer.{key}.{name}"] = moments[parameter][key]
-        data = safetensors.torch.save({k: t.contiguous() for k, t in tensors.items()})
+        data = safetensors.torch.save(training_tensors(model, optimizer))
         file = self.checkpoint_file(step)
         self._check_link()
         self.checkpoints.mkdir(exist_ok=True)
@@ -229,46 +225,6 @@ class Run:
         """Load the trained model, ready to evaluate, from a checkpoint (by default the last)."""
         model = SequenceModel(self.config.model)
         step, tensors = self.load(step)
-        self.restore(tensors, model)
+        restore_tensors(tensors, model, self.folder)
         check_finite(model, f"the checkpoint of step {step} in {self.folder}")
         return model.eval()
-
-    def restore(
-        self,
-        tensors: dict[str, Tensor],
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
-        step: int = 0,
-    ) -> None:
-        """Copy a checkpoint's tensors into a model and, for step > 0, into its optimiser."""
-        wanted = {f"model.{name}": p for name, p in model.named_parameters()}
-        found = {name for name in tensors if name.startswith("model.")}
-        for name in sorted(wanted.keys() ^ found):
-            where = "lacks" if name in wanted else "has an unknown"
-            raise UserError(f"the checkpoint in {self.folder} {where} tensor {name}")
-        for name, parameter in wanted.items():
-            self._check_like(parameter, name, tensors[name])
-            parameter.data.copy_(tensors[name])
-        if optimizer is not None and step > 0:
-            for name, parameter in model.named_parameters():
-                for key in MOMENTS:
-                    moment = tensors.get(f"optimizer.{key}.{name}")
-                    if moment is None:
-                        lost = f"optimizer.{key}.{name}, as a run needs it to go on"
-                        raise UserError(f"the checkpoint in {self.folder} lacks tensor {lost}")
-                    self._check_like(parameter, f"optimizer.{key}.{name}", moment)
-                optimizer.state[parameter] = {
-                    "step": torch.tensor(float(step)),
-                    **{key: tensors[f"optimizer.{key}.{name}"].clone() for key in MOMENTS},
-                }
-
-    def _check_like(self, parameter: Tensor, name: str, tensor: Tensor) -> None:
-        """Raise a UserError if a tensor's shape or dtype is not the parameter's."""
-        for what in ("shape", "dtype"):
-            got, right = getattr(tensor, what), getattr(parameter, what)
-            if got != right:
-                got, right = (list(x) if what == "shape" else x for x in (got, right))
-                raise UserError(
-                    f"the checkpoint in {self.folder} has {name} of {what} {got}; "
-                    f"the configuration says {right}"
-                )

@@ -6,11 +6,9 @@ give to models of these names, with the 32,000 tokens of the Mistral tokenizer.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from statetrack.config import unknown
-from statetrack.layers import DeltaNetConfig, MambaConfig, MixerConfig
-from statetrack.models import ModelConfig
+from statetrack.layers import DeltaNetConfig, MambaConfig
+from statetrack.models.config import ModelConfig
 
 LANGUAGE_MODELS = {
     "delta_net-340M": ModelConfig(
@@ -47,6 +45,4 @@ def language_model(name: str, *, allow_neg_eigval: bool = False) -> ModelConfig:
     """Return one of LANGUAGE_MODELS, with eigenvalues in [0, 1] or [-1, 1]."""
     if name not in LANGUAGE_MODELS:
         raise unknown("language model", name, LANGUAGE_MODELS)
-    model = LANGUAGE_MODELS[name]
-    assert isinstance(model.mixer, MixerConfig)
-    return replace(model, mixer=replace(model.mixer, allow_neg_eigval=allow_neg_eigval))
+    return LANGUAGE_MODELS[name].with_range(allow_neg_eigval)
