@@ -27,7 +27,6 @@ from torch.distributed.checkpoint.hf_storage import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
 from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
-
 from transformers.utils import logging
 
 from statetrack.config import to_dict
