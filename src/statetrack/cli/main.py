@@ -19,6 +19,7 @@ from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_audit import lm_audit
 from statetrack.cli.lm_perplexity import lm_perplexity
+from statetrack.cli.lm_data import data_options, lm_data
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -59,6 +60,7 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("tasks", "import"): import_file,
     ("lm", "perplexity"): lm_perplexity,
     ("lm", "audit"): lm_audit,
+    ("lm", "data"): lm_data,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
@@ -66,6 +68,7 @@ MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Optio
     tasks: task_options,
     export_file: task_options,
     import_file: task_options,
+    lm_data: data_options,
 }
 """Options that depend on the values of others, such as those of the chosen task."""
 TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")
