@@ -18,8 +18,8 @@ from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_audit import lm_audit
-from statetrack.cli.lm_perplexity import lm_perplexity
 from statetrack.cli.lm_data import data_options, lm_data
+from statetrack.cli.lm_perplexity import lm_perplexity
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report

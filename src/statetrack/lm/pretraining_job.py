@@ -65,7 +65,6 @@ class PretrainingJob(SweepJob):
             "allow_neg_eigval": model.pattern[0].allow_neg_eigval,
             "lr": self.config.lr,
             "seed": self.seed,
-            "parameters": count_parameters(model),
         }
 
     def measure(
@@ -90,7 +89,10 @@ class PretrainingJob(SweepJob):
         needed = self.chunks * self.max_length + 1
         sets = [open_data(path, language, needed) for path in (place, *map(Path, self.texts))]
         sets[0] = sets[0]._replace(name="held-out")
-        reader, positions = make_reader(language), figure_positions(self.max_length)
+        reader = make_reader(language)
+        doubled = {config.context_length << i for i in range(self.max_length.bit_length())}
+        positions = sorted({*figure_positions(self.max_length), *doubled})
+        positions = [position for position in positions if position <= self.max_length]
         perplexity = [
             measure_perplexity(
                 language, data, max_length=self.max_length, chunks=self.chunks, reader=reader
@@ -99,6 +101,7 @@ class PretrainingJob(SweepJob):
         ]
         audited = audit(language, sets[0], tokens=self.audit_tokens).to_dict()
         return {
+            "parameters": count_parameters(config.model),
             "steps": config.steps,
             "train_loss": steps[-1]["loss"],
             "learning": {name: [row[name] for row in steps] for name in ("step", "loss")},
@@ -108,9 +111,7 @@ class PretrainingJob(SweepJob):
             "perplexity": perplexity,
             "audit": audited,
             "summary": f"validation loss {validation[-1]['loss']:.4f}",
-        } | {
-            name: round(steps[-1][name] + spent, 2) for name, spent in clock.elapsed().items()
-        }
+        } | {name: round(steps[-1][name] + spent, 2) for name, spent in clock.elapsed().items()}
 
 
 def data_name(config: DataConfig) -> str:

@@ -120,8 +120,7 @@ def installed_recipes() -> tuple[list[Recipe], list[str]]:
     """Return the recipes that can run here, and a sentence for each that cannot."""
     found = list(all_recipes())
     left_out = [
-        f"Left out: {recipe.name}, which needs {', '.join(missing)} (pip install "
-        '"statetrack[lm]").'
+        f'Left out: {recipe.name}, which needs {", ".join(missing)} (pip install "statetrack[lm]").'
         for recipe in found
         if (missing := recipe.missing())
     ]
