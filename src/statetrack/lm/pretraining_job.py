@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -115,9 +117,9 @@ class PretrainingJob(SweepJob):
 
 
 def data_name(config: DataConfig) -> str:
-    """Return a folder's name for a data configuration: its options that are not the default."""
-    parts = [f"{name}-{value}" for name, value in changed(config).items()]
-    return "_".join(["text", *parts])
+    """Return a folder's name for a data configuration."""
+    text = json.dumps(changed(config), sort_keys=True)
+    return f"text-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def shared_data(config: DataConfig, folder: Path) -> None:

@@ -46,6 +46,7 @@ class Settings:
     transformer_rope: bool = True  # rotary positions, or none
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", tuple(self.texts))  # a list, if read from a file
         one_of("scale", self.scale, SCALES)
         for name in ("mamba_conv", "xlstm_layers"):
             within(name, getattr(self, name), 1, MAX_SIZE)
