@@ -18,6 +18,7 @@ BENCHMARKS = {
     "ops": ("benchmarks.ops.driver", "the recurrences beside those of other packages"),
     "layers": ("benchmarks.layers.driver", "training and decoding of layers, beside others"),
     "hf": ("benchmarks.hf_kernels", "models of transformers on our kernels"),
+    "language-models": ("benchmarks.language_models", "training and generation, beside others"),
     "theory": ("benchmarks.theory", "exactness, horizons and speed of compiled networks"),
     "harden": ("benchmarks.harden", "how often hardening makes a trained model exact"),
     "horizons": ("benchmarks.horizons", "predicted beside measured horizons"),
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h"):
-        lines = [f"  {name:14}{about}" for name, (_, about) in BENCHMARKS.items()]
+        lines = [f"  {name:17}{about}" for name, (_, about) in BENCHMARKS.items()]
         print("\n".join(["usage: python -m benchmarks NAME [options]", "", *lines]))
         return 0
     if words[0] not in BENCHMARKS:
