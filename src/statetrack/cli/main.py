@@ -18,6 +18,7 @@ from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_export import lm_export
+from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -54,6 +55,7 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("sweep", "status"): status,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
+    ("lm", "generate"): lm_generate,
     ("lm", "export"): lm_export,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
