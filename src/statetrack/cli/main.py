@@ -20,6 +20,7 @@ from statetrack.cli.lm import lm
 from statetrack.cli.lm_audit import lm_audit
 from statetrack.cli.lm_data import data_options, lm_data
 from statetrack.cli.lm_export import lm_export
+from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.lm_perplexity import lm_perplexity
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
@@ -62,6 +63,7 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("lm", "perplexity"): lm_perplexity,
     ("lm", "audit"): lm_audit,
     ("lm", "data"): lm_data,
+    ("lm", "generate"): lm_generate,
     ("lm", "export"): lm_export,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
