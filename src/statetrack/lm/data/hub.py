@@ -21,7 +21,7 @@ from statetrack.lm.data.templates import (
     Template,
 )
 
-Row = dict[str, Any]
+Row = tuple[str, int, dict[str, Any]]  # split, number, contents
 
 
 def hub_documents(source: str, config: DataConfig) -> Iterator[Document]:
@@ -48,8 +48,7 @@ def _by_name(source: str, config: DataConfig) -> HubSet:
     return HubSet(path, name or None, f"{{{config.field}}}", True)
 
 
-def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[tuple[str, int, Row]]:
-    """Give the split, the number and the contents of each row that is asked for."""
+def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[Row]:
     wanted = SPLITS if config.split == "both" else (config.split,)
     path, name = hub_set.path, hub_set.config
     names = datasets.get_dataset_split_names(path, name)
@@ -69,7 +68,5 @@ def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[tuple[str, int, Row]]
             yield split_of(str(i), config, EVALUATION_SHARE), i, row
 
 
-def _numbered(
-    split: str, rows: Iterable[Row], config: DataConfig
-) -> Iterator[tuple[str, int, Row]]:
+def _numbered(split: str, rows: Iterable[Any], config: DataConfig) -> Iterator[Row]:
     return ((split, i, row) for i, row in enumerate(islice(rows, config.max_documents), 1))

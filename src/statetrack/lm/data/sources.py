@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
@@ -89,20 +90,25 @@ def _folder(
     skipped: list[str],
     excluded: Collection[str] = (),
 ) -> Iterator[Document]:
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.suffix not in suffixes or not path.is_file() or set(excluded) & set(name.parts):
-            continue
+    for path in _files(folder, suffixes, excluded):
+        name = path.relative_to(folder).as_posix()
         if path.suffix in ROWS:
-            yield from _rows(path, name.as_posix(), config)
+            yield from _rows(path, name, config)
             continue
         try:
             pieces = list(_pieces(path))
         except UnicodeDecodeError:
-            skipped.append(name.as_posix())
+            skipped.append(name)
             continue
-        split = split_of(name.as_posix(), config)  # of the file as a whole
+        split = split_of(name, config)  # of the file as a whole
         yield from (Document(split, piece) for piece in pieces)
+
+
+def _files(folder: Path, suffixes: Sequence[str], excluded: Collection[str]) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - set(excluded))
+        paths = (Path(root, name) for name in sorted(names))
+        yield from (path for path in paths if path.suffix in suffixes and path.is_file())
 
 
 def _file(path: Path, config: DataConfig) -> Iterator[Document]:
