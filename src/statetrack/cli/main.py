@@ -18,6 +18,7 @@ from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_data import data_options, lm_data
+from statetrack.cli.lm_train import lm_train, lm_train_options
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -55,6 +56,7 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
     ("lm", "data"): lm_data,
+    ("lm", "train"): lm_train,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
@@ -63,9 +65,10 @@ MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Optio
     export_file: task_options,
     import_file: task_options,
     lm_data: data_options,
+    lm_train: lm_train_options,
 }
 """Options that depend on the values of others, such as those of the chosen task."""
-TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")
+TUNED = ("demo", "train", "eval", "diagnose", "harden", "report", "lm")
 """Commands that allocate large tensors again and again."""
 
 
