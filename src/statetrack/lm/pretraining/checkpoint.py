@@ -100,6 +100,7 @@ class PretrainingRun(RunFolder):
 
     def tidy(self) -> None:
         """Remove what a killed process left half-written or half-removed."""
+        self.check_link()
         for folder in (self.folder, self.checkpoints):
             for leftover in leftovers(folder):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
