@@ -11,7 +11,8 @@ from statetrack.cli.parser import Option, config_options
 if TYPE_CHECKING:
     from statetrack.models import ModelConfig
 
-DERIVED = ("vocab_size", "mixer", "model")  # they follow from other flags
+# they follow from other flags
+DERIVED = ("vocab_size", "mixer", "model", "data_folder", "data_fingerprint")
 
 
 class Field(NamedTuple):

@@ -22,6 +22,7 @@ from statetrack.cli.lm_data import data_options, lm_data
 from statetrack.cli.lm_export import lm_export
 from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.lm_perplexity import lm_perplexity
+from statetrack.cli.lm_train import lm_train, lm_train_options
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -65,6 +66,7 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("lm", "data"): lm_data,
     ("lm", "generate"): lm_generate,
     ("lm", "export"): lm_export,
+    ("lm", "train"): lm_train,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
@@ -73,9 +75,10 @@ MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Optio
     export_file: task_options,
     import_file: task_options,
     lm_data: data_options,
+    lm_train: lm_train_options,
 }
 """Options that depend on the values of others, such as those of the chosen task."""
-TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")
+TUNED = ("demo", "train", "eval", "diagnose", "harden", "report", "lm")
 """Commands that allocate large tensors again and again."""
 
 

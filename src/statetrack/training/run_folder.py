@@ -69,6 +69,12 @@ class RunFolder:
         rows = [row for row in rows if not (drop_stop and row.get("kind") == "stop")]
         write_atomic(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
 
+    def check_link(self) -> None:
+        """Raise a UserError if checkpoints/ is a link: the files in it may be another run's."""
+        if self.checkpoints.is_symlink():
+            where = f"{self.checkpoints} is a symbolic link"
+            raise UserError(f"{where}; a run that is written to needs a folder of its own there")
+
 
 class Run(RunFolder):
     """A run folder: the configuration, metrics and checkpoints of a training run."""
@@ -98,7 +104,7 @@ class Run(RunFolder):
 
     def tidy(self) -> None:
         """Remove files that a killed process left half-written or was about to remove."""
-        self._check_link()
+        self.check_link()
         for folder in (self.folder, self.checkpoints):
             for leftover in leftovers(folder):
                 leftover.unlink()
@@ -141,7 +147,7 @@ class Run(RunFolder):
         """Write a checkpoint; keep the one before it and remove older ones."""
         data = safetensors.torch.save(training_tensors(model, optimizer))
         file = self.checkpoint_file(step)
-        self._check_link()
+        self.check_link()
         self.checkpoints.mkdir(exist_ok=True)
         write_atomic(file, data)
         digest = hashlib.sha256(data).hexdigest()
@@ -157,12 +163,6 @@ class Run(RunFolder):
         for old, path in sorted(self._checkpoint_files(), key=lambda f: f[1].suffix):
             if old not in kept:
                 path.unlink()
-
-    def _check_link(self) -> None:
-        """Raise a UserError if checkpoints/ is a link: the files in it may be another run's."""
-        if self.checkpoints.is_symlink():
-            where = f"{self.checkpoints} is a symbolic link"
-            raise UserError(f"{where}; a run that is written to needs a folder of its own there")
 
     def load(self, step: int | None = None) -> tuple[int, dict[str, Tensor]]:
         """Read a checkpoint, the last one by default.

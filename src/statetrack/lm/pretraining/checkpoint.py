@@ -31,7 +31,7 @@ from transformers.utils import logging
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError
-from statetrack.files import PREFIX, leftovers, new_folder, read_json, write_json
+from statetrack.files import PREFIX, leftovers, read_json, write_json
 from statetrack.lm.hf_model import StateTrackForCausalLM
 from statetrack.lm.pretraining.config import (
     PRETRAINING_SCHEMA,
@@ -66,13 +66,6 @@ class PretrainingRun(RunFolder):
             raise UserError(f"{folder} is not a run of `lm train`: it has no config.json")
         return cls(folder, read_pretraining_config(folder / "config.json"))
 
-    @classmethod
-    def create(cls, folder: Path, config: PretrainingConfig) -> PretrainingRun:
-        """Make a new folder."""
-        run = cls(new_folder(folder), config)
-        write_json(run.folder / "config.json", config.to_json())
-        return run
-
     def check_same(self, config: PretrainingConfig) -> None:
         """Raise a UserError unless the run has this configuration; its data may have moved."""
         old, new = ({**to_dict(c), **dict.fromkeys(PLACES)} for c in (self.config, config))
@@ -81,6 +74,10 @@ class PretrainingRun(RunFolder):
             raise UserError(
                 f"{self.folder} holds a run with other options: {where}; choose another folder"
             )
+
+    def write_config(self) -> None:
+        """Write config.json."""
+        write_json(self.folder / "config.json", self.config.to_json())
 
     @property
     def model_folder(self) -> Path:
@@ -103,6 +100,7 @@ class PretrainingRun(RunFolder):
 
     def tidy(self) -> None:
         """Remove what a killed process left half-written or half-removed."""
+        self.check_link()
         for folder in (self.folder, self.checkpoints):
             for leftover in leftovers(folder):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()

@@ -81,10 +81,11 @@ def pretrain(
     processes = Processes(config.shard)
     data = _Data(config, processes)
     folder = Path(folder)
+    run = PretrainingRun(folder, config)
     exists = (folder / "config.json").is_file()
-    run = PretrainingRun.open(folder) if exists else PretrainingRun(folder, config)
-    run.check_same(config)
-    if not exists:
+    if exists:
+        PretrainingRun.open(folder).check_same(config)
+    else:
         check_new(folder)
     if processes.device.type == "cpu":
         micro = config.batch_size // processes.count // data.parts
@@ -92,8 +93,8 @@ def pretrain(
     processes.wait()  # until all have looked at the folder
     with sole_writer(folder) if processes.main else nullcontext():
         if processes.main:
-            run = run if exists else PretrainingRun.create(folder, config)
             run.tidy()
+            run.write_config()
         processes.wait()
         start = processes.agreed((run.checkpoint_steps() or [0])[-1])
         if processes.main:
