@@ -17,6 +17,9 @@ from statetrack.cli.explain import explain
 from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
+from statetrack.cli.lm_eval import lm_eval
+from statetrack.cli.lm_fetch import lm_fetch
+from statetrack.cli.lm_tasks import lm_tasks
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -53,6 +56,9 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("sweep", "status"): status,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
+    ("lm", "tasks"): lm_tasks,
+    ("lm", "fetch"): lm_fetch,
+    ("lm", "eval"): lm_eval,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
