@@ -1,0 +1,116 @@
+"""The states of a model's layers as a cache of transformers, for `generate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, LinearAttentionLayer
+
+from statetrack.errors import UserError
+from statetrack.models import SequenceModel, State
+from statetrack.models.sequence_model import ModelDecoder
+
+
+class StateLayer(LinearAttentionLayer):
+    """The state of one layer: transformers reorders, offloads and resets its tensors by number."""
+
+    is_compileable = False  # transformers would make masks for attention
+
+    def __init__(self) -> None:
+        super().__init__(number_of_states=0)
+        self.kind: type[Any] | None = None
+
+    @property
+    def state(self) -> Any:
+        """The state, as the layer returned it; None before the first token."""
+        if self.kind is None:
+            return None
+        return self.kind(*self.recurrent_states.values())
+
+    def put(self, state: Any) -> None:
+        """Keep a state. Its tensors are not copied: layers do not change them in place."""
+        self.kind = type(state)
+        self.number_of_states = len(state)
+        self.device = state[0].device
+        self.recurrent_states = dict(enumerate(state))
+        numbers = range(len(state))
+        self.is_conv_states_initialized = dict.fromkeys(numbers, False)
+        self.is_recurrent_states_initialized = dict.fromkeys(numbers, True)
+        self.has_previous_state = dict.fromkeys(numbers, True)
+
+    def reset(self) -> None:
+        """Return to the state before the first token."""
+        self.kind, self.number_of_states = None, 0
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every sequence."""
+        self._map(lambda part: part.repeat_interleave(repeats, 0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these sequences."""
+        self._map(lambda part: part[indices.to(part.device)])
+
+    def _map(self, change: Any) -> None:
+        if (state := self.state) is not None:
+            self.put(type(state)(*map(change, state)))
+
+
+class StateTrackCache(Cache):
+    """The state of every layer, and how many tokens they have seen, padding included.
+
+    It has the size of the state whatever the number of tokens, except for attention layers.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        super().__init__(layers=[StateLayer() for _ in range(num_layers)])
+        self.num_tokens = 0
+        self._decoder: ModelDecoder | None = None
+
+    @property
+    def states(self) -> State | None:
+        """The states of all layers; None before the first token."""
+        states = tuple(layer.state for layer in self.layers)
+        return states if self.num_tokens else None
+
+    def put(self, states: State, new_tokens: int) -> None:
+        """Keep the states after `new_tokens` more tokens."""
+        for layer, state in zip(self.layers, states, strict=True):
+            layer.put(state)
+        self.num_tokens += new_tokens
+
+    def decoder(self, model: SequenceModel, batch_size: int) -> ModelDecoder:
+        """Return a decoder of the model, recorded once for this cache."""
+        if self._decoder is None or self._decoder.batch_size != batch_size:
+            self._decoder = model.decoder(batch_size)
+        return self._decoder
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """The number of tokens seen, padding included."""
+        return self.num_tokens
+
+    def reset(self) -> None:
+        """Return to the state before the first token."""
+        super().reset()
+        self.num_tokens = 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Raise: a state does not say what it was before."""
+        raise UserError("tokens cannot be removed from the state of a linear RNN")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoder": None}  # a copy records its own
+
+
+def decodable(model: SequenceModel, tokens: Tensor) -> bool:
+    """Whether a recorded step serves: one float32 token of each sequence, without gradients."""
+    weight = next(model.parameters())
+    return (
+        tokens.shape[1] == 1
+        and weight.is_cpu
+        and weight.dtype is torch.float32
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+    )
