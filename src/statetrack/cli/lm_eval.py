@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from statetrack.errors import UserError
@@ -83,7 +84,8 @@ def lm_eval(
     document = scores_document(done, selection, facts)
     if out is not None:
         write_document(document, out)
-    print_document(console, document)
+    shown = document.tables[:-1] or document.tables  # the last has every score, and is long
+    print_document(console, replace(document, tables=shown))
     if out is not None:
         console.print(f"Open {out / 'index.html'} for the page.", soft_wrap=True)
     write_result(json, to_plain(document))

@@ -108,7 +108,9 @@ def read_scores(about: TaskAbout, found: dict[str, Any]) -> Iterator[Score]:
 def shortened_requests(harness: HFLM, task: Task) -> int:
     """Count the requests of a task that are longer than the model reads."""
     texts: Sequence[str] = [
-        "".join(request.args) for request in task.instances if request.request_type == "loglikelihood"
+        "".join(request.args)
+        for request in task.instances
+        if request.request_type == "loglikelihood"
     ]
     lengths = map(len, harness.tokenizer(list(texts))["input_ids"]) if texts else ()
     return sum(length > harness.max_length + 1 for length in lengths)  # the last is not read

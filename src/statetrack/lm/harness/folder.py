@@ -32,7 +32,7 @@ class NewTask(NamedTuple):
 
     about: TaskAbout
     config: dict[str, Any]  # of the YAML file
-    splits: dict[str, Sequence[Mapping[str, Any]]]  # documents
+    splits: Mapping[str, Sequence[Mapping[str, Any]]]  # documents
 
 
 @dataclass(frozen=True)

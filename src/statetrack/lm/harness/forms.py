@@ -79,9 +79,7 @@ def _tokens(task: Task, words: list[str], answer: str, _: np.random.Generator) -
 
 def _parity(_: Parity, words: list[str], answer: str, __: np.random.Generator) -> Question:
     rule = "A lamp is off. Each 1 flips its switch, each 0 leaves it as it is."
-    return Question(
-        f"{rule}\n{' '.join(words)}\nThe lamp is now", "on" if answer == "1" else "off"
-    )
+    return Question(f"{rule}\n{' '.join(words)}\nThe lamp is now", "on" if answer == "1" else "off")
 
 
 def _cycle(
@@ -138,7 +136,7 @@ def _program(task: Programs, words: list[str], answer: str, _: np.random.Generat
     lines = [f"{' = '.join(variables)} = 0"]
     for statement in statements:
         guard, colon, assignment = statement.rpartition(" : ")
-        variable, _, value = assignment.partition(" = ")
+        variable, value = assignment.split(" = ")
         if " " in value:  # a sign
             value = f"({re.sub('^- ', '-', value)}) % {task.modulus}"
         lines.append(f"{guard}{colon.strip()} {variable} = {value}".strip())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -80,9 +81,7 @@ def write_pack(
         return write_tasks(folder, "pack", write(), group=GROUP)
 
 
-def draw_questions(
-    task: Task, length: int, count: int, rng: np.random.Generator
-) -> list[Question]:
+def draw_questions(task: Task, length: int, count: int, rng: np.random.Generator) -> list[Question]:
     """Draw distinct questions, at most `count`, whose answers are as balanced as possible."""
     found: dict[str, list[Question]] = defaultdict(list)  # by answer
     seen: set[str] = set()
@@ -100,16 +99,12 @@ def draw_questions(
     return [chosen[i] for i in rng.permutation(len(chosen))]
 
 
-def _sample(
-    task: Task, length: int, count: int, rng: np.random.Generator
-) -> Iterator[Question]:
+def _sample(task: Task, length: int, count: int, rng: np.random.Generator) -> Iterator[Question]:
     batch = task.sample(rng, np.full(count, task_length(task, length)))
     scored = task.scored(batch.targets)
     # targets of the Chomsky suite are classes, not tokens
     names = tuple(map(str, range(task.classes))) if isinstance(task, ChomskyTask) else task.vocab
-    for tokens, targets, last in zip(
-        batch.tokens, batch.targets, last_scored(scored), strict=True
-    ):
+    for tokens, targets, last in zip(batch.tokens, batch.targets, last_scored(scored), strict=True):
         words = [task.vocab[token] for token in tokens[: last + 1]]
         yield write_question(task, words, names[targets[last]], rng)
 
@@ -148,7 +143,7 @@ def _new_task(task: Task, length: int, name: str, samples: int, shots: int, seed
 
 def _document(
     question: Question, answers: Sequence[str], rng: np.random.Generator
-) -> dict[str, str | list[str] | int]:
+) -> dict[str, Any]:
     others = [answer for answer in answers if answer != question.answer]
     if len(answers) > MAX_CHOICES:
         drawn = rng.choice(len(others), MAX_CHOICES - 1, replace=False)

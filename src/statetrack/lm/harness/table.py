@@ -12,7 +12,7 @@ from statetrack.lm.harness.published import AVERAGE, COLUMNS, PAPER_TASKS, TABLE
 from statetrack.lm.harness.selection import Selection
 from statetrack.report.document import Cell, Document, Figure, Series, Table
 
-ERRORS = 2.0  # standard errors above chance from which on a score is no guess
+ERRORS = 3  # standard errors above chance that no guess reaches, also in dozens of tasks
 NORMAL_95 = 1.96
 
 
@@ -93,12 +93,16 @@ def _paper_table(models: Sequence[ModelScores], selection: Selection) -> Table:
 def _cell(score: Score, column: Column) -> str | None:
     if score.value is None:
         return "not finite"
-    show = (lambda x: f"{x:.2f}") if column.title.endswith("ppl") else _percent
+    show = _perplexity if column.title.endswith("ppl") else _percent
     return show(score.value) + ("" if score.error is None else f" ± {show(score.error)}")
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
+
+
+def _perplexity(number: float) -> str:
+    return f"{number:.2f}" if number < 10_000 else f"{number:.2e}"
 
 
 def _pack_table(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> Table:
@@ -132,7 +136,7 @@ def _verdict(model: ModelScores, pack: Sequence[TaskAbout]) -> str:
     named = ", ".join(f"{task.source} at length {task.length}" for task in above)
     return (
         f"{model.model}: {len(above)} of {len(pack)} state-tracking tasks are more than "
-        f"{ERRORS:g} standard errors above chance{f': {named}' if named else ''}."
+        f"{ERRORS} standard errors above chance{f': {named}' if named else ''}."
     )
 
 
