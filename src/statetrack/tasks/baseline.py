@@ -118,12 +118,8 @@ def answers(targets: Answers, scored: Bools) -> Answers:
 
 def last_answers(targets: Answers, scored: Bools) -> Answers:
     """Return the last scored target of each row of [n, T], as [n, 1]; every row must have one."""
-    return np.take_along_axis(targets, last_scored(scored)[:, None], axis=1)
-
-
-def last_scored(scored: Bools) -> NDArray[np.intp]:
-    """Return the last scored position of each row of [n, T]; every row must have one."""
-    return scored.shape[1] - 1 - np.argmax(scored[:, ::-1], axis=1)
+    last = scored.shape[1] - 1 - np.argmax(scored[:, ::-1], axis=1)
+    return np.take_along_axis(targets, last[:, None], axis=1)
 
 
 def constant_right(answers: Answers) -> Bools:

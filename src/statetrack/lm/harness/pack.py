@@ -15,8 +15,7 @@ from statetrack.files import plain_name, whole_folder
 from statetrack.lm.harness.folder import Index, NewTask, TaskAbout, write_tasks
 from statetrack.lm.harness.forms import Question, task_length, write_question
 from statetrack.tasks import Task, generator, make_task
-from statetrack.tasks.baseline import last_scored
-from statetrack.tasks.chomsky import ChomskyTask
+from statetrack.tasks.chomsky import TERMINATOR, ChomskyTask
 
 GROUP = "statetrack"  # the group of all tasks, and the prefix of their names
 PACK_TASKS = (
@@ -90,7 +89,7 @@ def draw_questions(task: Task, length: int, count: int, rng: np.random.Generator
             if question.context not in seen:
                 seen.add(question.context)
                 found[question.answer].append(question)
-        quota = -(-count // len(found))
+        quota = -(-count // max(1, len(found)))
         if sum(min(len(questions), quota) for questions in found.values()) >= count:
             break
     in_turn = [q for answer in sorted(found) for q in enumerate(found[answer])]
@@ -100,13 +99,21 @@ def draw_questions(task: Task, length: int, count: int, rng: np.random.Generator
 
 
 def _sample(task: Task, length: int, count: int, rng: np.random.Generator) -> Iterator[Question]:
+    """Ask for the last answer of each sequence; of several outputs of the Chomsky suite, for one.
+
+    The targets of the suite are classes, not tokens.
+    """
     batch = task.sample(rng, np.full(count, task_length(task, length)))
-    scored = task.scored(batch.targets)
-    # targets of the Chomsky suite are classes, not tokens
-    names = tuple(map(str, range(task.classes))) if isinstance(task, ChomskyTask) else task.vocab
-    for tokens, targets, last in zip(batch.tokens, batch.targets, last_scored(scored), strict=True):
-        words = [task.vocab[token] for token in tokens[: last + 1]]
-        yield write_question(task, words, names[targets[last]], rng)
+    asked = task.scored(batch.targets)
+    names, order = task.vocab, np.arange(1.0, 1 + asked.shape[1])
+    if isinstance(task, ChomskyTask):
+        names, order = tuple(map(str, range(task.classes))), rng.random(asked.shape)
+        if task.terminated:
+            asked &= batch.targets != TERMINATOR
+    rows = np.flatnonzero(asked.any(1))
+    for row, at in zip(rows, (asked * order)[rows].argmax(1), strict=True):
+        words = [task.vocab[token] for token in batch.tokens[row, : at + 1]]
+        yield write_question(task, words, names[batch.targets[row, at]], rng)
 
 
 def _new_task(task: Task, length: int, name: str, samples: int, shots: int, seed: int) -> NewTask:
