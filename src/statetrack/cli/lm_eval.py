@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from statetrack.errors import UserError
@@ -53,10 +54,9 @@ def lm_eval(
         check_new(out)
     from importlib.metadata import version
 
-    from statetrack.lm.harness.evaluation import evaluate_model
+    from statetrack.lm.harness.evaluation import evaluate_checkpoints
     from statetrack.lm.harness.selection import select_tasks
     from statetrack.lm.harness.table import scores_document
-    from statetrack.lm.load import load_language_model
     from statetrack.report.render import print_document, write_document
     from statetrack.report.text import to_plain
     from statetrack.sweep.environment import environment
@@ -65,15 +65,10 @@ def lm_eval(
     started = time.monotonic()
     with console.status("reading tasks"):
         selection = select_tasks(tasks, data, online=online)
-    done = []
-    for checkpoint in checkpoints:
-        model = load_language_model(checkpoint)
-        console.print(f"evaluating {model.name} on {len(selection.tasks)} tasks", soft_wrap=True)
-        done.append(
-            evaluate_model(
-                model, selection, limit=limit, batch_size=batch_size, max_length=max_length
-            )
-        )
+    done = evaluate_checkpoints(
+        checkpoints, selection, limit=limit, batch_size=batch_size, max_length=max_length,
+        progress=partial(console.print, soft_wrap=True),
+    )  # fmt: skip
     facts = {
         "checkpoints": [str(path) for path in checkpoints],
         "documents of each task": "all" if limit is None else f"the first {limit:,}",

@@ -13,9 +13,9 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.lm.harness import selection
-from statetrack.lm.harness.evaluation import evaluate_model
+from statetrack.lm.harness.evaluation import ModelScores, evaluate_checkpoints
 from statetrack.lm.harness.published import COLUMNS
-from statetrack.lm.harness.selection import select_tasks
+from statetrack.lm.harness.selection import Selection, select_tasks
 from statetrack.lm.load import LanguageModel, load_language_model
 from tests.conftest import Command
 from tests.training.refusal import Refused
@@ -26,6 +26,11 @@ def restored_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command sets these for good."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         monkeypatch.setenv(name, "1")
+
+
+def evaluate_one(checkpoint: Path, chosen: Selection, **options: int) -> ModelScores:
+    (done,) = evaluate_checkpoints([checkpoint], chosen, **options)
+    return done
 
 
 def log_probability(model: LanguageModel, context: str, answer: str) -> float:
@@ -41,7 +46,7 @@ def log_probability(model: LanguageModel, context: str, answer: str) -> float:
 def test_accuracy_is_that_of_the_likeliest_choice(checkpoint: Path, pack: Path) -> None:
     model = load_language_model(checkpoint)
     name = "statetrack_A5_6"
-    done = evaluate_model(model, select_tasks([name], [pack]), batch_size=3)
+    done = evaluate_one(checkpoint, select_tasks([name], [pack]), batch_size=3)
     text = (pack / f"{name}.test.jsonl").read_text()
     right = []
     for question in map(json.loads, text.splitlines()):
@@ -80,7 +85,7 @@ def test_pack_and_paper_in_one_report(
 
 def test_other_sets_and_generated_answers(ours: Path, sets: Path) -> None:
     names = ["openbookqa", "sciq", "triviaqa", "squad_questions"]
-    done = evaluate_model(load_language_model(ours), select_tasks(names, [sets]))
+    done = evaluate_one(ours, select_tasks(names, [sets]))
     assert {score.task for score in done.scores} == set(names)
     assert ("squad_questions", "contains") in {score[:2] for score in done.scores}
 
@@ -100,7 +105,7 @@ def test_the_folder_may_be_moved(
     shutil.copytree(pack, moved)
     monkeypatch.chdir(tmp_path)
     chosen = select_tasks(["statetrack_parity_3"], [Path("else where/moved")])
-    assert evaluate_model(load_language_model(ours), chosen).scores[0].documents == 8
+    assert evaluate_one(ours, chosen).scores[0].documents == 8
 
 
 def test_shots_stand_before_the_question(ours: Path, tmp_path: Path) -> None:
@@ -119,7 +124,7 @@ def test_shots_stand_before_the_question(ours: Path, tmp_path: Path) -> None:
 
 def test_requests_that_are_too_long_are_counted(ours: Path, pack: Path) -> None:
     chosen = select_tasks(["statetrack_parity_3"], [pack])
-    done = evaluate_model(load_language_model(ours), chosen, max_length=10)
+    done = evaluate_one(ours, chosen, max_length=10)
     assert done.shortened == {"statetrack_parity_3": 16}  # 8 questions with 2 choices each
 
 

@@ -7,7 +7,8 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import lm_eval
@@ -18,9 +19,10 @@ from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.lm.harness.folder import TaskAbout
 from statetrack.lm.harness.selection import Selection
-from statetrack.lm.load import LanguageModel
+from statetrack.lm.load import LanguageModel, load_language_model
 
 BOOTSTRAPS = 1000  # resamples for the standard error of a perplexity
+SHOTS_SEED = 1234  # lm-eval's own default
 
 
 class Score(NamedTuple):
@@ -42,35 +44,54 @@ class ModelScores(NamedTuple):
     shortened: dict[str, int]  # requests, by task, that were too long and lost their beginning
 
 
-def evaluate_model(
-    model: LanguageModel,
+def evaluate_checkpoints(
+    checkpoints: Sequence[Path],
     selection: Selection,
     *,
     limit: int | None = None,
     batch_size: int = 16,
     max_length: int | None = None,
-) -> ModelScores:
-    """Evaluate a model on tasks.
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[ModelScores]:
+    """Evaluate language models on tasks.
 
     Args:
-        model: The model with its tokenizer.
+        checkpoints: Folders, as `load_language_model` takes them; all are tried before the first is
+            evaluated.
         selection: The tasks.
         limit: Only the first documents of each task.
         batch_size: Requests at a time.
-        max_length: Tokens that the model reads at most; by default what its configuration says,
-            or 2048.
+        max_length: Tokens that a model reads at most; by default what its configuration says, or
+            2048.
+        progress: Called with what is being evaluated.
 
     Raises:
-        UserError: The model has no tokenizer, or a number is out of range.
+        UserError: A model cannot be loaded or has no tokenizer, or a number is out of range.
     """
     at_least("the batch size", batch_size, 1)
     for what, number in (("the limit", limit), ("the greatest length", max_length)):
         if number is not None:
             at_least(what, number, 1)
-    if model.tokenizer is None:
-        raise UserError(f"{model.name} has no tokenizer.json: it does not read text")
+    for checkpoint in checkpoints:
+        model = load_language_model(checkpoint)
+        if model.tokenizer is None:
+            raise UserError(f"{checkpoint} has no tokenizer.json: it does not read text")
+    done = []
+    for checkpoint in checkpoints:
+        model = load_language_model(checkpoint)
+        progress(f"evaluating {model.name} on {len(selection.tasks)} tasks")
+        done.append(_evaluate(model, selection, limit, batch_size, max_length))
+    return done
+
+
+def _evaluate(
+    model: LanguageModel,
+    selection: Selection,
+    limit: int | None,
+    batch_size: int,
+    max_length: int | None,
+) -> ModelScores:
     with _quiet():
-        tasks = selection.manager.load([task.name for task in selection.tasks])["tasks"]
         harness = HFLM(
             pretrained=model.model,
             tokenizer=model.tokenizer,
@@ -78,14 +99,19 @@ def evaluate_model(
             batch_size=batch_size,
             max_length=max_length,
         )
-        found = lm_eval.simple_evaluate(
-            model=harness,
-            tasks=list(tasks.values()),
+        # what `lm_eval.simple_evaluate` does besides takes longer than small models
+        loaded = selection.manager.load([task.name for task in selection.tasks])
+        for task in loaded["tasks"].values():
+            task.set_config(key="num_fewshot", value=task.get_config("num_fewshot") or 0)
+            task.set_fewshot_seed(seed=SHOTS_SEED)
+        found = lm_eval.evaluate(
+            lm=harness,
+            task_dict=loaded,
             limit=limit,
             bootstrap_iters=BOOTSTRAPS,
             log_samples=False,
         )
-    counts = {name: shortened_requests(harness, task) for name, task in tasks.items()}
+    counts = {name: shortened_requests(harness, task) for name, task in loaded["tasks"].items()}
     return ModelScores(
         model.name,
         [score for about in selection.tasks for score in read_scores(about, found)],
