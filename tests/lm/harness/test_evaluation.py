@@ -182,3 +182,12 @@ def test_a_model_without_tokenizer_is_refused(
     refused: Refused, run_folder: Path, pack: Path
 ) -> None:
     refused("lm", "eval", run_folder, "--tasks=pack", "--data", pack, says=["no tokenizer.json"])
+
+
+def test_a_tokenizer_without_end_of_text_is_refused(ours: Path, pack: Path, tmp_path: Path) -> None:
+    shutil.copytree(ours, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    config = {k: v for k, v in json.loads(file.read_text()).items() if k != "eos_token_id"}
+    file.write_text(json.dumps(config))
+    with pytest.raises(UserError, match="the end of a text"):
+        evaluate_one(tmp_path / "model", select_tasks(["pack"], [pack]))

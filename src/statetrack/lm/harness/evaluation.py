@@ -73,9 +73,11 @@ def evaluate_checkpoints(
         if number is not None:
             at_least(what, number, 1)
     for checkpoint in checkpoints:
-        model = load_language_model(checkpoint)
-        if model.tokenizer is None:
+        tokenizer = load_language_model(checkpoint).tokenizer
+        if tokenizer is None:
             raise UserError(f"{checkpoint} has no tokenizer.json: it does not read text")
+        if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+            raise UserError(f"{checkpoint} names no token for the beginning or the end of a text")
     done = []
     for checkpoint in checkpoints:
         model = load_language_model(checkpoint)

@@ -14,6 +14,7 @@ from statetrack.errors import UserError
 from statetrack.files import plain_name, whole_folder
 from statetrack.lm.harness.folder import Index, NewTask, TaskAbout, write_tasks
 from statetrack.lm.harness.forms import Question, task_length, write_question
+from statetrack.memory import check_memory
 from statetrack.tasks import Task, generator, make_task
 from statetrack.tasks.chomsky import TERMINATOR, ChomskyTask
 
@@ -23,6 +24,7 @@ PACK_TASKS = (
 )  # fmt: skip
 PACK_LENGTHS = (4, 8, 16, 32)
 MAX_CHOICES = 16  # of a question; of more possible answers, the others are drawn at random
+WORD_BYTES = 400  # of memory for a token of a question, and of those drawn to balance answers
 ROUNDS = 16  # times the wanted number of sequences that are drawn at most, to balance answers
 
 
@@ -65,6 +67,8 @@ def write_pack(
             at_least("a length", length, 1)
             size = task_length(task, length)
             task.check_lengths(size, size)
+            needed = WORD_BYTES * (samples + shots) * task.input_size(size)
+            check_memory(needed, f"a pack with {samples:,} questions of length {length:,}")
 
     def write() -> Iterator[NewTask]:
         taken: Counter[str] = Counter()
