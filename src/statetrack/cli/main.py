@@ -18,7 +18,9 @@ from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_eval import lm_eval
+from statetrack.cli.lm_export import lm_export
 from statetrack.cli.lm_fetch import lm_fetch
+from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.lm_tasks import lm_tasks
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
@@ -59,6 +61,8 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("lm", "tasks"): lm_tasks,
     ("lm", "fetch"): lm_fetch,
     ("lm", "eval"): lm_eval,
+    ("lm", "generate"): lm_generate,
+    ("lm", "export"): lm_export,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
