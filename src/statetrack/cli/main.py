@@ -18,6 +18,7 @@ from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_audit import lm_audit
+from statetrack.cli.lm_data import data_options, lm_data
 from statetrack.cli.lm_perplexity import lm_perplexity
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
@@ -55,6 +56,7 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("sweep", "status"): status,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
+    ("lm", "data"): lm_data,
     ("lm", "perplexity"): lm_perplexity,
     ("lm", "audit"): lm_audit,
 }
@@ -64,6 +66,7 @@ MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Optio
     tasks: task_options,
     export_file: task_options,
     import_file: task_options,
+    lm_data: data_options,
 }
 """Options that depend on the values of others, such as those of the chosen task."""
 TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")

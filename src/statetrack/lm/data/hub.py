@@ -1,0 +1,67 @@
+"""Documents of data sets on the Hugging Face hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import datasets
+import huggingface_hub
+
+from statetrack.errors import UserError
+from statetrack.lm.data.config import DataConfig
+from statetrack.lm.data.shards import SPLITS
+from statetrack.lm.data.sources import Document, split_of
+from statetrack.lm.data.templates import (
+    EVALUATION_SEED,
+    EVALUATION_SHARE,
+    HUB_SETS,
+    HubSet,
+    Template,
+)
+
+
+def hub_documents(source: str, config: DataConfig) -> Iterator[Document]:
+    """Read a data set by its short name or as `hf:NAME` or `hf:NAME:CONFIG`.
+
+    A split called validation is used as it is. Without one, the rows of train are split: as
+    `DataConfig` says or, by default, with the share and seed of the paper's evaluation.
+    """
+    hub_set = HUB_SETS.get(source) or _by_name(source, config)
+    template = Template(config.template or hub_set.template)
+    huggingface_hub.logging.set_verbosity_error()  # it prints each of its attempts to connect
+    try:
+        for split, key, row in _rows(hub_set, config):
+            yield Document(split, template.fill(row, f"{source}, row {key}"))
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"cannot read {hub_set.path} from the Hugging Face hub: {reason}") from None
+
+
+def _by_name(source: str, config: DataConfig) -> HubSet:
+    path, _, name = source.removeprefix("hf:").partition(":")
+    return HubSet(path, name or None, f"{{{config.field}}}", True)
+
+
+def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Give the split, the number and the contents of each row that is asked for."""
+    wanted = SPLITS if config.split == "both" else (config.split,)
+    path, name = hub_set.path, hub_set.config
+    names = datasets.get_dataset_split_names(path, name)
+    if "validation" in names:
+        for split in wanted:
+            rows = datasets.load_dataset(path, name, split=split, streaming=True)
+            yield from ((split, i, row) for i, row in enumerate(rows, 1))
+    elif config.validation is None and not hub_set.streaming:
+        whole = datasets.load_dataset(path, name, split="train")
+        halves = whole.train_test_split(EVALUATION_SHARE, seed=EVALUATION_SEED)
+        for split in wanted:
+            rows = halves["test" if split == "validation" else "train"]
+            yield from ((split, i, row) for i, row in enumerate(rows, 1))
+    else:
+        for i, row in enumerate(datasets.load_dataset(path, name, split="train", streaming=True)):
+            split = split_of(str(i), config, EVALUATION_SHARE)
+            if split in wanted:
+                yield split, i + 1, row

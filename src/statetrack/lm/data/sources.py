@@ -1,0 +1,161 @@
+"""Documents of files and folders, each in its split."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet
+
+from statetrack.errors import UserError
+from statetrack.files import parse_json, regular, unreadable
+from statetrack.lm.data.config import DataConfig
+from statetrack.lm.data.shards import SPLITS
+from statetrack.lm.data.templates import HUB_SETS, Template
+
+STDLIB = "stdlib"
+NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
+PIECE = 1_000_000  # characters after which a text file continues as another document
+VALIDATION_SHARE = 0.05
+PARQUET_ROWS = 1024  # that are in memory at a time
+
+
+class Document(NamedTuple):
+    """A text and the split it belongs to."""
+
+    split: str
+    text: str
+
+
+def documents(config: DataConfig, skipped: list[str] | None = None) -> Iterator[Document]:
+    """Read the documents of all sources, in an order that is always the same.
+
+    A row of JSONL, Parquet or a Hugging Face set is a document, and so is a file of text; one of
+    more than a million characters is several, cut at the ends of lines. Empty ones are left out.
+
+    Args:
+        config: The sources, and how to split them.
+        skipped: Takes the names of files in folders that are not UTF-8, which are left out.
+
+    Raises:
+        UserError: A source does not exist, is corrupt, lacks a key, or has no documents.
+    """
+    wanted = SPLITS if config.split == "both" else (config.split,)
+    for source in config.source:
+        counts = dict.fromkeys(SPLITS, 0)
+        for document in _read(source, config, [] if skipped is None else skipped):
+            if config.max_documents is not None and counts[document.split] >= config.max_documents:
+                if all(counts[split] >= config.max_documents for split in wanted):
+                    break
+            elif document.text and document.split in wanted:
+                counts[document.split] += 1
+                yield document
+        if not any(counts.values()):
+            raise UserError(f"{source} has no documents{_asked(config)}")
+
+
+def split_of(key: str, config: DataConfig, default: float = VALIDATION_SHARE) -> str:
+    """Return the split of the document called `key`; no other document has a say in it."""
+    share = default if config.validation is None else config.validation
+    digest = hashlib.blake2b(f"{config.seed}:{key}".encode(), digest_size=8).digest()
+    return "validation" if int.from_bytes(digest, "big") < share * 2**64 else "train"
+
+
+def _asked(config: DataConfig) -> str:
+    return "" if config.split == "both" else f" for {config.split}"
+
+
+def _read(source: str, config: DataConfig, skipped: list[str]) -> Iterator[Document]:
+    if source == STDLIB:
+        folder = Path(sysconfig.get_path("stdlib"))
+        yield from _folder(folder, (".py",), config, skipped, NOT_STDLIB)
+    elif source in HUB_SETS or source.startswith("hf:"):
+        from statetrack.lm.data.hub import hub_documents  # `datasets` takes seconds to load
+
+        yield from hub_documents(source, config)
+    elif Path(source).is_dir():
+        yield from _folder(Path(source), config.suffix, config, skipped)
+    elif Path(source).exists():
+        yield from _file(Path(source), config)
+    else:
+        names = ", ".join((STDLIB, *HUB_SETS, "hf:NAME"))
+        raise UserError(f"{source} does not exist; a source is a file, a folder or one of {names}")
+
+
+def _folder(
+    folder: Path,
+    suffixes: Sequence[str],
+    config: DataConfig,
+    skipped: list[str],
+    excluded: Collection[str] = (),
+) -> Iterator[Document]:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.suffix not in suffixes or not path.is_file() or set(excluded) & set(name.parts):
+            continue
+        if path.suffix in ROWS:
+            yield from _rows(path, name.as_posix(), config)
+            continue
+        try:
+            pieces = list(_pieces(path))
+        except UnicodeDecodeError:
+            skipped.append(name.as_posix())
+            continue
+        split = split_of(name.as_posix(), config)  # of the file as a whole
+        yield from (Document(split, piece) for piece in pieces)
+
+
+def _file(path: Path, config: DataConfig) -> Iterator[Document]:
+    if path.suffix in ROWS:
+        yield from _rows(path, path.name, config)
+        return
+    try:
+        for number, piece in enumerate(_pieces(path)):
+            yield Document(split_of(f"{path.name}:{number}", config), piece)
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error) from None
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    with open(regular(path), encoding="utf-8", newline="") as file:
+        while lines := file.readlines(PIECE):
+            yield "".join(lines)
+
+
+def _rows(path: Path, name: str, config: DataConfig) -> Iterator[Document]:
+    template = Template(config.template or f"{{{config.field}}}")
+    for number, row in enumerate(ROWS[path.suffix](path, template), 1):
+        if row is not None:
+            text = template.fill(row, f"{path}, line {number}")
+            yield Document(split_of(f"{name}:{number}", config), text)
+
+
+def _jsonl_rows(path: Path, template: Template) -> Iterator[Any]:
+    """Give the rows of a JSONL file; None for a blank line."""
+    number = 0
+    try:
+        with open(regular(path), "rb") as file:
+            for number, line in enumerate(file, 1):
+                yield parse_json(line) if line.strip() else None
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise unreadable(path, error, f", line {number + 1}") from None
+
+
+def _parquet_rows(path: Path, template: Template) -> Iterator[Any]:
+    try:
+        with pyarrow.parquet.ParquetFile(regular(path)) as file:
+            template.check_keys(file.schema_arrow.names, str(path))
+            for batch in file.iter_batches(PARQUET_ROWS, columns=template.keys):
+                yield from batch.to_pylist()
+    except (OSError, ValueError) as error:  # of which pyarrow's errors are
+        if isinstance(error, UserError):
+            raise
+        raise unreadable(path, error) from None
+
+
+ROWS = {".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
