@@ -45,7 +45,9 @@ def lm_audit(
             audit(language, source, tokens=tokens, length=length, on_progress=status.update)
             for source in open_all(data, language, tokens)
         ]
-    document = audit_document(audits, f"statetrack lm audit {checkpoint}")
+    words = ["statetrack lm audit", checkpoint, "--data", *data]
+    options = f"--tokens {tokens} --length {length}"
+    document = audit_document(audits, f"{' '.join(map(str, words))} {options}")
     print_document(console, document)
     if out is not None:
         write_document(document, out)

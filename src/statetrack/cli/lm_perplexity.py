@@ -60,7 +60,9 @@ def lm_perplexity(
                     on_progress=status.update,
                 )
                 curves.append(curve)
-    document = perplexity_document(curves, "statetrack lm perplexity")
+    words = ["statetrack lm perplexity", *checkpoints, "--data", *data]
+    options = f"--max-length {max_length} --chunks {chunks}"
+    document = perplexity_document(curves, f"{' '.join(map(str, words))} {options}")
     print_document(console, document)
     if out is not None:
         write_document(document, out)

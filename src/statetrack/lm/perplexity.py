@@ -56,17 +56,18 @@ def make_reader(language: LanguageModel) -> Reader:
     model: PreTrainedModel = language.model
     check_finite(model, language.name)
     if isinstance(model, StateTrackForCausalLM):
-        return Reader(_with_state(model.sequence_model), SEGMENT, "state carried over")
+        return Reader(_with_state(model.sequence_model), SEGMENT, "in segments, with its state")
     if model.config.model_type in CONVERTERS:
         try:
             converted = convert(model.config.to_dict(), model.state_dict(), share=True)
-            return Reader(_with_state(converted), SEGMENT, "converted, state carried over")
+            return Reader(_with_state(converted), SEGMENT, "in segments, converted, with its state")
         except UserError:  # an option that only transformers has
             pass
     cached = _with_cache(model)
     if cached is not None and _carries(model, cached):
-        return Reader(cached, SEGMENT, "cache of transformers carried over")
-    return Reader(_in_one_pass(model), None, "in one pass: it has no cache to carry over")
+        return Reader(cached, SEGMENT, "in segments, with its cache")
+    how = "in one pass: it has no cache that carries over, so memory grows with the length"
+    return Reader(_in_one_pass(model), None, how)
 
 
 def _with_state(model: SequenceModel) -> Read:

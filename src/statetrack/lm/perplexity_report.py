@@ -39,6 +39,7 @@ def perplexity_document(curves: Sequence[PerplexityCurve], command: str) -> Docu
         curves: by checkpoint and data set; those of one data set become a panel.
         command: what was typed.
     """
+    curves = [curve for own in by_data(curves).values() for curve in own]
     positions = table_positions(curves)
     tables = [_running_table(curves, positions), _window_table(curves, positions)]
     compared = _comparison(curves)
@@ -66,7 +67,7 @@ def perplexity_document(curves: Sequence[PerplexityCurve], command: str) -> Docu
         [f"Running perplexity at {top:,} tokens.", *summary],
         tables,
         figures,
-        [f"{curve.checkpoint} on {curve.data}: {curve.how}." for curve in curves],
+        list(dict.fromkeys(f"{curve.checkpoint} is read {curve.how}." for curve in curves)),
         {
             "command": command,
             "tokens": sum(c.chunks * c.max_length for c in curves),
