@@ -119,13 +119,17 @@ def token_losses(reader: Reader, tokens: Tensor) -> Floats:
     """Return the cross-entropy [L] of each of the tokens [L + 1] after the first, in nats."""
     inputs, targets = tokens[:-1], tokens[1:]
     step = reader.segment or len(inputs)
-    losses, state = [], None
+    # One array for all of them: small tensors that stay, made between large ones that go, would
+    # leave holes in the heap that are too small for the next large ones.
+    losses = np.empty(len(inputs))
+    state = None
     for start in range(0, len(inputs), step):
-        logits, state = reader.read(inputs[None, start : start + step], state)
+        part = slice(start, start + step)
+        logits, state = reader.read(inputs[None, part], state)
         logits = logits[0].to(torch.promote_types(logits.dtype, torch.float32))
-        losses.append(F.cross_entropy(logits, targets[start : start + step], reduction="none"))
+        losses[part] = F.cross_entropy(logits, targets[part], reduction="none").numpy()
         del logits  # before the next ones are made
-    return torch.cat(losses).double().numpy()
+    return losses
 
 
 @dataclass
