@@ -19,6 +19,8 @@ from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_audit import lm_audit
 from statetrack.cli.lm_data import data_options, lm_data
+from statetrack.cli.lm_export import lm_export
+from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.lm_perplexity import lm_perplexity
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
@@ -59,6 +61,8 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("lm", "data"): lm_data,
     ("lm", "perplexity"): lm_perplexity,
     ("lm", "audit"): lm_audit,
+    ("lm", "generate"): lm_generate,
+    ("lm", "export"): lm_export,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
