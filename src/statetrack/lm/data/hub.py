@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import datasets
@@ -19,6 +20,8 @@ from statetrack.lm.data.templates import (
     HubSet,
     Template,
 )
+
+Row = tuple[str, int, dict[str, Any]]  # split, number, contents
 
 
 def hub_documents(source: str, config: DataConfig) -> Iterator[Document]:
@@ -45,23 +48,25 @@ def _by_name(source: str, config: DataConfig) -> HubSet:
     return HubSet(path, name or None, f"{{{config.field}}}", True)
 
 
-def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Give the split, the number and the contents of each row that is asked for."""
+def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[Row]:
     wanted = SPLITS if config.split == "both" else (config.split,)
     path, name = hub_set.path, hub_set.config
     names = datasets.get_dataset_split_names(path, name)
     if "validation" in names:
         for split in wanted:
             rows = datasets.load_dataset(path, name, split=split, streaming=True)
-            yield from ((split, i, row) for i, row in enumerate(rows, 1))
+            yield from _numbered(split, rows, config)
     elif config.validation is None and not hub_set.streaming:
         whole = datasets.load_dataset(path, name, split="train")
         halves = whole.train_test_split(EVALUATION_SHARE, seed=EVALUATION_SEED)
         for split in wanted:
             rows = halves["test" if split == "validation" else "train"]
-            yield from ((split, i, row) for i, row in enumerate(rows, 1))
+            yield from _numbered(split, rows, config)
     else:
-        for i, row in enumerate(datasets.load_dataset(path, name, split="train", streaming=True)):
-            split = split_of(str(i), config, EVALUATION_SHARE)
-            if split in wanted:
-                yield split, i + 1, row
+        rows = datasets.load_dataset(path, name, split="train", streaming=True)
+        for _, i, row in _numbered("train", rows, config):
+            yield split_of(str(i), config, EVALUATION_SHARE), i, row
+
+
+def _numbered(split: str, rows: Iterable[Any], config: DataConfig) -> Iterator[Row]:
+    return ((split, i, row) for i, row in enumerate(islice(rows, config.max_documents), 1))

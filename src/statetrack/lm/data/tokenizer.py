@@ -95,7 +95,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TextTokenizer:
     if bpe.get_vocab_size() < vocab_size:
         has = f"{bpe.get_vocab_size()} of {vocab_size} tokens"
         raise UserError(f"the train documents suffice for {has}; choose a smaller --vocab-size")
-    bos, eos = (bpe.token_to_id(token) for token in SPECIAL_TOKENS)
+    bos, eos = range(len(SPECIAL_TOKENS))  # the trainer puts them first
     return _literal(TextTokenizer(bpe, eos, bos))
 
 
