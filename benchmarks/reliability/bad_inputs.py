@@ -79,6 +79,8 @@ OPTIONS = {
     "export": "out n format split min-length max-length data-seed json nope",
     "import": "task json",
     "demo": "out json nope",
+    "perplexity": "data names max-length chunks out json nope",
+    "audit": "data tokens length out json nope",
 }
 
 
@@ -118,6 +120,8 @@ FEW = {
     "diagnose": ["--max-length=50", "--samples=2"],
     "eval": ["--samples=2"],
     "harden": ["--samples=2", "--lengths", "20"],
+    "perplexity": ["--max-length=8", "--chunks=1"],
+    "audit": ["--tokens=32", "--length=32"],
 }
 lines = st.one_of(
     _line("train", st.just(SMALL), tasks.map("--task={}".format), _options("train")),
@@ -159,6 +163,17 @@ lines = st.one_of(
         _options("export"),
     ),
     _line("tasks", st.just("import"), files, st.one_of(st.just(["--task=S3"]), _options("import"))),
+    *(
+        _line(
+            "lm",
+            st.just(name),
+            st.lists(files, max_size=2),
+            st.just(FEW[name]),
+            files.map("--data={}".format),
+            _options(name),
+        )
+        for name in ("perplexity", "audit")
+    ),
     _line("demo", st.sampled_from(["--seed=-1", "--jobs=0", "--nope", "x"]), _options("demo", 1)),
     st.lists(values, max_size=3),
 )

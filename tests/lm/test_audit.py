@@ -241,6 +241,8 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     few = ("--tokens", "64", "--length", "32")
     assert "GPT2LMHeadModel has no linear recurrent layers" in refused(gpt2, "--data", data, *few)
     assert "--data is missing" in refused(mamba)
+    file = data / "data.json"
+    assert "is not a folder" in refused(mamba, "--data", data, "--out", file)
     assert "CHECKPOINT is missing" in refused("--data", data)
     assert "a sequence needs 100,000" in refused(
         mamba, "--data", data, "--tokens", "100000", "--length", "100000"

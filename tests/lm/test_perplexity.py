@@ -14,7 +14,7 @@ from torch import Tensor
 from statetrack.layers import MIXERS, AttentionConfig, DeltaNetConfig, MambaConfig, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE
 from statetrack.lm import StateTrackConfig, StateTrackForCausalLM, perplexity
-from statetrack.lm.evaluation_data import EvaluationData, open_data
+from statetrack.lm.evaluation_data import EvaluationData, distinct_names, open_data
 from statetrack.lm.load import LanguageModel
 from statetrack.lm.perplexity import (
     SEGMENT,
@@ -182,9 +182,9 @@ def test_the_document(languages: list[LanguageModel], tmp_path: Path) -> None:
     assert [row[:2] for row in running.rows] == [
         ["code", "narrow"], ["code", "wide"], ["maths", "narrow"], ["maths", "wide"],
     ]  # fmt: skip
-    assert list(running.columns[4:-1]) == ["8", "16", "32", "64"]
-    assert running.rows[1][7] == curves[2].at(64)
-    assert windows.rows[0][7] == pytest.approx(np.exp(curves[0].windows.mean[-1]))
+    assert list(running.columns[5:-1]) == ["8", "16", "32", "64"]
+    assert running.rows[1][8] == curves[2].at(64)
+    assert windows.rows[0][8] == pytest.approx(np.exp(curves[0].windows.mean[-1]))
     assert len(compared.rows) == 2  # wide beside narrow on both
     ratio = curves[2].at(64) / curves[0].at(64)
     assert float(str(compared.rows[0][3])) == pytest.approx(ratio, abs=1e-4)
@@ -192,6 +192,40 @@ def test_the_document(languages: list[LanguageModel], tmp_path: Path) -> None:
         assert [panel.title for panel in figure.panels] == ["code", "maths"]
         assert [text for _, text in figure.panels[0].marks] == ["trained at 16", "trained at 8"]
         assert [line.label for line in figure.panels[0].series] == ["narrow", "wide"]
+
+
+def test_seeds_of_a_model_share_a_line(languages: list[LanguageModel], tmp_path: Path) -> None:
+    data = open_data(data_folder(tmp_path / "code"), languages[0], 0)
+    made = [ours((DeltaNetConfig(num_heads=2),), 16) for _ in range(4)]
+    for seed, model in enumerate(made):
+        with torch.no_grad():
+            noise = torch.Generator().manual_seed(seed)
+            weight = model.sequence_model.head.weight
+            weight += 0.1 * torch.randn(weight.shape, generator=noise)
+    curves = [
+        measure_perplexity(language(model, f"run {i}"), data, max_length=64, name="ab"[i // 2])
+        for i, model in enumerate(made)
+    ]
+    document = perplexity_document(curves, "")
+    ends = np.array([curve.running.mean[-1] for curve in curves])
+    rows = document.tables[0].rows
+    assert [row[1:4] for row in rows] == [["a", 16, 2], ["b", 16, 2]]
+    assert rows[0][-2] == pytest.approx(np.exp(ends[:2].mean()))
+    interval = Spread(tuple(ends[:2])).interval
+    assert interval is not None
+    assert rows[0][-1] == " to ".join(f"{np.exp(end):.3f}" for end in interval)
+    (compared,) = document.tables[2].rows
+    assert compared[1:3] == ["b", "a"]
+    assert float(str(compared[3])) == pytest.approx(np.exp(ends[2:].mean() - ends[:2].mean()), 1e-4)
+    assert compared[5] == "2 seeds"
+    lines = document.figures[0].panels[0].series
+    assert [line.label for line in lines] == ["a", "run 0", "run 1", "b", "run 2", "run 3"]
+    assert [line.faint for line in lines] == [False, True, True] * 2
+
+
+def test_names_tell_paths_apart() -> None:
+    paths = ["runs/a/wide", "runs/b/wide", "code.txt", "runs/c/model"]
+    assert distinct_names([Path(p) for p in paths]) == ["a/wide", "b/wide", "code.txt", "c"]
 
 
 def test_positions() -> None:
@@ -236,9 +270,9 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     )  # fmt: skip
     assert found.code == 0, found.err
     rows = json.loads(result.read_text())["results"]
-    names = ["run", str(folders[1]), "llama"]
+    names = ["a/run", "b/run", "llama"]
     assert [(r["checkpoint"], r["data"]) for r in rows] == [
-        (name, data) for name in names for data in ("code", "prose")
+        (name, data) for name in names for data in ("code", "prose.txt")
     ]
     assert rows[0]["running_perplexity"] == rows[2]["running_perplexity"]  # the same weights
     assert rows[0]["tokens"] == 128
@@ -267,6 +301,8 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
 
     assert "CHECKPOINTS is missing" in refused("--data", data)
     assert "--data is missing" in refused(folder)
+    assert "2 --names for 1 checkpoints" in refused(folder, "--data", data, "--names", "a", "b")
+    assert "is not a folder" in refused(folder, "--data", data, "--out", tmp_path / "empty.txt")
     assert "has no config.json" in refused(tmp_path / "nothing", "--data", data)
     assert "does not exist" in refused(folder, "--data", tmp_path / "nowhere")
     assert "is no data folder" in refused(folder, "--data", tmp_path / "model")

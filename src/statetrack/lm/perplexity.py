@@ -170,6 +170,7 @@ class PerplexityCurve:
     """The losses of one model on one data set; perplexities are their exponentials."""
 
     checkpoint: str
+    name: str  # of the model: the seeds of one share it
     data: str
     fingerprint: str  # of the data
     training_length: int | None
@@ -199,6 +200,7 @@ class PerplexityCurve:
         index, names = np.array(positions) - 1, ("value", "low", "high")
         return {
             "checkpoint": self.checkpoint,
+            "name": self.name,
             "data": self.data,
             "training_length": self.training_length,
             "read": self.how,
@@ -218,6 +220,7 @@ def measure_perplexity(
     *,
     max_length: int = 16384,
     chunks: int | None = None,
+    name: str | None = None,
     reader: Reader | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> PerplexityCurve:
@@ -231,6 +234,7 @@ def measure_perplexity(
         data: its tokens.
         max_length: the greatest position L, which may exceed the training length.
         chunks: how many chunks are read at most; None: as many as there are.
+        name: of the model in tables, which its seeds share; by default the checkpoint's.
         reader: how the model reads; `make_reader` by default.
         on_progress: called with a text before each chunk.
 
@@ -266,6 +270,7 @@ def measure_perplexity(
         totals.append(float(sums[-1] / max_length))
     return PerplexityCurve(
         checkpoint=language.name,
+        name=language.name if name is None else name,
         data=data.name,
         fingerprint=data.fingerprint,
         training_length=language.training_length,
