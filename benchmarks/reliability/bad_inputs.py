@@ -82,6 +82,8 @@ OPTIONS = {
     "lm tasks": "out task lengths samples shots seed json nope",
     "lm fetch": "out wheel json nope",
     "lm eval": "tasks data limit batch-size max-length out json nope",
+    "perplexity": "data names max-length chunks out json nope",
+    "audit": "data tokens length out json nope",
 }
 
 
@@ -121,6 +123,8 @@ FEW = {
     "diagnose": ["--max-length=50", "--samples=2"],
     "eval": ["--samples=2"],
     "harden": ["--samples=2", "--lengths", "20"],
+    "perplexity": ["--max-length=8", "--chunks=1"],
+    "audit": ["--tokens=32", "--length=32"],
 }
 lines = st.one_of(
     _line("train", st.just(SMALL), tasks.map("--task={}".format), _options("train")),
@@ -163,6 +167,17 @@ lines = st.one_of(
         _options("export"),
     ),
     _line("tasks", st.just("import"), files, st.one_of(st.just(["--task=S3"]), _options("import"))),
+    *(
+        _line(
+            "lm",
+            st.just(name),
+            st.lists(files, max_size=2),
+            st.just(FEW[name]),
+            files.map("--data={}".format),
+            _options(name),
+        )
+        for name in ("perplexity", "audit")
+    ),
     _line("demo", st.sampled_from(["--seed=-1", "--jobs=0", "--nope", "x"]), _options("demo", 1)),
     _line(
         "lm",

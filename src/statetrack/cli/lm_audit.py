@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from statetrack.files import check_folder
 from statetrack.terminal import make_console, write_result
 
 
@@ -32,6 +33,8 @@ def lm_audit(
     from statetrack.lm.extra import require_lm
 
     require_lm()
+    if out is not None:
+        check_folder(out)
     from statetrack.lm.audit import audit
     from statetrack.lm.audit_report import audit_document
     from statetrack.lm.evaluation_data import open_all
@@ -45,7 +48,9 @@ def lm_audit(
             audit(language, source, tokens=tokens, length=length, on_progress=status.update)
             for source in open_all(data, language, tokens)
         ]
-    document = audit_document(audits, f"statetrack lm audit {checkpoint}")
+    words = ["statetrack lm audit", checkpoint, "--data", *data]
+    options = f"--tokens {tokens} --length {length}"
+    document = audit_document(audits, f"{' '.join(map(str, words))} {options}")
     print_document(console, document)
     if out is not None:
         write_document(document, out)

@@ -6,7 +6,7 @@ diagonal A(x_t), or the whole state of a head. Each part at each token is of one
     reflect   it has a real eigenvalue below -0.1
     rotate    it has an eigenvalue with an imaginary part above 0.01, and does not reflect
     keep      neither, and all its eigenvalues have a modulus above 0.9
-    forget    none of these
+    forget    none of these: an eigenvalue has a modulus of at most 0.9
 
 A sign that is written at a token is multiplied by all later transitions. It survives until their
 product, applied to what was written (an entry of a diagonal state; the direction of the token's
@@ -75,10 +75,10 @@ def survival_lengths(transition: Transition, starts: Sequence[int]) -> dict[str,
 
     Args:
         transition: of one sequence [1, T, ..., n].
-        starts: the tokens that write the sign.
+        starts: the tokens that write the sign, in the first half of the sequence.
 
     Returns:
-        Whole numbers, and infinity for a sign that is left at the end of the sequence.
+        Whole numbers, and infinity for a sign that survives T / 2 tokens.
     """
     length, column = transition.shape[1], {start: j for j, start in enumerate(starts)}
     u = torch.zeros(*transition[:, 0].shape, len(starts), dtype=_dtype(transition))
@@ -97,7 +97,7 @@ def survival_lengths(transition: Transition, starts: Sequence[int]) -> dict[str,
                 alive[name][..., column[t]] = True
         elif t > max(starts) and not any(left.any() for left in alive.values()):
             break
-    return {n: found[n].masked_fill(alive[n], torch.inf) for n in PRECISIONS}
+    return {n: found[n].masked_fill(found[n] >= length // 2, torch.inf) for n in PRECISIONS}
 
 
 def _dtype(transition: Transition) -> torch.dtype:
@@ -132,11 +132,11 @@ class LayerAudit:
         self.number, self.title = number, title
         self.kinds: Counts = np.zeros((len(KINDS), 0), np.int64)  # [kinds, heads]
         self.moduli: Counts = np.zeros(BINS, np.int64)
-        octaves = np.arange(PER_OCTAVE * (length.bit_length() + 1))
+        octaves = np.arange(PER_OCTAVE * length.bit_length())
         edges = np.unique(np.round(2 ** (octaves / PER_OCTAVE)))
-        # whole numbers up to `length`, about 9 % apart
-        self.edges: Counts = np.array([0, *edges[edges <= length]], np.int64)
-        self.survival: dict[str, Counts] = {}  # [heads, edges + 1], the last one: to the end
+        # whole numbers below length / 2, about 9 % apart
+        self.edges: Counts = np.array([0, *edges[edges < length // 2]], np.int64)
+        self.survival: dict[str, Counts] = {}  # [heads, edges + 1], the last one: longer
 
     @property
     def heads(self) -> int:
@@ -176,7 +176,7 @@ class LayerAudit:
         return float((reached + 0.5) / len(folded))
 
     def survives(self, precision: str, head: int | None = None) -> int | None:
-        """The median number of tokens that a sign survives; None: to the end of most sequences."""
+        """The median number of tokens that a sign survives; None: half a sequence or more."""
         counts = self.survival[precision]
         counts = counts.sum(0) if head is None else counts[head]
         place = int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))

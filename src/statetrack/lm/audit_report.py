@@ -20,8 +20,8 @@ COARSE = 10  # bins of the counts in one of the figure
 DEFINITIONS = (
     f"Reflect: a real eigenvalue below {REFLECTS}. Rotate: an eigenvalue with an imaginary part "
     f"above {ROTATES}, and no reflection. Keep: neither, and every modulus above {KEEPS}. Forget: "
-    "the rest. Shares are over tokens and over parts of the state that do not mix: the entries of "
-    "a diagonal transition, the state of a head otherwise."
+    "the rest, where some direction of the state fades. Shares are over tokens and over parts of "
+    "the state that do not mix: the entries of a diagonal transition, else the state of a head."
 )
 MODULI = "Moduli are of the eigenvalue farthest from 1, which says what a token does to the state."
 SURVIVAL = (
@@ -74,7 +74,7 @@ def _summary(found: Audit) -> str:
 def _lengths(found: Audit, layer: LayerAudit, head: int | None = None) -> list[str]:
     """How long a sign survives in each number type, as text."""
     lengths = [layer.survives(name, head) for name in PRECISIONS]
-    return [f"over {found.length // 2:,}" if n is None else f"{n:,}" for n in lengths]
+    return [f"{found.length // 2:,} or more" if n is None else f"{n:,}" for n in lengths]
 
 
 SURVIVES = [f"sign survives in {name}" for name in PRECISIONS]
@@ -131,7 +131,7 @@ def _heat_maps(found: Audit) -> Figure:
             continue
         values = [_sorted_groups(s, columns) if grouped else _padded(s, columns) for s in shares]
         names = [str(c) for c in range(columns)]
-        heat = HeatMap(rows, names, values, f"share that {_verb(kind)}")
+        heat = HeatMap(rows, names, values, "share of transitions")
         panels.append(Figure(kind, "group of heads" if grouped else "head", "layer", (), heat=heat))
     note = DEFINITIONS
     if grouped:
@@ -140,10 +140,6 @@ def _heat_maps(found: Audit) -> Figure:
         )
     title = f"What transitions do on {found.data}, by layer and head"
     return Figure(title, "head", "layer", (), note=note, name=f"kinds-{found.data}", panels=panels)
-
-
-def _verb(kind: str) -> str:
-    return f"{kind}s"
 
 
 def _padded(shares: Floats, columns: int) -> list[float | None]:

@@ -30,15 +30,24 @@ class EvaluationData(NamedTuple):
 
 
 def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> list[EvaluationData]:
-    """Open each of `paths` as `open_data` does; those of one name are named by their paths."""
+    """Open each of `paths` as `open_data` does, under names that tell them apart."""
     if not paths:
         raise UserError("--data is missing: give data folders of `lm data`, or text files")
-    opened = [open_data(path, language, needed) for path in paths]
-    names = [data.name for data in opened]
-    return [
-        data if names.count(data.name) == 1 else data._replace(name=str(path))
-        for data, path in zip(opened, paths, strict=True)
-    ]
+    names = distinct_names(paths)
+    opened = (open_data(path, language, needed) for path in paths)
+    return [data._replace(name=name) for data, name in zip(opened, names, strict=True)]
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Name each path by as many of its last parts as tell it from the others: a/wide, b/wide."""
+    whole = [path.resolve() for path in paths]
+    parts = [(path.parent if path.name == "model" else path).parts for path in whole]
+    names = []
+    for own in parts:
+        ends = (own[-n:] for n in range(1, len(own)))
+        end = next((e for e in ends if sum(p[-len(e) :] == e for p in parts) == 1), own[1:])
+        names.append("/".join(end))
+    return names
 
 
 def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationData:

@@ -32,7 +32,8 @@ from statetrack.report.spread import half_width
 
 SEGMENT = 1024  # tokens that are read at once
 WINDOWS = 32  # of positions, for the perplexity of single parts of a chunk
-PROBE = 24  # tokens on which a cache is tried, in two segments
+PROBE = 24  # tokens that are read in two segments to see whether logits are those of one pass
+TOLERANCE = 1e-4  # of those logits, relative to the largest
 
 Floats = NDArray[np.float64]
 Read = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -50,27 +51,36 @@ class Reader(NamedTuple):
 def make_reader(language: LanguageModel) -> Reader:
     """Choose how a model reads long texts.
 
-    A model of this package carries its state; one that can be converted is (its logits are the
-    same); any other carries the cache of transformers, if two segments give the logits of one.
+    A model of this package carries its state. One of transformers is converted, or else carries
+    its cache, if two segments then give its own logits of one pass; some caches do not.
     """
     model: PreTrainedModel = language.model
     check_finite(model, language.name)
     if isinstance(model, StateTrackForCausalLM):
-        return Reader(_with_state(model.sequence_model), SEGMENT, "state carried over")
-    if model.config.model_type in CONVERTERS:
-        try:
-            converted = convert(model.config.to_dict(), model.state_dict(), share=True)
-            return Reader(_with_state(converted), SEGMENT, "converted, state carried over")
-        except UserError:  # an option that only transformers has
-            pass
-    cached = _with_cache(model)
-    if cached is not None and _carries(model, cached):
-        return Reader(cached, SEGMENT, "cache of transformers carried over")
-    return Reader(_in_one_pass(model), None, "in one pass: it has no cache to carry over")
+        return Reader(_with_state(model.sequence_model), SEGMENT, "in segments, with its state")
+    for make, how in (
+        (_converted, "in segments, converted, with its state"),
+        (_with_cache, "in segments, with its cache"),
+    ):
+        read = make(model)
+        if read is not None and _agrees(model, read):
+            return Reader(read, SEGMENT, how)
+    how = "in one pass: it has no cache that carries over, so memory grows with the length"
+    return Reader(_in_one_pass(model), None, how)
 
 
 def _with_state(model: SequenceModel) -> Read:
     return lambda tokens, state: model(tokens, state)
+
+
+def _converted(model: PreTrainedModel) -> Read | None:
+    """Read with the same weights in a model of this package; None if there is none."""
+    if model.config.model_type not in CONVERTERS:
+        return None
+    try:
+        return _with_state(convert(model.config.to_dict(), model.state_dict(), share=True))
+    except UserError:  # an option that only transformers has
+        return None
 
 
 def _with_cache(model: PreTrainedModel) -> Read | None:
@@ -91,16 +101,17 @@ def _in_one_pass(model: PreTrainedModel) -> Read:
     return lambda tokens, _: (model(tokens, use_cache=False).logits, None)
 
 
-def _carries(model: PreTrainedModel, read: Read) -> bool:
+def _agrees(model: PreTrainedModel, read: Read) -> bool:
     """Whether reading in two segments gives the logits of one pass."""
     tokens = torch.arange(PROBE)[None] % model.config.vocab_size
     whole, _ = _in_one_pass(model)(tokens, None)
-    first, cache = read(tokens[:, : PROBE // 2], None)
-    if cache is None:
+    first, state = read(tokens[:, : PROBE // 2], None)
+    if state is None:
         return False
-    second, _ = read(tokens[:, PROBE // 2 :], cache)
+    second, _ = read(tokens[:, PROBE // 2 :], state)
     off = (torch.cat([first, second], 1) - whole).abs().max()
-    return bool(off <= 32 * torch.finfo(whole.dtype).eps * whole.abs().max())
+    few_bits = torch.finfo(model.dtype).bits < 32
+    return bool(off <= (0.05 if few_bits else TOLERANCE) * whole.abs().max())
 
 
 @torch.no_grad()
@@ -108,13 +119,17 @@ def token_losses(reader: Reader, tokens: Tensor) -> Floats:
     """Return the cross-entropy [L] of each of the tokens [L + 1] after the first, in nats."""
     inputs, targets = tokens[:-1], tokens[1:]
     step = reader.segment or len(inputs)
-    losses, state = [], None
+    # One array for all of them: small tensors that stay, made between large ones that go, would
+    # leave holes in the heap that are too small for the next large ones.
+    losses = np.empty(len(inputs))
+    state = None
     for start in range(0, len(inputs), step):
-        logits, state = reader.read(inputs[None, start : start + step], state)
+        part = slice(start, start + step)
+        logits, state = reader.read(inputs[None, part], state)
         logits = logits[0].to(torch.promote_types(logits.dtype, torch.float32))
-        losses.append(F.cross_entropy(logits, targets[start : start + step], reduction="none"))
+        losses[part] = F.cross_entropy(logits, targets[part], reduction="none").numpy()
         del logits  # before the next ones are made
-    return torch.cat(losses).double().numpy()
+    return losses
 
 
 @dataclass
@@ -155,6 +170,7 @@ class PerplexityCurve:
     """The losses of one model on one data set; perplexities are their exponentials."""
 
     checkpoint: str
+    name: str  # of the model: the seeds of one share it
     data: str
     fingerprint: str  # of the data
     training_length: int | None
@@ -184,6 +200,7 @@ class PerplexityCurve:
         index, names = np.array(positions) - 1, ("value", "low", "high")
         return {
             "checkpoint": self.checkpoint,
+            "name": self.name,
             "data": self.data,
             "training_length": self.training_length,
             "read": self.how,
@@ -203,6 +220,7 @@ def measure_perplexity(
     *,
     max_length: int = 16384,
     chunks: int | None = None,
+    name: str | None = None,
     reader: Reader | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> PerplexityCurve:
@@ -216,6 +234,7 @@ def measure_perplexity(
         data: its tokens.
         max_length: the greatest position L, which may exceed the training length.
         chunks: how many chunks are read at most; None: as many as there are.
+        name: of the model in tables, which its seeds share; by default the checkpoint's.
         reader: how the model reads; `make_reader` by default.
         on_progress: called with a text before each chunk.
 
@@ -251,6 +270,7 @@ def measure_perplexity(
         totals.append(float(sums[-1] / max_length))
     return PerplexityCurve(
         checkpoint=language.name,
+        name=language.name if name is None else name,
         data=data.name,
         fingerprint=data.fingerprint,
         training_length=language.training_length,
