@@ -24,8 +24,8 @@ from statetrack.cli.lm_export import lm_export
 from statetrack.cli.lm_fetch import lm_fetch
 from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.lm_perplexity import lm_perplexity
-from statetrack.cli.lm_train import lm_train, lm_train_options
 from statetrack.cli.lm_tasks import lm_tasks
+from statetrack.cli.lm_train import lm_train, lm_train_options
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
