@@ -6,7 +6,6 @@ theirs do; without gradients they use the kernels for single steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -258,14 +257,6 @@ def gated_delta_rule(
         initial_state=initial_state,
         output_final_state=output_final_state,
     )
-
-
-def _keys(query: Tensor, key: Tensor, value: Tensor, unit: bool) -> Iterator[Tensor]:
-    """query and key of unit length if wanted, repeated for the heads of values that share them."""
-    shared = value.shape[2] // key.shape[2]
-    for x in (query, key):
-        x = l2_normalize(x) if unit else x
-        yield x if shared == 1 else x.repeat_interleave(shared, 2)
 
 
 def gated_delta_rule_step(

@@ -61,7 +61,6 @@ class Mamba2Config(MixerConfig):
         return [
             cls(head_dim=8, d_state=5),
             cls(allow_neg_eigval=True, head_dim=4, d_state=4, n_groups=3),
-            cls(head_dim=4, d_state=4, n_groups=3, norm_by_group=True),
             cls(
                 allow_neg_eigval=True,
                 d_state=3,
