@@ -222,6 +222,9 @@ def preload() -> None:
         if without_lm and module.name.startswith("statetrack.lm."):
             continue
         if not module.name.endswith(("__main__", "_native")):
+    without = ("statetrack.lm.",) if missing_packages() else ()
+        left_out = module.name.endswith(("__main__", "_native")) or module.name.startswith(without)
+        if not left_out:
             importlib.import_module(module.name)
     for name in (
         "torch._dynamo",

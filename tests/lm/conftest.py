@@ -6,3 +6,4 @@ from statetrack.lm.extra import missing_packages
 
 if missing_packages():
     collect_ignore_glob = ["test_*.py", "*/test_*.py"]
+    collect_ignore_glob = ["*test_*.py"]  # in subfolders, too
