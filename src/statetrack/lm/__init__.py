@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from statetrack.lm.hf_model import StateTrackForCausalLM as StateTrackForCausalLM
     from statetrack.lm.hf_model import StateTrackModel as StateTrackModel
     from statetrack.lm.load import load_language_model as load_language_model
+    from statetrack.lm.pretraining.config import PretrainingConfig as PretrainingConfig
+    from statetrack.lm.pretraining.loop import pretrain as pretrain
 
 PUBLIC = {
     "StateTrackCache": "hf_cache",
@@ -24,6 +26,8 @@ PUBLIC = {
     "StateTrackForCausalLM": "hf_model",
     "StateTrackModel": "hf_model",
     "load_language_model": "load",
+    "PretrainingConfig": "pretraining.config",
+    "pretrain": "pretraining.loop",
 }
 """Public names, and the modules that define them."""
 

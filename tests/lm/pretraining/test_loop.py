@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from benchmarks.reliability.pretraining import MODEL, small_config
@@ -151,6 +153,14 @@ def test_documents_kept_apart(data: Path, tmp_path: Path) -> None:
             logs = logits[0].log_softmax(-1).gather(-1, targets[low:high, None])
             total -= float(logs.sum())
     assert losses(run)[0] == pytest.approx(total / len(targets), rel=1e-5)
+
+
+def test_tied_embeddings(data: Path, tmp_path: Path) -> None:
+    run = pretrain(small_config(data, model=replace(MODEL, tie_embeddings=True)), tmp_path / "run")
+    model = load_language_model(run.folder).model.sequence_model
+    assert model.head.weight is model.embedding.weight
+    last = safetensors.torch.load_file(run.checkpoint_folder(10) / "model.safetensors")
+    assert torch.equal(last["model.embedding.weight"], model.embedding.weight)
 
 
 def test_trackers_get_every_row(data: Path, tmp_path: Path) -> None:

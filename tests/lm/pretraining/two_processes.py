@@ -2,12 +2,14 @@
 
 Usage: python -m tests.lm.pretraining.two_processes DATA OUT. For DDP and FSDP2 it trains OUT/KIND
 undisturbed, and OUT/KIND-killed, whose second process kills itself after a checkpoint; then both
-processes start again. They are forked, which saves the time of imports.
+processes start again. OUT/KIND-one was killed likewise, but one process goes on with it. Processes
+are forked, which saves the time of imports.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -19,23 +21,21 @@ from benchmarks.reliability.processes import end, prepare, start
 from statetrack.lm.pretraining import loop
 from statetrack.lm.pretraining.distributed import end_processes
 
-COUNT = 2
 
-
-def together(work: Callable[[], None]) -> list[int]:
-    """Do work in two forked processes, as torchrun would start them; their exit codes."""
+def together(work: Callable[[], None], count: int = 2) -> list[int]:
+    """Do work in forked processes, as torchrun would start them; their exit codes."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
 
     def one(rank: int) -> None:
-        given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": COUNT, "LOCAL_WORLD_SIZE": COUNT}
+        given = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
         given |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
         os.environ |= {name: str(value) for name, value in given.items()}
         work()
         end_processes()
 
-    children = [start(lambda rank=rank: one(rank)) for rank in range(COUNT)]  # type: ignore[misc]
+    children = [start(lambda rank=rank: one(rank)) for rank in range(count)]  # type: ignore[misc]
     return [end(child) for child in children]
 
 
@@ -67,6 +67,8 @@ def main(data: Path, out: Path) -> None:
         codes = together(lambda: killed(f"{kind}-killed"))  # noqa: B023
         assert codes[0] != 0
         assert codes[1] == -signal.SIGKILL
+        shutil.copytree(out / f"{kind}-killed", out / f"{kind}-one")
+        assert together(lambda: train(f"{kind}-one"), count=1) == [0]  # noqa: B023
         assert together(lambda: train(f"{kind}-killed")) == [0, 0]  # noqa: B023
 
 

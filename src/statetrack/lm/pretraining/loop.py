@@ -147,7 +147,9 @@ class _Loop:
         self.training = self.config.training()
         torch.manual_seed(self.config.seed)
         self.model = SequenceModel(self.config.model)
-        first = digest(self.model)
+        if processes.main and not run.metrics():
+            count, first = self.model.num_parameters(), digest(self.model)
+            run.log({"step": 0, "kind": "start", "parameters": count, "weights_sha256": first})
         processes.place(self.model)
         self.optimizer = make_optimizer(self.model, self.training)
         if start:
@@ -156,9 +158,6 @@ class _Loop:
         bf16 = self.config.precision == "bf16"
         self.autocast = torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16)
         self.clock = Clock(run)
-        if processes.main and not run.metrics():
-            count = sum(p.numel() for p in self.model.parameters())
-            run.log({"step": 0, "kind": "start", "parameters": count, "weights_sha256": first})
 
     def run_through(self) -> None:
         for tracker in self.trackers:
