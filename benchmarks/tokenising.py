@@ -6,13 +6,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-import tokenizers
-
 from benchmarks.timing import seconds
 from statetrack.config import at_least
-from statetrack.lm.data.build import build_data
-from statetrack.lm.data.config import DataConfig
-from statetrack.lm.data.sources import documents
+from statetrack.lm.extra import require_lm
 from statetrack.terminal import check_json, make_console, print_table, write_result
 
 GOAL = 1.5  # times as long as `tokenizers` alone
@@ -39,6 +35,13 @@ def main(
         vocab_size: tokens of the BPE that is trained on them first.
         rounds: how often both are timed.
     """
+    require_lm()
+    import tokenizers
+
+    from statetrack.lm.data.build import build_data
+    from statetrack.lm.data.config import DataConfig
+    from statetrack.lm.data.sources import documents
+
     check_json(json)
     at_least("rounds", rounds, 1)
     console = make_console(json)

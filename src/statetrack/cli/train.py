@@ -168,7 +168,11 @@ def base_config(
         pattern = mixers[0] if len(mixers) == 1 else mixers
         model = replace(model, mixer=pattern, num_layers=layers)
     model = replace(model, vocab_size=len(chosen.vocab))
-    return RunConfig(chosen, model, read.training, read.stages)
+    training = read.training
+    if config is None and chosen.given_lengths is not None:
+        low, high = map(int, chosen.given_lengths[[0, -1]])
+        training = replace(training, min_length=low, max_length=high)
+    return RunConfig(chosen, model, training, read.stages)
 
 
 def _shared_fields(new: Any, old: Any) -> Any:

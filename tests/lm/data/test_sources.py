@@ -64,7 +64,7 @@ def test_rows(rows_file: Path) -> None:
 
 
 def test_a_missing_key_is_named(rows_file: Path) -> None:
-    with pytest.raises(UserError, match=rf"{rows_file.name}.*no 'body'; it has: text, title"):
+    with pytest.raises(UserError, match=rf"{rows_file.name}.*no .*'body'; it has: text, title"):
         read(rows_file, field="body")
 
 
@@ -91,7 +91,7 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     bad = ['{"text": ', "[1]", '{"text": 5}', '{"text": null}', '{"txt": "a"}', "\xff"]
     for line in bad:
         file.write_bytes(b'{"text": "a"}\n\n' + line.encode("latin-1") + b"\n")
-        with pytest.raises(UserError, match=r"rows.jsonl, line 3[: ]"):
+        with pytest.raises(UserError, match=r"rows.jsonl.* \(?line 3[ :)]"):
             read(file)
 
 

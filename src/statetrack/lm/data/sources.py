@@ -6,24 +6,21 @@ import hashlib
 import os
 import sysconfig
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pyarrow
-import pyarrow.parquet
+from typing import NamedTuple
 
 from statetrack.errors import UserError
-from statetrack.files import parse_json, regular, unreadable
+from statetrack.files import regular, unreadable
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.data.shards import SPLITS
 from statetrack.lm.data.templates import HUB_SETS, Template
+from statetrack.tasks.rows import ROW_FORMATS, file_rows
 
 STDLIB = "stdlib"
 NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
 PIECE = 1_000_000  # characters after which a text file continues as another document
 VALIDATION_SHARE = 0.05
-PARQUET_ROWS = 1024  # that are in memory at a time
 
 
 class Document(NamedTuple):
@@ -92,7 +89,7 @@ def _folder(
 ) -> Iterator[Document]:
     for path in _files(folder, suffixes, excluded):
         name = path.relative_to(folder).as_posix()
-        if path.suffix in ROWS:
+        if path.suffix in ROW_FORMATS:
             yield from _rows(path, name, config)
             continue
         try:
@@ -112,7 +109,7 @@ def _files(folder: Path, suffixes: Sequence[str], excluded: Collection[str]) -> 
 
 
 def _file(path: Path, config: DataConfig) -> Iterator[Document]:
-    if path.suffix in ROWS:
+    if path.suffix in ROW_FORMATS:
         yield from _rows(path, path.name, config)
         return
     try:
@@ -130,31 +127,6 @@ def _pieces(path: Path) -> Iterator[str]:
 
 def _rows(path: Path, name: str, config: DataConfig) -> Iterator[Document]:
     template = Template(config.template or f"{{{config.field}}}")
-    try:
-        for number, row in ROWS[path.suffix](regular(path), template):
-            text = template.fill(row, f"{path}, line {number}")
-            yield Document(split_of(f"{name}:{number}", config), text)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
-        if isinstance(error, UserError):
-            raise
-        raise unreadable(path, error) from None
-
-
-def _jsonl_rows(path: Path, template: Template) -> Iterator[tuple[int, Any]]:
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    yield number, parse_json(line)
-                except ValueError as error:
-                    raise UserError(f"{path}, line {number} is no JSON: {error}") from None
-
-
-def _parquet_rows(path: Path, template: Template) -> Iterator[tuple[int, Any]]:
-    with pyarrow.parquet.ParquetFile(path) as file:
-        template.check_keys(file.schema_arrow.names, str(path))
-        batches = file.iter_batches(PARQUET_ROWS, columns=template.keys)
-        yield from enumerate(chain.from_iterable(batch.to_pylist() for batch in batches), 1)
-
-
-ROWS = {".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
+    for number, row in file_rows(path, template.keys):
+        text = template.fill(row, f"{path}, line {number}")
+        yield Document(split_of(f"{name}:{number}", config), text)
