@@ -180,6 +180,7 @@ lines = st.one_of(
             _options(name),
         )
         for name in ("perplexity", "audit")
+    ),
     _line(
         "lm",
         st.just(["data", "--out=out/data", "--vocab-size=258"]),
