@@ -217,12 +217,8 @@ def child(batch: list[tuple[int, Case]], scratch: Path, log: Path) -> None:
 
 def preload() -> None:
     """Import what commands import on first use, once for all processes."""
-    without_lm = bool(missing_packages())
-    for module in pkgutil.walk_packages(statetrack.__path__, "statetrack."):
-        if without_lm and module.name.startswith("statetrack.lm."):
-            continue
-        if not module.name.endswith(("__main__", "_native")):
     without = ("statetrack.lm.",) if missing_packages() else ()
+    for module in pkgutil.walk_packages(statetrack.__path__, "statetrack."):
         left_out = module.name.endswith(("__main__", "_native")) or module.name.startswith(without)
         if not left_out:
             importlib.import_module(module.name)

@@ -49,7 +49,7 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
             f"num_heads * head_dim must be expand * hidden_size; got {heads} * {head_dim} and "
             f"{expand} * {hidden_size}"
         )
-    low, high = _limits(options.get("time_step_limit", (0.0, math.inf)))
+    low, high = step_limits(options.get("time_step_limit", (0.0, math.inf)))
     mixer = Mamba2Config(
         d_state=options.size("state_size", 128),
         expand=expand,
@@ -97,7 +97,7 @@ def _model(
     return config, weights.model_weights(tensors, config, *names, block)
 
 
-def _limits(value: Any) -> tuple[float, float | None]:
+def step_limits(value: Any) -> tuple[float, float | None]:
     """The smallest and largest step size, None for infinity, which JSON has no number for."""
     match value:
         case [float() | int() as low, float() | int() as high]:
