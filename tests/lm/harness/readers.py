@@ -70,11 +70,12 @@ def printed(text: str) -> str:
 
 
 def letters(text: str) -> str:
-    first, *rules, _ = text.splitlines()
-    row = re.search(r"letters ([A-Z ]+) stand", first)[1].split()  # type: ignore[index]
+    first, *rules, question = text.splitlines()
+    row: list[str] = re.search(r"letters ([A-Z ]+) stand", first)[1].split()  # type: ignore[index]
     for rule in rules:
         row = [row[int(place) - 1] for place in rule.split()]
-    return " ".join(row)
+    place = re.fullmatch(r"The letter at place (\d) is now", question)[1]  # type: ignore[index]
+    return row[int(place) - 1]
 
 
 READERS = {

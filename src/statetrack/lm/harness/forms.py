@@ -161,7 +161,8 @@ def _group(
         "rearranges the row: it lists the places from which the letters are taken, first to last."
     )
     rules = "\n".join(" ".join(str(place + 1) for place in step) for step in steps)
-    return Question(f"{rule}\n{rules}\nThe row is now", " ".join(LETTERS[i] for i in row))
+    asked = int(rng.integers(len(row)))
+    return Question(f"{rule}\n{rules}\nThe letter at place {asked + 1} is now", LETTERS[row[asked]])
 
 
 def _swaps(steps: Any, row: Any, rng: np.random.Generator) -> Question:
