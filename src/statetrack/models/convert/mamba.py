@@ -59,6 +59,7 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
         dt_limit_min=low,
         dt_limit_max=high,
         output_norm_eps=options.get("layer_norm_epsilon", 1e-5),
+        norm_by_group=True,  # transformers before 5.23 normalised all groups together
     )
     sizes = {"vocab_size": 32768, "hidden_size": 4096, "num_hidden_layers": 64}
     return _model(options, tensors, mixer, sizes, tied=False, rename=mamba2_mixer)
