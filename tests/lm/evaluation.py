@@ -43,7 +43,7 @@ def hf_model(name: str) -> PreTrainedModel:
         case "mamba":
             model = t.MambaForCausalLM(t.MambaConfig(**TOKENS, **SMALL))
         case "mamba2":
-            sizes = {"num_heads": 4, "head_dim": 16, "n_groups": 1, "state_size": 8}
+            sizes = {"num_heads": 4, "head_dim": 16, "n_groups": 2, "state_size": 8}
             model = t.Mamba2ForCausalLM(t.Mamba2Config(**TOKENS, **SMALL, **sizes, chunk_size=16))
         case "olmo_hybrid":
             config = t.OlmoHybridConfig(**TOKENS, **SMALL, **LINEAR, intermediate_size=64)
@@ -57,6 +57,9 @@ def hf_model(name: str) -> PreTrainedModel:
                 **TOKENS, **SMALL, **LINEAR, **experts, num_key_value_heads=2, head_dim=8
             )
             model = t.Qwen3NextForCausalLM(config)
+        case "qwen3_5":
+            sizes = {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64}
+            model = t.Qwen3_5ForCausalLM(t.Qwen3_5TextConfig(**TOKENS, **SMALL, **LINEAR, **sizes))
         case "llama":
             config = t.LlamaConfig(**TOKENS, **SMALL, num_attention_heads=4, intermediate_size=64)
             model = t.LlamaForCausalLM(config)

@@ -77,6 +77,7 @@ def test_segments_give_the_losses_of_one_pass(mixers: tuple[MixerConfig, ...]) -
         ("mamba", "converted", 2e-6),  # transformers' norms and logits are in float32
         ("mamba2", "converted", 2e-6),
         ("olmo_hybrid", "converted", 2e-6),
+        ("qwen3_5", "converted", 2e-6),
     ],
 )
 def test_segments_give_the_losses_of_one_pass_of_transformers(
@@ -87,6 +88,14 @@ def test_segments_give_the_losses_of_one_pass_of_transformers(
     assert how in reader.how
     losses = token_losses(reader._replace(segment=7), tokens)
     np.testing.assert_allclose(losses, one_pass(model, tokens), rtol=tolerance)
+
+
+def test_experts_are_read_with_the_cache() -> None:
+    model, tokens = hf_model("qwen3_next"), tokens_of(40)  # its experts have no float64
+    reader = make_reader(language(model))
+    assert reader.how == "in segments, with its cache"
+    losses = token_losses(reader._replace(segment=7), tokens)
+    np.testing.assert_allclose(losses, one_pass(model, tokens), rtol=1e-4)
 
 
 def test_a_conversion_with_other_logits_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def lm_audit(
 
     For each layer and head: the shares of these kinds, the moduli of eigenvalues, how many tokens a
     sign survives in bf16 and fp32, and which tokens reflect most. For models of this package, and
-    for Mamba, Mamba2, OLMo-Hybrid and Qwen3-Next of transformers.
+    for Mamba, Mamba2, OLMo-Hybrid, Qwen3-Next and Qwen3.5 of transformers.
 
     Args:
         checkpoint: a folder of `lm train`, `train` or of a model of transformers.

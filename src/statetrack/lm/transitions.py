@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers.models.mamba.modeling_mamba import MambaMixer
 from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
+from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
 from statetrack.config import one_of
@@ -32,7 +33,11 @@ from statetrack.layers import (
 )
 from statetrack.layers.base import Mixer
 from statetrack.models.convert.checkpoint import Tensors
-from statetrack.models.convert.gated_delta_net import delta_rule_mixer, qwen3_next_mixer
+from statetrack.models.convert.gated_delta_net import (
+    delta_rule_mixer,
+    qwen3_5_mixer,
+    qwen3_next_mixer,
+)
 from statetrack.models.convert.mamba import mamba2_mixer, mamba_mixer, step_limits
 from statetrack.models.convert.weights import Weights, wide_dtype
 
@@ -160,6 +165,10 @@ def _qwen3_next(layer: Qwen3NextGatedDeltaNet) -> Mixer:
     return _built(layer, _gated_delta_net(layer), rename)
 
 
+def _qwen3_5(layer: Qwen3_5GatedDeltaNet) -> Mixer:
+    return _built(layer, _gated_delta_net(layer), qwen3_5_mixer)
+
+
 def _gated_delta_net(layer: Any, **options: Any) -> GatedDeltaNetConfig:
     return GatedDeltaNetConfig(
         num_heads=layer.num_k_heads,
@@ -176,6 +185,7 @@ MAKERS: dict[type[nn.Module], Callable[[Any], Mixer]] = {
     Mamba2Mixer: _mamba2,
     OlmoHybridGatedDeltaNet: _olmo_hybrid,
     Qwen3NextGatedDeltaNet: _qwen3_next,
+    Qwen3_5GatedDeltaNet: _qwen3_5,
 }
 """Layers of transformers, and what makes them into ours."""
 
