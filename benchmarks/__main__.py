@@ -18,6 +18,7 @@ BENCHMARKS = {
     "ops": ("benchmarks.ops.driver", "the recurrences beside those of other packages"),
     "layers": ("benchmarks.layers.driver", "training and decoding of layers, beside others"),
     "hf": ("benchmarks.hf_kernels", "models of transformers on our kernels"),
+    "tokenising": ("benchmarks.tokenising", "text to data folders, beside `tokenizers` alone"),
     "theory": ("benchmarks.theory", "exactness, horizons and speed of compiled networks"),
     "harden": ("benchmarks.harden", "how often hardening makes a trained model exact"),
     "horizons": ("benchmarks.horizons", "predicted beside measured horizons"),

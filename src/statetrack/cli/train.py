@@ -167,7 +167,12 @@ def base_config(
     if mixer is not None:
         model = model.with_mixers(mixer)
     model = replace(model, vocab_size=len(chosen.vocab))
-    return RunConfig(chosen, model, read.training, read.stages)
+    training = read.training
+    if config is None and chosen.given_lengths is not None:
+        low, high = map(int, chosen.given_lengths[[0, -1]])
+        given = (f"{low}-{high}",)
+        training = replace(training, min_length=low, max_length=high, eval_lengths=given)
+    return RunConfig(chosen, model, training, read.stages)
 
 
 def _fields(base: RunConfig) -> list[Field]:

@@ -168,6 +168,8 @@ class RunConfig:
         if t.saturation and not any(mixer.has_beta for mixer in self.model.pattern):
             raise UserError(f"saturation acts on betas, and {self.model.title} has none")
         self.task.check_lengths(t.min_length, t.max_length)
+        if t.dataset_size is not None and self.task.given_lengths is not None:
+            raise UserError(f"{self.task.name} is a finite set itself: no dataset_size")
         if t.eval_every:
             for low, high in t.eval_ranges:
                 self.task.check_lengths(low, high)
@@ -246,6 +248,6 @@ def read_config(path: Path) -> RunConfig:
         inner = task["name"].removeprefix("automaton:")
         kind, _, file = inner.partition(":")
         beside = path.parent / file
-        if kind in ("dfa", "group") and beside.is_file():
+        if kind in ("dfa", "group", "dataset") and beside.is_file():
             task["name"] = task["name"].removesuffix(inner) + f"{kind}:{beside}"
     return from_dict(RunConfig, data, str(path))

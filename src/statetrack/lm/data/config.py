@@ -33,7 +33,9 @@ class DataConfig:
         None, "share of documents for validation; 0.05 if absent, of Hugging Face sets 0.0005"
     )
     seed: int = option(0, "seed of the split", low=0, high=2**32 - 1)
-    max_documents: int | None = option(None, "documents of each source and split, at most")
+    max_documents: int | None = option(
+        None, "read so many documents of each source, at most; of each split that it has"
+    )
     tokenizer: str | None = option(
         None, "a tokenizer.json, its folder or a name on the hub; a BPE is trained if absent"
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import datasets
-import huggingface_hub
 
 from statetrack.errors import UserError
 from statetrack.lm.data.config import DataConfig
@@ -20,6 +21,8 @@ from statetrack.lm.data.templates import (
     Template,
 )
 
+Row = tuple[str, int, dict[str, Any]]  # split, number, contents
+
 
 def hub_documents(source: str, config: DataConfig) -> Iterator[Document]:
     """Read a data set by its short name or as `hf:NAME` or `hf:NAME:CONFIG`.
@@ -29,7 +32,8 @@ def hub_documents(source: str, config: DataConfig) -> Iterator[Document]:
     """
     hub_set = HUB_SETS.get(source) or _by_name(source, config)
     template = Template(config.template or hub_set.template)
-    huggingface_hub.logging.set_verbosity_error()  # it prints each of its attempts to connect
+    # it warns of each of its attempts to connect
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         for split, key, row in _rows(hub_set, config):
             yield Document(split, template.fill(row, f"{source}, row {key}"))
@@ -45,23 +49,25 @@ def _by_name(source: str, config: DataConfig) -> HubSet:
     return HubSet(path, name or None, f"{{{config.field}}}", True)
 
 
-def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Give the split, the number and the contents of each row that is asked for."""
+def _rows(hub_set: HubSet, config: DataConfig) -> Iterator[Row]:
     wanted = SPLITS if config.split == "both" else (config.split,)
     path, name = hub_set.path, hub_set.config
     names = datasets.get_dataset_split_names(path, name)
     if "validation" in names:
         for split in wanted:
             rows = datasets.load_dataset(path, name, split=split, streaming=True)
-            yield from ((split, i, row) for i, row in enumerate(rows, 1))
+            yield from _numbered(split, rows, config)
     elif config.validation is None and not hub_set.streaming:
         whole = datasets.load_dataset(path, name, split="train")
         halves = whole.train_test_split(EVALUATION_SHARE, seed=EVALUATION_SEED)
         for split in wanted:
             rows = halves["test" if split == "validation" else "train"]
-            yield from ((split, i, row) for i, row in enumerate(rows, 1))
+            yield from _numbered(split, rows, config)
     else:
-        for i, row in enumerate(datasets.load_dataset(path, name, split="train", streaming=True)):
-            split = split_of(str(i), config, EVALUATION_SHARE)
-            if split in wanted:
-                yield split, i + 1, row
+        rows = datasets.load_dataset(path, name, split="train", streaming=True)
+        for _, i, row in _numbered("train", rows, config):
+            yield split_of(str(i), config, EVALUATION_SHARE), i, row
+
+
+def _numbered(split: str, rows: Iterable[Any], config: DataConfig) -> Iterator[Row]:
+    return ((split, i, row) for i, row in enumerate(islice(rows, config.max_documents), 1))

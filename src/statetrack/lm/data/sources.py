@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sysconfig
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import pyarrow.parquet
+from typing import NamedTuple
 
 from statetrack.errors import UserError
-from statetrack.files import parse_json, regular, unreadable
+from statetrack.files import regular, unreadable
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.data.shards import SPLITS
 from statetrack.lm.data.templates import HUB_SETS, Template
+from statetrack.tasks.rows import ROW_FORMATS, file_rows
 
 STDLIB = "stdlib"
 NOT_STDLIB = {"site-packages", "dist-packages", "__pycache__"}
 PIECE = 1_000_000  # characters after which a text file continues as another document
 VALIDATION_SHARE = 0.05
-PARQUET_ROWS = 1024  # that are in memory at a time
 
 
 class Document(NamedTuple):
@@ -45,16 +45,14 @@ def documents(config: DataConfig, skipped: list[str] | None = None) -> Iterator[
     """
     wanted = SPLITS if config.split == "both" else (config.split,)
     for source in config.source:
-        counts = dict.fromkeys(SPLITS, 0)
+        found = False
         for document in _read(source, config, [] if skipped is None else skipped):
-            if config.max_documents is not None and counts[document.split] >= config.max_documents:
-                if all(counts[split] >= config.max_documents for split in wanted):
-                    break
-            elif document.text and document.split in wanted:
-                counts[document.split] += 1
+            if document.text and document.split in wanted:
+                found = True
                 yield document
-        if not any(counts.values()):
-            raise UserError(f"{source} has no documents{_asked(config)}")
+        if not found:
+            asked = "" if config.split == "both" else f" for {config.split}"
+            raise UserError(f"{source} has no documents{asked}")
 
 
 def split_of(key: str, config: DataConfig, default: float = VALIDATION_SHARE) -> str:
@@ -64,25 +62,22 @@ def split_of(key: str, config: DataConfig, default: float = VALIDATION_SHARE) ->
     return "validation" if int.from_bytes(digest, "big") < share * 2**64 else "train"
 
 
-def _asked(config: DataConfig) -> str:
-    return "" if config.split == "both" else f" for {config.split}"
-
-
 def _read(source: str, config: DataConfig, skipped: list[str]) -> Iterator[Document]:
-    if source == STDLIB:
-        folder = Path(sysconfig.get_path("stdlib"))
-        yield from _folder(folder, (".py",), config, skipped, NOT_STDLIB)
-    elif source in HUB_SETS or source.startswith("hf:"):
+    if source in HUB_SETS or source.startswith("hf:"):
         from statetrack.lm.data.hub import hub_documents  # `datasets` takes seconds to load
 
-        yield from hub_documents(source, config)
+        return hub_documents(source, config)
+    if source == STDLIB:
+        folder = Path(sysconfig.get_path("stdlib"))
+        found = _folder(folder, (".py",), config, skipped, NOT_STDLIB)
     elif Path(source).is_dir():
-        yield from _folder(Path(source), config.suffix, config, skipped)
+        found = _folder(Path(source), config.suffix, config, skipped)
     elif Path(source).exists():
-        yield from _file(Path(source), config)
+        found = _file(Path(source), config)
     else:
         names = ", ".join((STDLIB, *HUB_SETS, "hf:NAME"))
         raise UserError(f"{source} does not exist; a source is a file, a folder or one of {names}")
+    return islice(found, config.max_documents)
 
 
 def _folder(
@@ -92,24 +87,29 @@ def _folder(
     skipped: list[str],
     excluded: Collection[str] = (),
 ) -> Iterator[Document]:
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.suffix not in suffixes or not path.is_file() or set(excluded) & set(name.parts):
-            continue
-        if path.suffix in ROWS:
-            yield from _rows(path, name.as_posix(), config)
+    for path in _files(folder, suffixes, excluded):
+        name = path.relative_to(folder).as_posix()
+        if path.suffix in ROW_FORMATS:
+            yield from _rows(path, name, config)
             continue
         try:
             pieces = list(_pieces(path))
         except UnicodeDecodeError:
-            skipped.append(name.as_posix())
+            skipped.append(name)
             continue
-        split = split_of(name.as_posix(), config)  # of the file as a whole
+        split = split_of(name, config)  # of the file as a whole
         yield from (Document(split, piece) for piece in pieces)
 
 
+def _files(folder: Path, suffixes: Sequence[str], excluded: Collection[str]) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = sorted(set(folders) - set(excluded))
+        paths = (Path(root, name) for name in sorted(names))
+        yield from (path for path in paths if path.suffix in suffixes and path.is_file())
+
+
 def _file(path: Path, config: DataConfig) -> Iterator[Document]:
-    if path.suffix in ROWS:
+    if path.suffix in ROW_FORMATS:
         yield from _rows(path, path.name, config)
         return
     try:
@@ -127,35 +127,6 @@ def _pieces(path: Path) -> Iterator[str]:
 
 def _rows(path: Path, name: str, config: DataConfig) -> Iterator[Document]:
     template = Template(config.template or f"{{{config.field}}}")
-    for number, row in enumerate(ROWS[path.suffix](path, template), 1):
-        if row is not None:
-            text = template.fill(row, f"{path}, line {number}")
-            yield Document(split_of(f"{name}:{number}", config), text)
-
-
-def _jsonl_rows(path: Path, template: Template) -> Iterator[Any]:
-    """Give the rows of a JSONL file; None for a blank line."""
-    number = 0
-    try:
-        with open(regular(path), "rb") as file:
-            for number, line in enumerate(file, 1):
-                yield parse_json(line) if line.strip() else None
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise unreadable(path, error, f", line {number + 1}") from None
-
-
-def _parquet_rows(path: Path, template: Template) -> Iterator[Any]:
-    try:
-        with pyarrow.parquet.ParquetFile(regular(path)) as file:
-            template.check_keys(file.schema_arrow.names, str(path))
-            for batch in file.iter_batches(PARQUET_ROWS, columns=template.keys):
-                yield from batch.to_pylist()
-    except (OSError, ValueError) as error:  # of which pyarrow's errors are
-        if isinstance(error, UserError):
-            raise
-        raise unreadable(path, error) from None
-
-
-ROWS = {".jsonl": _jsonl_rows, ".parquet": _parquet_rows}
+    for number, row in file_rows(path, template.keys):
+        text = template.fill(row, f"{path}, line {number}")
+        yield Document(split_of(f"{name}:{number}", config), text)

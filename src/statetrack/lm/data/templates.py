@@ -22,18 +22,17 @@ class Template:
         """Return the text of a row; `where` names the row in errors."""
         if not isinstance(row, Mapping):
             raise UserError(f"{where} must be an object with keys")
-        self.check_keys(row, where)
         for key in self.keys:
+            if key not in row:
+                raise UserError(f"{where} has no {key!r}; it has: {', '.join(row) or 'none'}")
             if not isinstance(row[key], str):
                 raise UserError(f"{where}: {key!r} must be a text; got {row[key]!r}")
-        return re.sub(r"\{([^{}]+)\}", lambda match: row[match[1]], self.text)
-
-    def check_keys(self, known: Mapping[str, Any] | list[str], where: str) -> None:
-        """Raise a UserError unless a row has every key."""
-        for key in self.keys:
-            if key not in known:
-                has = ", ".join(map(str, known)) or "none"
-                raise UserError(f"{where} has no {key!r}; it has: {has}")
+        text = re.sub(r"\{([^{}]+)\}", lambda match: row[match[1]], self.text)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # JSON can spell it
+            raise UserError(f"{where}: the text has half a surrogate pair") from None
+        return text
 
 
 class HubSet(NamedTuple):
