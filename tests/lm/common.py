@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 
 from statetrack import AttentionConfig, DeltaNetConfig, MambaConfig, ModelConfig
@@ -34,6 +38,14 @@ def causal_model(
             if weight.dim() > 1:
                 weight.mul_(3)
     return causal
+
+
+def write_tokenizer(folder: Path) -> None:
+    """Write a tokenizer of the words <end> (token 1), w0, w2, w3, ..."""
+    words = {"<end>" if i == 1 else f"w{i}": i for i in range(VOCAB)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
 
 
 def some_tokens(batch: int = 2, length: int = 8) -> Tensor:

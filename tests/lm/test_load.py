@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from statetrack.errors import UserError
 from statetrack.lm import load_language_model
 from statetrack.training import train
-from tests.lm.common import causal_model, some_tokens
+from tests.lm.common import causal_model, some_tokens, write_tokenizer
 from tests.training.small import small_config
 
 
@@ -24,13 +22,12 @@ def test_a_saved_model(within_run: bool, tmp_path: Path) -> None:
     model = causal_model(training_length=32, eos_token_id=1)
     folder = tmp_path / "run" / "model" if within_run else tmp_path / "run"
     model.save_pretrained(folder)
-    words = {"a": 0, "<end>": 1, "b": 2}
-    Tokenizer(WordLevel(words, unk_token="a")).save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder)
     loaded = load_language_model(tmp_path / "run")
     assert torch.equal(loaded.model(some_tokens()).logits, model(some_tokens()).logits)
     assert (loaded.name, loaded.training_length) == ("run", 32)
     assert loaded.tokenizer is not None
-    assert loaded.tokenizer("b").input_ids == [2]
+    assert loaded.tokenizer("w2 w5").input_ids == [2, 5]
     assert loaded.tokenizer.eos_token == loaded.tokenizer.pad_token == "<end>"
     if within_run:
         assert load_language_model(folder).name == "run"

@@ -18,6 +18,8 @@ from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
 from statetrack.cli.lm_data import data_options, lm_data
+from statetrack.cli.lm_export import lm_export
+from statetrack.cli.lm_generate import lm_generate
 from statetrack.cli.lm_train import lm_train, lm_train_options
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
@@ -57,6 +59,8 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("tasks", "import"): import_file,
     ("lm", "data"): lm_data,
     ("lm", "train"): lm_train,
+    ("lm", "generate"): lm_generate,
+    ("lm", "export"): lm_export,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,

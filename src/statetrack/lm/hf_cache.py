@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,47 +15,36 @@ from statetrack.models.sequence_model import ModelDecoder
 
 
 class StateLayer(LinearAttentionLayer):
-    """The state of one layer: transformers reorders, offloads and resets its tensors by number."""
+    """The state of one layer, as the layer returned it; None before the first token.
+
+    Its tensors are batch-first and never changed in place.
+    """
 
     is_compileable = False  # transformers would make masks for attention
 
     def __init__(self) -> None:
-        super().__init__(number_of_states=0)
-        self.kind: type[Any] | None = None
-
-    @property
-    def state(self) -> Any:
-        """The state, as the layer returned it; None before the first token."""
-        if self.kind is None:
-            return None
-        return self.kind(*self.recurrent_states.values())
-
-    def put(self, state: Any) -> None:
-        """Keep a state. Its tensors are not copied: layers do not change them in place."""
-        self.kind = type(state)
-        self.number_of_states = len(state)
-        self.device = state[0].device
-        self.recurrent_states = dict(enumerate(state))
-        numbers = range(len(state))
-        self.is_conv_states_initialized = dict.fromkeys(numbers, False)
-        self.is_recurrent_states_initialized = dict.fromkeys(numbers, True)
-        self.has_previous_state = dict.fromkeys(numbers, True)
+        super().__init__()
+        self.state: Any = None
 
     def reset(self) -> None:
         """Return to the state before the first token."""
-        self.kind, self.number_of_states = None, 0
+        self.state = None
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Replace the sequences by those at these indices."""
+        self.batch_select_indices(beam_idx)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the sequences at these indices."""
+        self._map(lambda part: part[indices.to(part.device)])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every sequence."""
         self._map(lambda part: part.repeat_interleave(repeats, 0))
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these sequences."""
-        self._map(lambda part: part[indices.to(part.device)])
-
-    def _map(self, change: Any) -> None:
-        if (state := self.state) is not None:
-            self.put(type(state)(*map(change, state)))
+    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.state is not None:
+            self.state = type(self.state)(*map(change, self.state))
 
 
 class StateTrackCache(Cache):
@@ -67,24 +57,32 @@ class StateTrackCache(Cache):
         super().__init__(layers=[StateLayer() for _ in range(num_layers)])
         self.num_tokens = 0
         self._decoder: ModelDecoder | None = None
+        self._recorded_for: tuple[int, ...] = ()
+        self._weights: list[Tensor] = []
 
     @property
     def states(self) -> State | None:
         """The states of all layers; None before the first token."""
-        states = tuple(layer.state for layer in self.layers)
-        return states if self.num_tokens else None
+        return tuple(layer.state for layer in self.layers) if self.num_tokens else None
 
     def put(self, states: State, new_tokens: int) -> None:
         """Keep the states after `new_tokens` more tokens."""
         for layer, state in zip(self.layers, states, strict=True):
-            layer.put(state)
+            layer.state = state
         self.num_tokens += new_tokens
 
     def decoder(self, model: SequenceModel, batch_size: int) -> ModelDecoder:
-        """Return a decoder of the model, recorded once for this cache."""
-        if self._decoder is None or self._decoder.batch_size != batch_size:
+        """Return a decoder of the model, recorded anew if its weights were moved."""
+        recorded_for = self._situation(batch_size)
+        if self._decoder is None or recorded_for != self._recorded_for:
+            self._weights = list(model.parameters())
+            self._recorded_for = self._situation(batch_size)
             self._decoder = model.decoder(batch_size)
         return self._decoder
+
+    def _situation(self, batch_size: int) -> tuple[int, ...]:
+        """What a recording depends on."""
+        return batch_size, torch.get_num_threads(), *(w.data_ptr() for w in self._weights)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """The number of tokens seen, padding included."""
@@ -100,7 +98,7 @@ class StateTrackCache(Cache):
         raise UserError("tokens cannot be removed from the state of a linear RNN")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_decoder": None}  # a copy records its own
+        return {**self.__dict__, "_decoder": None, "_weights": []}  # a copy records its own
 
 
 def decodable(model: SequenceModel, tokens: Tensor) -> bool:

@@ -28,10 +28,11 @@ from statetrack.models.convert import fla
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.mamba import mamba, mamba2
 from statetrack.models.convert.olmo_hybrid import olmo_hybrid
+from statetrack.models.convert.qwen3_next import qwen3_5_text, qwen3_next
 from statetrack.models.convert.weights import Weights
 from statetrack.models.sequence_model import SequenceModel
 
-__all__ = ["CONVERTERS", "convert", "load_pretrained", "translate"]
+__all__ = ["CONVERTERS", "convert", "load_pretrained", "read_checkpoint", "translate"]
 
 Family = Callable[[Options, Tensors], tuple[ModelConfig, Weights]]
 
@@ -43,6 +44,8 @@ CONVERTERS: dict[str, Family] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "olmo_hybrid": olmo_hybrid,
+    "qwen3_5_text": qwen3_5_text,
+    "qwen3_next": qwen3_next,
 }
 """By the `model_type` of their config.json."""
 
@@ -135,6 +138,11 @@ def _check_types(config: object, state: object) -> None:
 
 def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None) -> SequenceModel:
     """Convert a folder with config.json and safetensors, in one file or in shards."""
+    return convert(*read_checkpoint(folder), allow_neg_eigval=allow_neg_eigval)
+
+
+def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read config.json and the safetensors of a folder, without converting them."""
     folder = Path(folder)
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
@@ -145,7 +153,7 @@ def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None)
             state.update(safetensors.torch.load_file(regular(file)))
         except (OSError, ValueError, SafetensorError) as error:
             raise unreadable(file, error) from None
-    return convert(config, state, allow_neg_eigval=allow_neg_eigval)
+    return config, state
 
 
 def _tensor_files(folder: Path) -> list[Path]:
