@@ -88,6 +88,8 @@ def _train_pair(
     from statetrack.report.render import print_document, write_document
 
     configs = pair_configs(config)
+    if (folder / "config.json").exists():
+        raise UserError(f"{folder} holds a single run; choose another folder for a pair")
     runs: dict[str, Any] = {
         name: _train(one, folder / name, track, console) for name, one in configs.items()
     }

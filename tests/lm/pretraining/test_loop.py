@@ -155,6 +155,25 @@ def test_documents_kept_apart(data: Path, tmp_path: Path) -> None:
     assert losses(run)[0] == pytest.approx(total / len(targets), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"model": replace(MODEL, vocab_size=33)},
+            "has 32 tokens, but the model's vocab_size is 33",
+        ),
+        ({"data_fingerprint": "0"}, "has other data than the run began with"),
+        ({"sample_prompts": ("",)}, "the sample prompt '' has no tokens"),
+    ],
+)
+def test_data_that_do_not_fit(
+    options: dict[str, Any], says: str, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says):
+        pretrain(small_config(data, **options), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_tied_embeddings(data: Path, tmp_path: Path) -> None:
     run = pretrain(small_config(data, model=replace(MODEL, tie_embeddings=True)), tmp_path / "run")
     model = load_language_model(run.folder).model.sequence_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -79,3 +80,12 @@ def test_torchrun_starts_the_command(data: Path, tmp_path: Path) -> None:
     run = PretrainingRun.open(tmp_path / "run")
     assert run.finished
     assert (tmp_path / "told.json").exists()
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    """A few of what `python -m benchmarks kills --pretraining` tries."""
+    run_python(
+        "-m", "benchmarks", "kills", "--pretraining", "--count=6", "--json", tmp_path / "told.json"
+    )
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert (told["resumed"], told["failed"]) == (6, [])
