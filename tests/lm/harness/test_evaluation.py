@@ -64,19 +64,22 @@ def test_pack_and_paper_in_one_report(
 ) -> None:
     out, result = tmp_path / "report", tmp_path / "result.json"
     done = command(
-        "lm", "eval", checkpoint, "--tasks", "paper", "pack", "--data", pack, sets, "--limit", "5",
+        "lm", "eval", checkpoint, "--tasks", "paper", "pack", "sciq", "--data", pack, sets, "--limit", "5",
         "--out", out, "--json", result,
     )  # fmt: skip
     assert done.code == 0, done.err
     found = json.loads(result.read_text())
-    paper, tracking, scores = found["tables"]
+    paper, tracking, others, scores = found["tables"]
     assert paper["columns"][2:] == [column.title for column in COLUMNS]
     ours = dict(zip(paper["columns"], paper["rows"][1], strict=True))
     assert ours["Wiki ppl"] is ours["FDA"] is None
     accuracies = [float(ours[c.title].split(" ")[0]) for c in COLUMNS if c.averaged]
     assert float(ours["Avg"].split(" ")[0]) == pytest.approx(sum(accuracies) / 6, abs=0.1)
-    assert "wikitext, swde, squad_completion, fda" in found["notes"][0]
+    assert "Without data: wikitext, swde, squad_completion, fda." in paper["note"]
     assert len(tracking["rows"]) == 4
+    assert [row[1:3] for row in others["rows"]] == [["sciq", "acc"], ["sciq", "acc_norm"]]
+    assert "Other tasks" in done.out
+    assert "All scores" not in done.out  # long; it is in the files
     assert {row[6] for row in scores["rows"]} <= {1, 2, 5}  # documents
     assert {"index.html", "report.md", "paper-tasks.csv", "paper-tasks.tex"} <= {
         file.name for file in out.iterdir()
