@@ -64,8 +64,8 @@ def test_pack_and_paper_in_one_report(
 ) -> None:
     out, result = tmp_path / "report", tmp_path / "result.json"
     done = command(
-        "lm", "eval", checkpoint, "--tasks", "paper", "pack", "sciq", "--data", pack, sets, "--limit", "5",
-        "--out", out, "--json", result,
+        "lm", "eval", checkpoint, "--tasks", "paper", "pack", "sciq", "--data", pack, sets,
+        "--limit", "5", "--out", out, "--json", result,
     )  # fmt: skip
     assert done.code == 0, done.err
     found = json.loads(result.read_text())
@@ -99,6 +99,15 @@ def test_answers_that_are_generated_count_if_they_contain_one() -> None:
     document = {"answers": ["23 years", "Ice"]}
     assert contains(document, ["it is ice."]) == {"contains": 1.0}
     assert contains(document, ["23"]) == {"contains": 0.0}
+
+
+def test_models_of_the_same_name_are_told_apart(ours: Path, pack: Path, tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        shutil.copytree(ours, tmp_path / run / "same")
+    folders = [tmp_path / "a" / "same", tmp_path / "b" / "same"]
+    chosen = select_tasks(["statetrack_parity_3"], [pack])
+    done = evaluate_checkpoints([*folders, folders[0]], chosen, limit=1)
+    assert [scores.model for scores in done] == [str(folder) for folder in folders]
 
 
 def test_the_folder_may_be_moved(

@@ -125,7 +125,8 @@ def _pack_table(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> Tab
         rows,
         note=(
             "Shares of right answers in per cent, with standard errors. Chance is always giving "
-            "the most frequent answer, or guessing if that is better."
+            "the most frequent answer to questions about the same thing, or guessing if that is "
+            "better."
         ),
         name="state-tracking",
     )
