@@ -79,8 +79,7 @@ def lm_eval(
     document = scores_document(done, selection, facts)
     if out is not None:
         write_document(document, out)
-    shown = document.tables[:-1] or document.tables  # the last has every score, and is long
-    print_document(console, replace(document, tables=shown))
+    print_document(console, replace(document, tables=document.tables[:-1]))  # without all scores
     if out is not None:
         console.print(f"Open {out / 'index.html'} for the page.", soft_wrap=True)
     write_result(json, to_plain(document))

@@ -64,19 +64,22 @@ def test_pack_and_paper_in_one_report(
 ) -> None:
     out, result = tmp_path / "report", tmp_path / "result.json"
     done = command(
-        "lm", "eval", checkpoint, "--tasks", "paper", "pack", "--data", pack, sets, "--limit", "5",
-        "--out", out, "--json", result,
+        "lm", "eval", checkpoint, "--tasks", "paper", "pack", "sciq", "--data", pack, sets,
+        "--limit", "5", "--out", out, "--json", result,
     )  # fmt: skip
     assert done.code == 0, done.err
     found = json.loads(result.read_text())
-    paper, tracking, scores = found["tables"]
+    paper, tracking, others, scores = found["tables"]
     assert paper["columns"][2:] == [column.title for column in COLUMNS]
     ours = dict(zip(paper["columns"], paper["rows"][1], strict=True))
     assert ours["Wiki ppl"] is ours["FDA"] is None
     accuracies = [float(ours[c.title].split(" ")[0]) for c in COLUMNS if c.averaged]
     assert float(ours["Avg"].split(" ")[0]) == pytest.approx(sum(accuracies) / 6, abs=0.1)
-    assert "wikitext, swde, squad_completion, fda" in found["notes"][0]
+    assert "Without data: wikitext, swde, squad_completion, fda." in paper["note"]
     assert len(tracking["rows"]) == 4
+    assert [row[1:3] for row in others["rows"]] == [["sciq", "acc"], ["sciq", "acc_norm"]]
+    assert "Other tasks" in done.out
+    assert "All scores" not in done.out  # long; it is in the files
     assert {row[6] for row in scores["rows"]} <= {1, 2, 5}  # documents
     assert {"index.html", "report.md", "paper-tasks.csv", "paper-tasks.tex"} <= {
         file.name for file in out.iterdir()
@@ -96,6 +99,15 @@ def test_answers_that_are_generated_count_if_they_contain_one() -> None:
     document = {"answers": ["23 years", "Ice"]}
     assert contains(document, ["it is ice."]) == {"contains": 1.0}
     assert contains(document, ["23"]) == {"contains": 0.0}
+
+
+def test_models_of_the_same_name_are_told_apart(ours: Path, pack: Path, tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        shutil.copytree(ours, tmp_path / run / "same")
+    folders = [tmp_path / "a" / "same", tmp_path / "b" / "same"]
+    chosen = select_tasks(["statetrack_parity_3"], [pack])
+    done = evaluate_checkpoints([*folders, folders[0]], chosen, limit=1)
+    assert [scores.model for scores in done] == [str(folder) for folder in folders]
 
 
 def test_the_folder_may_be_moved(

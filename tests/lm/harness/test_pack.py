@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,26 @@ def test_chance_is_that_of_the_best_constant_answer_or_guess(task: str, tmp_path
     index = write_pack(tmp_path / "pack", [task], lengths=(3, 8), samples=50)
     for about in index.tasks:
         asked = documents(tmp_path / "pack", about.name)
-        counts = Counter(question["choices"][question["answer"]] for question in asked)
-        guess = 1 / len(asked[0]["choices"])
-        assert about.chance == pytest.approx(max(max(counts.values()) / len(asked), guess))
+        counts: dict[str, Counter[int]] = defaultdict(Counter)
+        for question in asked:
+            last = question["context"].splitlines()[-1]
+            counts["" if "=" in last else last][question["answer"]] += 1  # = ends a sum
+        constant = sum(max(counter.values()) for counter in counts.values()) / len(asked)
+        assert about.chance == pytest.approx(max(constant, 1 / len(asked[0]["choices"])))
         written = (tmp_path / "pack" / f"{about.name}.yaml").read_text()
         assert f'"chance": {about.chance}' in written
 
 
 def test_answers_are_balanced(tmp_path: Path) -> None:
-    index = write_pack(tmp_path / "pack", ["parity", "boxes"], lengths=(16,), samples=60)
-    assert [about.chance for about in index.tasks] == [1 / 2, 1 / 3]
+    names = ["parity", "boxes", "S5_only_swaps", "programs"]
+    index = write_pack(tmp_path / "pack", names, lengths=(16,), samples=300)
+    assert [about.chance for about in index.tasks] == [1 / 2, 1 / 3, 1 / 5, 1 / 5]
+
+
+def test_what_has_not_moved_yet_raises_chance(tmp_path: Path) -> None:
+    """After one swap most people still hold what they held."""
+    index = write_pack(tmp_path / "pack", ["S5_only_swaps"], lengths=(1,), samples=300)
+    assert (index.tasks[0].chance or 0) > 0.5
 
 
 def test_lengths_count_steps(tmp_path: Path) -> None:

@@ -72,8 +72,11 @@ def evaluate_checkpoints(
     for what, number in (("the limit", limit), ("the greatest length", max_length)):
         if number is not None:
             at_least(what, number, 1)
+    checkpoints = list(dict.fromkeys(checkpoints))
+    names = []
     for checkpoint in checkpoints:
-        tokenizer = load_language_model(checkpoint).tokenizer
+        _, tokenizer, name, _ = load_language_model(checkpoint)
+        names.append(name)
         if tokenizer is None:
             raise UserError(f"{checkpoint} has no tokenizer.json: it does not read text")
         if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
@@ -81,6 +84,8 @@ def evaluate_checkpoints(
     done = []
     for checkpoint in checkpoints:
         model = load_language_model(checkpoint)
+        if names.count(model.name) > 1:
+            model = model._replace(name=str(checkpoint))
         progress(f"evaluating {model.name} on {len(selection.tasks)} tasks")
         done.append(_evaluate(model, selection, limit, batch_size, max_length))
     return done

@@ -43,7 +43,7 @@ class TaskAbout:
     source: str  # the task or the data set it is made of
     questions: int
     length: int | None = None  # steps, of a task of ours
-    chance: float | None = None  # accuracy of the better of guessing and the most frequent answer
+    chance: float | None = None  # accuracy of guessing, or of constant answers if better
 
 
 @dataclass(frozen=True)

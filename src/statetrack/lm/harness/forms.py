@@ -36,6 +36,7 @@ class Question(NamedTuple):
 
     context: str
     answer: str
+    asked: str = ""  # what the question is about, if questions of the task differ in it
 
 
 def task_length(task: Task, steps: int) -> int:
@@ -114,8 +115,10 @@ def _boxes(task: Boxes, words: list[str], answer: str, rng: np.random.Generator)
             lines.append(f"The contents of {names[word]} and {names[after]} trade places.")
         elif before in things and word in names:
             lines.append(f"The {things[before]} goes into {names[word]}.")
-    lines.append(f"The {things[words[-1]]} is now in box")
-    return Question("\n".join(line[:1].upper() + line[1:] for line in lines), names[answer][-1])
+    asked = things[words[-1]]
+    lines.append(f"The {asked} is now in box")
+    text = "\n".join(line[:1].upper() + line[1:] for line in lines)
+    return Question(text, names[answer][-1], asked)
 
 
 def _board(task: Board, words: list[str], answer: str, rng: np.random.Generator) -> Question:
@@ -140,8 +143,9 @@ def _program(task: Programs, words: list[str], answer: str, _: np.random.Generat
         if " " in value:  # a sign
             value = f"({re.sub('^- ', '-', value)}) % {task.modulus}"
         lines.append(f"{guard}{colon.strip()} {variable} = {value}".strip())
-    lines.append(f"print({question.removesuffix(' ?')})  # prints")
-    return Question("\n".join(lines), answer)
+    asked = question.removesuffix(" ?")
+    lines.append(f"print({asked})  # prints")
+    return Question("\n".join(lines), answer, asked)
 
 
 def _group(
@@ -162,7 +166,8 @@ def _group(
     )
     rules = "\n".join(" ".join(str(place + 1) for place in step) for step in steps)
     asked = int(rng.integers(len(row)))
-    return Question(f"{rule}\n{rules}\nThe letter at place {asked + 1} is now", LETTERS[row[asked]])
+    text = f"{rule}\n{rules}\nThe letter at place {asked + 1} is now"
+    return Question(text, LETTERS[row[asked]], str(asked))
 
 
 def _swaps(steps: Any, row: Any, rng: np.random.Generator) -> Question:
@@ -174,7 +179,8 @@ def _swaps(steps: Any, row: Any, rng: np.random.Generator) -> Question:
         moved = [people[i] for i in np.flatnonzero(step != np.arange(len(row)))]
         lines.append(f"{' and '.join(moved)} swap." if moved else "Nobody swaps.")
     asked = int(rng.integers(len(row)))
-    return Question("\n".join([*lines, f"{people[asked]} now holds the"]), objects[row[asked]])
+    lines.append(f"{people[asked]} now holds the")
+    return Question("\n".join(lines), objects[row[asked]], people[asked])
 
 
 def _listed(parts: Sequence[str]) -> str:

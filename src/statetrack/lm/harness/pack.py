@@ -40,9 +40,10 @@ def write_pack(
 ) -> Index:
     """Write lm-eval tasks, one for each task and length, and a group of all: `statetrack`.
 
-    The questions of a task are distinct, so that short lengths may have fewer than `samples`. Their
-    answers are as equally frequent as the task allows; the chance level of the index is the share
-    of the most frequent one, or of guessing if that is more.
+    The questions of a task are distinct, so that short lengths may have fewer than `samples`. The
+    answers to questions about the same thing are as equally frequent as the task allows. The chance
+    level of the index is the accuracy of always giving the most frequent of them, or of guessing if
+    that is more.
 
     Args:
         out: A new folder.
@@ -85,21 +86,29 @@ def write_pack(
 
 
 def draw_questions(task: Task, length: int, count: int, rng: np.random.Generator) -> list[Question]:
-    """Draw distinct questions, at most `count`, whose answers are as balanced as possible."""
-    found: dict[str, list[Question]] = defaultdict(list)  # by answer
+    """Draw distinct questions, at most `count`, with answers as balanced as possible."""
+    found: dict[tuple[str, str], list[Question]] = defaultdict(list)
     seen: set[str] = set()
     for _ in range(ROUNDS):
         for question in _sample(task, length, count, rng):
             if question.context not in seen:
                 seen.add(question.context)
-                found[question.answer].append(question)
+                found[question.asked, question.answer].append(question)
         quota = -(-count // max(1, len(found)))
         if sum(min(len(questions), quota) for questions in found.values()) >= count:
             break
-    in_turn = [q for answer in sorted(found) for q in enumerate(found[answer])]
-    in_turn.sort(key=lambda pair: pair[0])  # the first of every answer, then the second, ...
+    in_turn = [pair for key in sorted(found) for pair in enumerate(found[key])]
+    in_turn.sort(key=lambda pair: pair[0])  # the first of every key, then the second, ...
     chosen = [question for _, question in in_turn[:count]]
     return [chosen[i] for i in rng.permutation(len(chosen))]
+
+
+def best_constant(questions: Sequence[Question]) -> float:
+    """Return the accuracy of the most frequent answer, by what the question is about."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for question in questions:
+        counts[question.asked][question.answer] += 1
+    return sum(max(counter.values()) for counter in counts.values()) / len(questions)
 
 
 def _sample(task: Task, length: int, count: int, rng: np.random.Generator) -> Iterator[Question]:
@@ -131,8 +140,7 @@ def _new_task(task: Task, length: int, name: str, samples: int, shots: int, seed
         )
     documents = [_document(question, answers, rng) for question in questions]
     asked = documents[shots:]
-    frequent = Counter(question.answer for question in questions[shots:]).most_common(1)[0][1]
-    chance = max(frequent / len(asked), 1 / len(asked[0]["choices"]))
+    chance = max(best_constant(questions[shots:]), 1 / len(asked[0]["choices"]))
     about = TaskAbout(name, task.name, len(asked), length, chance)
     config = {
         "tag": name.rpartition("_")[0],

@@ -26,19 +26,20 @@ def scores_document(
         selection: The tasks that were evaluated.
         facts: What they were made with.
     """
+    paper = [task for task in selection.tasks if task.name in PAPER_TASKS]
     pack = [task for task in selection.tasks if task.length is not None]
-    tables = [_all_scores(models)]
-    if pack:
-        tables.insert(0, _pack_table(models, pack))
-    if any(task.name in PAPER_TASKS for task in selection.tasks):
-        tables.insert(0, _paper_table(models, selection))
+    others = [task for task in selection.tasks if task not in (*paper, *pack)]
+    tables = [_paper_table(models, selection)] if paper else []
+    tables += [_pack_table(models, pack)] if pack else []
+    tables += [_scores_table("Other tasks", models, others)] if others else []
+    tables.append(_scores_table("All scores", models, selection.tasks))
     return Document(
         name="lm-eval",
         title="Language models on lm-evaluation-harness",
         summary=[_verdict(model, pack) for model in models] if pack else [],
         tables=tables,
         figures=_pack_figures(models, pack),
-        notes=list(_notes(models, selection)),
+        notes=list(_notes(models)),
         facts=dict(facts),
     )
 
@@ -76,14 +77,14 @@ def _paper_table(models: Sequence[ModelScores], selection: Selection) -> Table:
         rows.append([model.model, "this run", *cells])
     chance = ["chance", "", *(chances.get(column.title) for column in COLUMNS)]
     published = [[row.model, f"paper: {row.trained_on}", *row.numbers] for row in TABLE_4]
-    missing = f" No data: {', '.join(selection.missing)}." if selection.missing else ""
+    missing = f" Without data: {', '.join(selection.missing)}." if selection.missing else ""
     return Table(
         "The paper's tasks",
         ["model", "source", *(column.title for column in COLUMNS)],
         [chance, *rows, *published],
         note=(
             "Perplexities (ppl), and shares of right answers in per cent, with standard errors; "
-            "acc_n compares log-probabilities per byte. Avg is the mean of the six accuracies."
+            "acc_n compares log-probabilities per character. Avg is the mean of the six accuracies."
             f"{missing}"
         ),
         name="paper-tasks",
@@ -124,7 +125,8 @@ def _pack_table(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> Tab
         rows,
         note=(
             "Shares of right answers in per cent, with standard errors. Chance is always giving "
-            "the most frequent answer, or guessing if that is better."
+            "the most frequent answer to questions about the same thing, or guessing if that is "
+            "better."
         ),
         name="state-tracking",
     )
@@ -170,19 +172,19 @@ def _pack_figures(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> l
     return figures
 
 
-def _all_scores(models: Sequence[ModelScores]) -> Table:
+def _scores_table(title: str, models: Sequence[ModelScores], tasks: Sequence[TaskAbout]) -> Table:
+    names = [task.name for task in tasks]
     rows = [
         [model.model, s.task, s.metric, s.value, s.error, s.chance, s.documents]
         for model in models
         for s in model.scores
+        if s.task in names
     ]
     columns = ["model", "task", "metric", "value", "standard error", "chance", "documents"]
-    return Table("All scores", columns, rows, name="scores")
+    return Table(title, columns, rows)
 
 
-def _notes(models: Sequence[ModelScores], selection: Selection) -> Iterator[str]:
-    if selection.missing:
-        yield f"Not evaluated, since their data is not there: {', '.join(selection.missing)}."
+def _notes(models: Sequence[ModelScores]) -> Iterator[str]:
     for model in models:
         for task, count in model.shortened.items():
             yield (
