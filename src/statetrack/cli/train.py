@@ -172,6 +172,8 @@ def base_config(
         low, high = map(int, chosen.given_lengths[[0, -1]])
         lengths = (f"{low}-{high}",)
         training = replace(training, min_length=low, max_length=high, eval_lengths=lengths)
+        every = (f"{low}-{high}",)
+        training = replace(training, min_length=low, max_length=high, eval_lengths=every)
     return RunConfig(chosen, model, training, read.stages)
 
 
