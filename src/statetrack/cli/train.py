@@ -174,6 +174,8 @@ def base_config(
         training = replace(training, min_length=low, max_length=high, eval_lengths=lengths)
         every = (f"{low}-{high}",)
         training = replace(training, min_length=low, max_length=high, eval_lengths=every)
+        validated = (f"{low}-{high}",)
+        training = replace(training, min_length=low, max_length=high, eval_lengths=validated)
     return RunConfig(chosen, model, training, read.stages)
 
 
