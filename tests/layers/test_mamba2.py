@@ -48,7 +48,9 @@ def reference(layer: Mamba2, x: Tensor) -> tuple[Tensor, Tensor]:
             states[h] = a * states[h] + dt[t, h] * torch.outer(B[t, group], u)
             parts.append(states[h].T @ C[t, group] + layer.D[h] * u)
         y = torch.cat(parts) * z[t] * torch.sigmoid(z[t])
-        y = layer.norm.weight * y / torch.sqrt((y**2).mean() + c.output_norm_eps)
+        parts = y.reshape(c.n_groups if c.norm_by_group else 1, -1)
+        y = (parts / torch.sqrt((parts**2).mean(1, True) + c.output_norm_eps)).flatten()
+        y = layer.norm.weight * y
         outputs.append(layer.out_proj.weight @ y)
     return torch.stack(outputs), torch.stack(states)
 
@@ -58,10 +60,11 @@ def reference(layer: Mamba2, x: Tensor) -> tuple[Tensor, Tensor]:
     [
         {"head_dim": 8, "d_state": 5},
         {"head_dim": 4, "d_state": 3, "n_groups": 3, "output_norm_eps": 0.1},
+        {"head_dim": 4, "d_state": 3, "n_groups": 2, "output_norm_eps": 0.1, "norm_by_group": True},
         {"head_dim": 3, "d_state": 1, "expand": 1, "n_groups": 4, "dt_limit_min": 0.5},
         {"head_dim": 6, "d_state": 2, "dt_limit_min": 0.1, "dt_limit_max": 0.4},
     ],
-    ids=["plain", "groups", "group-a-head", "limits"],
+    ids=["plain", "groups", "group-norms", "group-a-head", "limits"],
 )
 @pytest.mark.parametrize("conv_size", [0, 1, 4])
 @SWITCH

@@ -6,6 +6,7 @@ theirs do; without gradients they use the kernels for single steps.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -242,10 +243,12 @@ def gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """query, key [B, T, H, K], value [B, T, H, V], g, beta [B, T, H] -> [B, T, H, V], state."""
+    """query, key [B, T, H, K], value [B, T, H, V], g, beta [B, T, H] -> [B, T, H, V], state.
+
+    Several heads of values may share one of query and key.
+    """
     _refuse_packed(options)
-    if use_qk_l2norm_in_kernel:
-        query, key = l2_normalize(query), l2_normalize(key)
+    query, key = _keys(query, key, value, use_qk_l2norm_in_kernel)
     return delta_rule(
         query,
         key,
@@ -255,6 +258,14 @@ def gated_delta_rule(
         initial_state=initial_state,
         output_final_state=output_final_state,
     )
+
+
+def _keys(query: Tensor, key: Tensor, value: Tensor, unit: bool) -> Iterator[Tensor]:
+    """query and key of unit length if wanted, repeated for the heads of values that share them."""
+    shared = value.shape[2] // key.shape[2]
+    for x in (query, key):
+        x = l2_normalize(x) if unit else x
+        yield x if shared == 1 else x.repeat_interleave(shared, 2)
 
 
 def gated_delta_rule_step(
@@ -271,8 +282,7 @@ def gated_delta_rule_step(
         state = None if initial_state is None else initial_state.clone()
         return gated_delta_rule(query, key, value, g, beta, initial_state=state, **options)
     _refuse_packed(options)
-    if options.get("use_qk_l2norm_in_kernel", False):
-        query, key = l2_normalize(query), l2_normalize(key)
+    query, key = _keys(query, key, value, options.get("use_qk_l2norm_in_kernel", False))
     # the step writes into the cache's own tensor, which the layer overwrites with the result
     state = initial_state.float().contiguous()
     o = delta_rule_step(state, query[:, 0], key[:, 0], value[:, 0], beta[:, 0], g[:, 0])

@@ -115,12 +115,16 @@ class HeadwiseLinear(nn.Module):
 
 
 class GatedRMSNorm(nn.Module):
-    """rms_norm(x) * silu(gate), or rms_norm(x * silu(gate)) with `gate_first`; in float32."""
+    """rms_norm(x) * silu(gate), or rms_norm(x * silu(gate)) with `gate_first`; in float32.
 
-    def __init__(self, size: int, eps: float, gate_first: bool) -> None:
+    Each of `groups` equal parts of the last dimension is normalised by itself.
+    """
+
+    def __init__(self, size: int, eps: float, gate_first: bool, groups: int = 1) -> None:
         super().__init__()
         self.eps = eps
         self.gate_first = gate_first
+        self.groups = groups
         self.weight = nn.Parameter(torch.ones(size))
 
     def forward(self, x: Tensor, gate: Tensor, backend: str = "auto") -> Tensor:
@@ -128,10 +132,17 @@ class GatedRMSNorm(nn.Module):
         wide = torch.promote_types(x.dtype, torch.float32)
         y, factor = x.to(wide), F.silu(gate.to(wide))
         if self.gate_first:
-            y = rms_norm(y * factor, self.weight, eps=self.eps, backend=backend)
+            y = self._normalise(y * factor, backend)
         else:
-            y = rms_norm(y, self.weight, eps=self.eps, backend=backend) * factor
+            y = self._normalise(y, backend) * factor
         return y.to(x.dtype)
+
+    def _normalise(self, x: Tensor, backend: str) -> Tensor:
+        if self.groups == 1:
+            return rms_norm(x, self.weight, eps=self.eps, backend=backend)
+        parts = x.unflatten(-1, (self.groups, -1))
+        unit = self.weight.new_ones(parts.shape[-1])
+        return rms_norm(parts, unit, eps=self.eps, backend=backend).flatten(-2) * self.weight
 
 
 class BetaGate(nn.Module):

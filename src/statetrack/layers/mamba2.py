@@ -42,6 +42,7 @@ class Mamba2Config(MixerConfig):
     dt_limit_min: float = option(0.0, "least step size ever")
     dt_limit_max: float | None = option(None, "greatest step size ever; None for no limit")
     output_norm_eps: float = option(1e-5, "epsilon of the norm of what all heads read")
+    norm_by_group: bool = option(False, "normalise what the heads of each group read by itself")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +62,7 @@ class Mamba2Config(MixerConfig):
         return [
             cls(head_dim=8, d_state=5),
             cls(allow_neg_eigval=True, head_dim=4, d_state=4, n_groups=3),
+            cls(head_dim=4, d_state=4, n_groups=3, norm_by_group=True),
             cls(
                 allow_neg_eigval=True,
                 d_state=3,
@@ -100,8 +102,8 @@ class Mamba2(Mixer):
     a group of heads shares B and C. dt = softplus(dt + bias), within its limits, and
     a_t = exp(dt_t A) in [0, 1], or 2 exp(dt_t A) - 1 in [-1, 1] with `allow_neg_eigval`; as in
     Mamba the write stays as it is. A starts uniform in [-16, -1], as in state-spaces/mamba, not
-    at -1, -2, ... as in transformers. The norm spans all channels, as in transformers;
-    state-spaces/mamba, if there is more than one group, normalises each by itself.
+    at -1, -2, ... as in transformers. The norm spans all channels or, with `norm_by_group`, those
+    of each group, as in state-spaces/mamba and in transformers since 5.23.
     Options: see Mamba2Config.
     """
 
@@ -128,7 +130,8 @@ class Mamba2(Mixer):
         self.dt_bias = nn.Parameter(torch.empty(self.num_heads))
         self.A_log = nn.Parameter(torch.empty(self.num_heads).uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(self.num_heads))
-        self.norm = GatedRMSNorm(channels, c.output_norm_eps, gate_first=True)
+        groups = c.n_groups if c.norm_by_group else 1
+        self.norm = GatedRMSNorm(channels, c.output_norm_eps, gate_first=True, groups=groups)
         self.out_proj = nn.Linear(channels, hidden_size, bias=False)
         init_step_sizes_(self.dt_bias, c.dt_min, c.dt_max)
 

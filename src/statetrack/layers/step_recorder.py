@@ -238,9 +238,19 @@ class StepRecorder:
         values = {"x": x, "weight": weight, "y": y, "rows": rows, "size": len(weight)}
         if gate is None:
             self._add("rms_norm_forward", **values, eps=module.eps)
-        else:
-            first = module.gate_first
-            self._add("gated_norm", **values, eps=module.eps, gate=gate, gate_first=first)
+            return y
+        options = {"eps": module.eps, "gate_first": module.gate_first}
+        if module.groups == 1:
+            self._add("gated_norm", **values, gate=gate, **options)
+            return y
+        # the kernel has one weight for all rows, so that each group of each row is one call
+        size = len(weight) // module.groups
+        weights = weight.view(module.groups, size)
+        x_, gate_, y_ = (v.buffer.view(-1, module.groups, size) for v in (x, gate, y))
+        for row in range(len(x_)):
+            for part in zip(x_[row], gate_[row], y_[row], weights, strict=True):
+                names = zip(("x", "gate", "y", "weight"), part, strict=True)
+                self._add("gated_norm", **dict(names), rows=1, size=size, **options)
         return y
 
     def recurrence(

@@ -38,7 +38,9 @@ def weights() -> dict[str, torch.Tensor]:
 
 def test_config():
     config, _ = translate(CONFIG, weights())
-    assert config.mixer == Mamba2Config(d_state=3, head_dim=4, n_groups=2, conv_size=3)
+    assert config.mixer == Mamba2Config(
+        d_state=3, head_dim=4, n_groups=2, conv_size=3, norm_by_group=True
+    )
     assert (config.vocab_size, config.hidden_size, config.num_layers) == (7, 8, 2)
     assert (config.mlp, config.final_norm, config.tie_embeddings) == ("none", True, False)
     assert config.norm_eps == 1e-5
