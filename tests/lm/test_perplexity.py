@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks import lm_memory
 from statetrack.layers import MIXERS, AttentionConfig, DeltaNetConfig, MambaConfig, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE
 from statetrack.lm import StateTrackConfig, StateTrackForCausalLM, perplexity
@@ -153,7 +154,8 @@ def test_the_curve_is_as_defined() -> None:
     np.testing.assert_allclose(curve.running.mean, running.mean(0), rtol=1e-5)
     assert curve.at(length) == pytest.approx(np.exp(losses.mean()), rel=1e-5)
     np.testing.assert_allclose(curve.totals, losses.mean(1), rtol=1e-5)
-    for i in (0, 13, 31):
+    assert curve.edges[-3:] == (30, 42, 60)
+    for i in (0, 5, len(curve.edges) - 2):
         low, high = curve.edges[i : i + 2]
         assert curve.windows.mean[i] == pytest.approx(losses[:, low:high].mean(), rel=1e-5)
     found = curve.to_dict([1, length])["running_perplexity"]
@@ -326,3 +328,17 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "cannot read 128 tokens; its config allows 64 positions" in refused(
         gpt2, "--data", data, "--max-length", "128"
     )
+
+
+def test_the_benchmark_of_memory() -> None:
+    results = [
+        lm_memory.run({"mixer": "delta_net", "length": length}, lambda text: None)
+        | {"mixer": "delta_net"}
+        for length in (16, 48)
+    ]
+    assert all(found["peak"] >= found["before"] > 0 for found in results)
+    mixer, *sizes, ratio, _, limit, met = lm_memory._row(*results)
+    assert mixer == "delta_net"
+    assert float(ratio) >= 1.0
+    assert (limit, met) == ("1.1", "yes" if float(ratio) <= 1.1 else "no")
+    assert len(sizes) == 2

@@ -39,7 +39,7 @@ def lm_audit(
     from statetrack.lm.audit_report import audit_document
     from statetrack.lm.evaluation_data import open_all
     from statetrack.lm.load import load_language_model
-    from statetrack.report.render import print_document, write_document
+    from statetrack.report.render import publish_document
 
     console = make_console(json)
     with console.status("loading") as status:
@@ -51,8 +51,5 @@ def lm_audit(
     words = ["statetrack lm audit", checkpoint, "--data", *data]
     options = f"--tokens {tokens} --length {length}"
     document = audit_document(audits, f"{' '.join(map(str, words))} {options}")
-    print_document(console, document)
-    if out is not None:
-        write_document(document, out)
-        console.print(f"Open {out / 'index.html'} for the page.", soft_wrap=True)
+    publish_document(console, document, out)
     write_result(json, {"results": [found.to_dict() for found in audits]})

@@ -48,7 +48,7 @@ def lm_perplexity(
     from statetrack.lm.load import load_language_model
     from statetrack.lm.perplexity import PerplexityCurve, make_reader, measure_perplexity
     from statetrack.lm.perplexity_report import figure_positions, perplexity_document
-    from statetrack.report.render import print_document, write_document
+    from statetrack.report.render import publish_document
 
     console = make_console(json)
     curves: list[PerplexityCurve] = []
@@ -71,9 +71,6 @@ def lm_perplexity(
     words = ["statetrack lm perplexity", *checkpoints, "--data", *data]
     options = f"--max-length {max_length} --chunks {chunks}"
     document = perplexity_document(curves, f"{' '.join(map(str, words))} {options}")
-    print_document(console, document)
-    if out is not None:
-        write_document(document, out)
-        console.print(f"Open {out / 'index.html'} for the page.", soft_wrap=True)
+    publish_document(console, document, out)
     positions = figure_positions(max_length)
     write_result(json, {"results": [curve.to_dict(positions) for curve in curves]})

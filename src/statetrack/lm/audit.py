@@ -304,11 +304,9 @@ def _most_reflecting(
     """List the tokens by the share of reflecting parts, without rare ones."""
     often = np.flatnonzero((occurrences >= MIN_OCCURRENCES) & (sums > 0))
     shares = sums[often] / occurrences[often]
-    tokenizer = language.tokenizer
-    assert tokenizer is not None
+    made = language.tokenizer
+    texts = [str(t) if made is None else str(made.decode([t])) for t in often.tolist()]
     return tuple(
-        ReflectingToken(
-            str(tokenizer.decode([int(often[i])])), int(occurrences[often[i]]), float(shares[i])
-        )
+        ReflectingToken(texts[i], int(occurrences[often[i]]), float(shares[i]))
         for i in np.argsort(-shares, kind="stable")
     )

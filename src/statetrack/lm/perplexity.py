@@ -31,7 +31,7 @@ from statetrack.models.convert import CONVERTERS, convert
 from statetrack.report.spread import half_width
 
 SEGMENT = 1024  # tokens that are read at once
-WINDOWS = 32  # of positions, for the perplexity of single parts of a chunk
+OCTAVES, PER_OCTAVE = 8, 2  # windows of positions, for the perplexity of parts of a chunk
 PROBE = 24  # tokens that are read in two segments to see whether logits are those of one pass
 TOLERANCE = 1e-4  # of those logits, relative to the largest
 
@@ -252,7 +252,7 @@ def measure_perplexity(
         )
     count = there if chunks is None else min(chunks, there)
     reader = reader or make_reader(language)
-    edges = tuple(int(e) for e in np.unique(np.linspace(0, max_length, WINDOWS + 1).round()))
+    edges = window_edges(max_length)
     sizes = np.diff(edges)
     places = np.arange(1, max_length + 1)
     running, windows, totals = Moments(), Moments(), []
@@ -281,6 +281,12 @@ def measure_perplexity(
         totals=tuple(totals),
         seconds=time.perf_counter() - start,
     )
+
+
+def window_edges(max_length: int) -> tuple[int, ...]:
+    """Return 0 and the ends of the windows, the last octaves of positions at equal ratios."""
+    octaves = np.arange(OCTAVES * PER_OCTAVE + 1) / PER_OCTAVE
+    return tuple(int(end) for end in np.unique([0, *(max_length / 2**octaves).round()]))
 
 
 def _losses(language: LanguageModel, reader: Reader, tokens: Tensor) -> Floats:

@@ -144,7 +144,10 @@ def _window_table(models: Sequence[Model], positions: list[int]) -> Table:
     edges = models[0].curves[0].edges
     held = np.searchsorted(edges[1:], positions)
     rows = [[*model.naming, *model.windows.perplexities(held)[0]] for model in models]
-    note = f"Windows of {edges[1]:,} positions that hold the position above them."
+    note = (
+        "The window of positions that holds the position above it; windows end at 1.41 times "
+        f"their beginning: {edges[-2] + 1:,} to {edges[-1]:,} is the last one."
+    )
     columns = [*NAMING, *(f"{p:,}" for p in positions)]
     return Table("Perplexity in windows of positions", columns, rows, note, name="windows")
 
