@@ -170,12 +170,8 @@ def base_config(
     training = read.training
     if config is None and chosen.given_lengths is not None:
         low, high = map(int, chosen.given_lengths[[0, -1]])
-        lengths = (f"{low}-{high}",)
-        training = replace(training, min_length=low, max_length=high, eval_lengths=lengths)
         every = (f"{low}-{high}",)
         training = replace(training, min_length=low, max_length=high, eval_lengths=every)
-        validated = (f"{low}-{high}",)
-        training = replace(training, min_length=low, max_length=high, eval_lengths=validated)
     return RunConfig(chosen, model, training, read.stages)
 
 
