@@ -18,12 +18,15 @@ BENCHMARKS = {
     "ops": ("benchmarks.ops.driver", "the recurrences beside those of other packages"),
     "layers": ("benchmarks.layers.driver", "training and decoding of layers, beside others"),
     "hf": ("benchmarks.hf_kernels", "models of transformers on our kernels"),
+    "language-models": ("benchmarks.language_models", "training and generation, beside others"),
+    "tokenising": ("benchmarks.tokenising", "text to data folders, beside `tokenizers` alone"),
     "theory": ("benchmarks.theory", "exactness, horizons and speed of compiled networks"),
     "harden": ("benchmarks.harden", "how often hardening makes a trained model exact"),
     "horizons": ("benchmarks.horizons", "predicted beside measured horizons"),
     "walks": ("benchmarks.walks", "the files that a command crosses, function by function"),
     "demo-choose": ("benchmarks.demo_presets:choose", "candidates for the demo's models"),
     "demo-confirm": ("benchmarks.demo_presets:confirm", "the demo with many seeds"),
+    "lm-memory": ("benchmarks.lm_memory", "peak memory of perplexity at a short and a long length"),
     "kills": ("benchmarks.reliability.kills", "runs that are killed and resumed"),
     "folders": ("benchmarks.reliability.folders", "run folders under attack"),
     "numerics": ("benchmarks.reliability.numerics", "native kernels at extreme inputs"),
@@ -39,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h"):
-        lines = [f"  {name:14}{about}" for name, (_, about) in BENCHMARKS.items()]
+        lines = [f"  {name:17}{about}" for name, (_, about) in BENCHMARKS.items()]
         print("\n".join(["usage: python -m benchmarks NAME [options]", "", *lines]))
         return 0
     if words[0] not in BENCHMARKS:

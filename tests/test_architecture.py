@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "memory": {"errors"},
     "plugins": {"errors"},
-    "terminal": {"errors", "files", "training"},  # training for its types only
+    "terminal": {"errors", "files"},
     "kernels": {"errors"},
     "ops": {"errors", "kernels"},
     "automata": {"errors", "files"},

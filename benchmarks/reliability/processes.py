@@ -16,6 +16,7 @@ from statetrack.layers import DeltaNetConfig, MambaConfig
 from statetrack.models import ModelConfig
 from statetrack.tasks import make_task
 from statetrack.training import Run, RunConfig, TrainingConfig, train
+from statetrack.training.run_folder import RunFolder
 
 # some ten milliseconds a step; checkpoints at steps 5, 10 and 12, the last
 CONFIG = RunConfig(
@@ -76,7 +77,7 @@ def go_on(folder: Path, config: RunConfig = CONFIG) -> None:
     train(config, folder, resume=(folder / "config.json").exists())
 
 
-def rows(run: Run) -> list[dict[str, Any]]:
+def rows(run: RunFolder) -> list[dict[str, Any]]:
     """The metrics without what differs from one time to the next."""
     return [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in run.metrics()]
 
@@ -89,16 +90,18 @@ def snapshot(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def difference(folder: Path, undisturbed: Path) -> str | None:
+def difference(
+    folder: Path, undisturbed: Path, open_run: Callable[[Path], RunFolder] = Run.open
+) -> str | None:
     """What of a run is not as in the undisturbed one: files, weights, moments, metrics."""
-    runs = [Run.open(path) for path in (folder, undisturbed)]
+    runs = [open_run(path) for path in (folder, undisturbed)]
     if runs[0].config != runs[1].config:
         return "another configuration"
     one, two = snapshot(folder), snapshot(undisturbed)
     if one.keys() != two.keys():
         return f"files {sorted(one.keys() ^ two.keys())} are in one folder only"
     for name in sorted(one):
-        if name.startswith("checkpoints/") and one[name] != two[name]:
+        if name.startswith(("checkpoints/", "model/")) and one[name] != two[name]:
             return f"{name} is not the same"
     if rows(runs[0]) != rows(runs[1]):
         return f"the metrics differ: steps {[row['step'] for row in runs[0].metrics()]}"

@@ -1,4 +1,9 @@
-"""The public names of the package; `statetrack.__init__` loads this module on first use."""
+"""The public names of the package; `statetrack.__init__` loads this module on first use.
+
+Those of language models need the extra `lm`, whose packages load when one of them is used.
+"""
+
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from statetrack import automata as automata
 from statetrack import layers as layers
@@ -22,3 +27,15 @@ from statetrack.training import Stage as Stage
 from statetrack.training import TrainingConfig as TrainingConfig
 from statetrack.training import evaluate as evaluate
 from statetrack.training import train as train
+
+if _TYPE_CHECKING:
+    from statetrack.lm import StateTrackConfig as StateTrackConfig
+    from statetrack.lm import StateTrackForCausalLM as StateTrackForCausalLM
+    from statetrack.lm import StateTrackModel as StateTrackModel
+    from statetrack.lm import load_language_model as load_language_model
+else:
+
+    def __getattr__(name: str) -> object:
+        from statetrack import lm
+
+        return getattr(lm, name)

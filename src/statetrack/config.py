@@ -110,6 +110,16 @@ def check_types(config: Any) -> None:
             at_least(field.name, getattr(config, field.name), low)
 
 
+def shared_values(new: Any, old: Any) -> Any:
+    """Return `new` with the values of `old` that are no defaults, of options that both have."""
+    both = (hints(type(new)).keys() & hints(type(old)).keys()) - {"name"}
+    if getattr(new, "no_switch", ""):
+        both -= {"allow_neg_eigval"}
+    fields = dataclasses.fields(old)
+    kept = {f.name for f in fields if f.name in both and getattr(old, f.name) != f.default}
+    return dataclasses.replace(new, **{name: getattr(old, name) for name in kept})
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """Convert a configuration to plain JSON values."""
     out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}

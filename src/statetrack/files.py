@@ -197,6 +197,11 @@ def check_new(path: Path) -> None:
     """Raise a UserError if a folder is not empty or cannot be made."""
     if path.exists() and not (path.is_dir() and _holds_nothing(path)):
         raise UserError(f"{path} exists and is not empty; choose another folder")
+    check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Raise a UserError if a folder cannot be made, or not be written to."""
     above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UserError(f"cannot make {path}: {above} is not a folder that can be written to")

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from rich.cells import cell_len
 from rich.console import Console, JustifyMethod, RenderableType
@@ -18,20 +18,27 @@ from rich.text import Text
 
 from statetrack.files import check_output, write_json
 
-if TYPE_CHECKING:
-    from statetrack.training import Progress
-
 UNLIMITED = 100_000  # columns
 TEXT_WIDTH = 16  # of a column of texts, at least, in a table that is too wide
 
 
-def progress_text(p: Progress) -> str:
-    """Return step, loss, accuracy and the time left."""
-    numbers = f"loss {p.loss:.4f}, accuracy {p.accuracy:.3f}"
-    return f"step {p.step}/{p.steps}, {numbers}, {p.seconds_left:.0f} s left"
+class Shown(Protocol):
+    """The progress of a run, as `print_progress` shows it."""
+
+    @property
+    def step(self) -> int:
+        """The steps so far."""
+
+    @property
+    def steps(self) -> int:
+        """The steps of the whole run."""
+
+    @property
+    def text(self) -> str:
+        """One line."""
 
 
-def print_progress(console: PlainConsole, title: str) -> Callable[[Progress], None]:
+def print_progress(console: PlainConsole, title: str) -> Callable[[Shown], None]:
     """Return a callback that prints a run's progress.
 
     In a terminal it rewrites one line; elsewhere it prints a line for every tenth of the steps.
@@ -39,10 +46,10 @@ def print_progress(console: PlainConsole, title: str) -> Callable[[Progress], No
     printed = -1  # the last tenth
     width = 0  # of the longest line so far, which a shorter one must cover
 
-    def show(p: Progress) -> None:
+    def show(p: Shown) -> None:
         nonlocal printed, width
         tenth = 10 * p.step // p.steps
-        text = f"{title}: {progress_text(p)}"
+        text = f"{title}: {p.text}"
         if console.is_terminal:
             width = max(width, len(text))
             end = "\n" if p.step == p.steps else "\r"

@@ -57,5 +57,5 @@ def test_a_link_that_is_followed_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attacks = Attacks(tmp_path, tries=1)
-    monkeypatch.setattr(Run, "_check_link", lambda _: None)
+    monkeypatch.setattr(Run, "check_link", lambda _: None)
     assert any(outcome.lost == "files behind checkpoints" for outcome in attacks.symlinks())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +31,16 @@ def test_the_command_of_a_report_repeats_every_setting(
 ) -> None:
     other: dict[str, Any] = {
         "scale": "smoke", "early": True, "seeds": 2, "mamba_conv": 1, "xlstm_layers": 2,
-        "transformer_heads": 8, "transformer_rope": False,
+        "transformer_heads": 8, "transformer_rope": False, "texts": ("a.txt", "b.txt"),
     }  # fmt: skip
     assert other.keys() == asdict(Settings()).keys()
     for settings in (Settings(), Settings(**other)):
         arguments = facts("fig1", settings, [], Results())["command"].split()[1:]
         assert cli.main([*arguments, "--plan", f"--out={tmp_path / 'out'}", "--json=-"]) == 0
-        assert json.loads(capsys.readouterr().out)["settings"] == asdict(settings)
+        assert json.loads(capsys.readouterr().out)["settings"] == {
+            **asdict(settings),
+            "texts": list(settings.texts),
+        }
 
 
 def test_names_in_any_case(
@@ -49,6 +52,22 @@ def test_names_in_any_case(
         assert cli.main(["reproduce", name, "--plan", f"--out={tmp_path}", "--json=-"]) == 0
         plan = json.loads(capsys.readouterr().out)
         assert [row["name"] for row in plan["recipes"]] == recipes
+
+
+def test_a_recipe_whose_packages_are_missing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    refused: Refused,
+) -> None:
+    missing = replace(recipe.find_recipe("fig5"), missing=lambda: ["transformers"])
+    few = [recipe.find_recipe("fig2"), missing]
+    monkeypatch.setattr(recipe, "all_recipes", lambda: few)
+    assert cli.main(["reproduce", "all", "--plan", f"--out={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "Left out: language-models, which needs transformers" in out
+    says = ["language-models needs transformers", 'pip install "statetrack[lm]"']
+    refused("reproduce", "fig5", f"--out={tmp_path}", says=says)
 
 
 @pytest.mark.parametrize(

@@ -24,41 +24,46 @@ from tests.layers.common import (
 from tests.ops.common import assert_close
 
 
-def turned(x: Tensor, t: int, base: float | None) -> Tensor:
+def turned(x: Tensor, t: int, base: float | None, fraction: float = 1.0) -> Tensor:
     """One head x [D] at position t: its pairs as complex numbers, each turned by its own angle."""
     if base is None:
         return x
+    x, rest = x.tensor_split([int(len(x) * fraction)])
     half = len(x) // 2
     pairs = torch.complex(x[:half], x[half:])
     angles = torch.tensor([t / base ** (i / half) for i in range(half)], dtype=torch.float64)
     pairs = pairs * torch.polar(torch.ones_like(angles), angles)
-    return torch.cat([pairs.real, pairs.imag])
+    return torch.cat([pairs.real, pairs.imag, rest])
 
 
 def reference(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """x [T, hidden_size]: y, and the keys and values [T, H, D], token by token."""
     c = layer.config
     heads, kv_heads = c.num_heads, c.num_kv_heads or c.num_heads
-    D = HIDDEN // heads
+    D = c.head_dim or HIDDEN // heads
+    rope = c.rope_base, c.rope_fraction
     W_q, W_k, W_v = layer.qkv_proj.weight.split([heads * D, kv_heads * D, kv_heads * D])
     outputs, keys, values = [], [], []
 
     def norm(y: Tensor, part: str) -> Tensor:
         if c.qk_norm_eps is None:
             return y
-        return y / (y.square().mean() + c.qk_norm_eps).sqrt() * getattr(layer, part).weight
+        y = y.reshape(-1, D) if c.qk_norm_by_head else y
+        size = (y.square().mean(-1, keepdim=True) + c.qk_norm_eps).sqrt()
+        return (y / size * getattr(layer, part).weight).flatten()
 
     for t in range(len(x)):
         k = norm(W_k @ x[t], "k_norm").reshape(kv_heads, D)
-        keys.append([turned(k_h, t, c.rope_base) for k_h in k])
+        keys.append([turned(k_h, t, *rope) for k_h in k])
         values.append((W_v @ x[t]).reshape(kv_heads, D))
         o = []
         for h in range(heads):
-            q = turned(norm(W_q @ x[t], "q_norm")[h * D : (h + 1) * D], t, c.rope_base)
+            q = turned(norm(W_q @ x[t], "q_norm")[h * D : (h + 1) * D], t, *rope)
             g = h // (heads // kv_heads)  # the group of heads that shares keys and values
             weights = torch.stack([torch.exp(q @ k[g] / math.sqrt(D)) for k in keys])
             o.append(sum(w * v[g] for w, v in zip(weights, values, strict=True)) / weights.sum())
-        outputs.append(layer.o_proj.weight @ torch.cat(o))
+        gate = 1.0 if layer.g_proj is None else torch.sigmoid(layer.g_proj.weight @ x[t])
+        outputs.append(layer.o_proj.weight @ (gate * torch.cat(o)))
     return torch.stack(outputs), torch.stack([torch.stack(k) for k in keys]), torch.stack(values)
 
 
@@ -66,7 +71,9 @@ def reference(layer: Attention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     "options",
     [{"num_heads": 3}, {"num_heads": 1, "rope_base": 7.0}, {"num_heads": 6, "num_kv_heads": 3},
      {"num_heads": 2, "num_kv_heads": 1}, {"num_heads": 4, "rope_base": None},
-     {"num_heads": 6, "num_kv_heads": 2, "qk_norm_eps": 0.1}],
+     {"num_heads": 6, "num_kv_heads": 2, "qk_norm_eps": 0.1}, {"num_heads": 2, "head_dim": 8},
+     {"num_heads": 4, "num_kv_heads": 2, "head_dim": 6, "rope_fraction": 0.7, "qk_norm_eps": 0.1,
+      "qk_norm_by_head": True, "output_gate": True}],
     ids=str,
 )  # fmt: skip
 def test_forward_is_the_formula(options):
@@ -144,12 +151,12 @@ def test_only_the_distance_of_two_positions_counts():
     q, k = normal(1, 1, 2, 8), normal(1, 1, 2, 8)
 
     def scores(m: int, n: int) -> Tensor:
-        at = [rotate([x], torch.tensor([t]), 100.0)[0] for x, t in ((q, m), (k, n))]
+        at = [rotate([x], torch.tensor([t]), 100.0, 8)[0] for x, t in ((q, m), (k, n))]
         return (at[0] * at[1]).sum(-1)
 
     assert_close(scores(40, 33), scores(7, 0), 1e-12)
     assert (scores(40, 33) - scores(40, 34)).abs().max() > 1e-3
-    assert_close(rotate([q], torch.tensor([0]), 100.0)[0], q, 1e-15)
+    assert_close(rotate([q], torch.tensor([0]), 100.0, 8)[0], q, 1e-15)
 
 
 def test_the_cache_has_the_type_of_the_weights():
@@ -189,9 +196,13 @@ def test_title():
     ("options", "said"),
     [
         ({"num_heads": 0}, "num_heads must be"),
-        ({"num_heads": 5}, "num_heads must divide hidden_size into heads of even size; got 5 head"),
-        ({"num_heads": 4}, "num_heads must divide hidden_size into heads of even size; got 4 head"),
-        ({"num_heads": 5, "rope_base": None}, "must divide hidden_size into heads; got 5"),
+        ({"num_heads": 5}, "num_heads must divide hidden_size; got 5 heads for 12"),
+        ({"num_heads": 4}, "rotary positions rotate pairs of channels; got 3 of 3 channels"),
+        ({"num_heads": 3, "rope_fraction": 0.25}, "pairs of channels; got 1 of 4 channels"),
+        ({"num_heads": 3, "rope_fraction": 0.1}, "pairs of channels; got 0 of 4 channels"),
+        ({"rope_fraction": 0.0}, r"rope_fraction must lie in \(0, 1\]; got 0.0"),
+        ({"head_dim": 0}, "head_dim must be"),
+        ({"qk_norm_by_head": True}, "qk_norm_by_head needs qk_norm_eps"),
         ({"num_kv_heads": 0}, "num_kv_heads must be"),
         ({"num_heads": 6, "num_kv_heads": 4}, "num_kv_heads must divide num_heads; got 4 for 6"),
         ({"rope_base": 0.5}, "rope_base must be"),

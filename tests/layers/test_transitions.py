@@ -134,6 +134,8 @@ def test_householder_products(factors, decay):
         if decay:
             expected = product.decay[place] * expected
         assert_close(dense[place], expected, 1e-12)
+    x = draw(1)(2, 3, 2, 4, 5)
+    assert_close(product.apply(x), dense @ x, 1e-12)
     assert_same_spectrum(product)
     assert_within_bounds(product)
 

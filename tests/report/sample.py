@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from statetrack.report.document import Document, Figure, Series, Table
+from statetrack.report.document import Document, Figure, HeatMap, Series, Table
 
 HOSTILE = "<script>alert('1')</script> & <b> | a_b *c* 100% $x$ [1](2) \\end{table}"
 LENGTHS = [10, 20, 40, 80, 160, 320]
@@ -46,6 +46,21 @@ LENGTH = Figure(
 SPECTRUM = Figure(
     "Eigenvalues", "real part", "imaginary part", [Series("layer 0", [-1, 0.5, 1], [0, 0.5, 0])],
     points=True,
+)  # fmt: skip
+PANELS = Figure(
+    "Perplexity", "position", "perplexity", (),
+    panels=[
+        Figure(
+            name, "position", "perplexity",
+            [Series(model, [1, 2, 4], [9, 8, y]) for model in MODELS],
+            marks=((2, "trained at 2"),),
+        )
+        for name, y in (("code", 7), ("maths", 6), ("prose", 5))
+    ],
+)  # fmt: skip
+HEAT = Figure(
+    "Reflections", "head", "layer", (),
+    heat=HeatMap(["0", "1"], ["0", "1", "2"], [[0.0, 0.5, 1.0], [1.0, 0.1, None]], "share"),
 )  # fmt: skip
 SCORES = Table(
     "Scaled accuracy on 40-256",

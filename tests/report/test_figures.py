@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from statetrack.report.document import Series
-from statetrack.report.figures import COLOURS, Variant, legend, shared_styles, variants
-from tests.report.sample import LENGTH, SPECTRUM
+from statetrack.report.document import HeatMap, Series
+from statetrack.report.figures import (
+    COLOURS,
+    Variant,
+    draw,
+    inline_svg,
+    legend,
+    lines,
+    shared_styles,
+    variants,
+)
+from tests.report.sample import HEAT, LENGTH, MODELS, PANELS, SPECTRUM
 
 
 def test_legend() -> None:
@@ -49,3 +58,45 @@ def test_variants() -> None:
     assert variants(SPECTRUM) == [Variant()]
     from_zero = replace(LENGTH, series=[Series("a", [0, 1], [0, 1])], raw=[], log_x=False)
     assert variants(from_zero) == [Variant()]  # 0 has no place on a logarithmic axis
+
+
+def test_panels_share_one_legend() -> None:
+    entries = legend(lines(PANELS))
+    assert [(e.label, e.series) for e in entries] == [
+        (model, (i, i + 2, i + 4)) for i, model in enumerate(MODELS)
+    ]
+    drawn = draw(PANELS)
+    assert [axes.get_title() for axes in drawn.axes] == ["code", "maths", "prose"]
+    assert [len(axes.lines) for axes in drawn.axes] == [3, 3, 3]  # two models and a mark
+    for number, axes in enumerate(drawn.axes):
+        line = PANELS.panels[number].series[0]
+        assert list(axes.lines[0].get_ydata()) == list(line.y)
+    assert shared_styles([PANELS]) == {model: i for i, model in enumerate(MODELS)}
+
+
+def test_each_series_of_a_panel_can_be_switched_on_the_page() -> None:
+    svg = inline_svg(PANELS, variants(PANELS)[0], {}, "title", "name")
+    assert [svg.count(f'data-series="{i}"') for i in range(7)] == [1] * 6 + [0]
+    assert all(text in svg for text in ("code", "maths", "prose", "trained at 2"))
+
+
+def test_panels_have_a_linear_and_a_logarithmic_axis() -> None:
+    assert variants(PANELS) == [Variant(False, False), Variant(False, True)]
+
+
+def test_a_heat_map_has_a_cell_a_value_with_the_first_row_on_top() -> None:
+    svg = inline_svg(HEAT, variants(HEAT)[0], {}, "title", "name")
+    assert "<image" not in svg  # a page refers to nothing
+    assert all(text in svg for text in (">layer<", ">head<", ">share<"))
+    axes = draw(HEAT).axes[0]
+    (mesh,) = axes.collections
+    assert mesh.get_array().filled(-1).tolist() == [[0.0, 0.5, 1.0], [1.0, 0.1, -1]]
+    bottom, top = axes.get_ylim()
+    assert (bottom, top) == (2, 0)
+
+
+def test_a_heat_map_names_some_of_many_columns() -> None:
+    names = [str(i) for i in range(100)]
+    figure = replace(HEAT, heat=HeatMap(["0"], names, [[i / 100 for i in range(100)]], "share"))
+    axes = draw(figure).axes[0]
+    assert [text.get_text() for text in axes.get_xticklabels()] == names[::7]

@@ -27,7 +27,7 @@ from statetrack.report.text import (
 )
 from statetrack.terminal import PlainConsole
 from tests.report.html import Page
-from tests.report.sample import DOCUMENT, HOSTILE, LENGTH, SCORES
+from tests.report.sample import DOCUMENT, HEAT, HOSTILE, LENGTH, PANELS, SCORES
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +75,17 @@ def test_the_page_stands_alone(written: Path) -> None:
         "cut from 100,000",
     ):
         assert text in page.text
+
+
+def test_panels_and_a_heat_map_are_on_the_page(tmp_path: Path) -> None:
+    write_document(replace(DOCUMENT, figures=[PANELS, HEAT]), tmp_path)
+    page = Page((tmp_path / "index.html").read_text())
+    page.check_stands_alone()
+    assert page.source.count('<ul class="legend"') == 1  # a heat map has none
+    assert len(page.ids) == len(set(page.ids))
+    plain = json.loads((tmp_path / "document.json").read_text())
+    assert plain["figures"][0]["panels"][1]["title"] == "maths"
+    assert plain["figures"][1]["heat"]["values"] == [[0.0, 0.5, 1.0], [1.0, 0.1, None]]
 
 
 def test_every_way_to_draw_a_figure_is_on_the_page(written: Path) -> None:

@@ -46,7 +46,8 @@ def evaluate(
     opened = Run.open(run)
     task, trained = opened.config.task, opened.config.training
     top = trained.max_length
-    default = [(trained.min_length, top), *((n * top, n * top) for n in (1, 2, 4, 8))]
+    ends = [opened.config.task.for_split(split).near_length(n * top) for n in (1, 2, 4, 8)]
+    default = [(trained.min_length, top), *((n, n) for n in ends)]
     wanted = list(dict.fromkeys([length_range(text) for text in lengths] or default))
     for low, high in wanted:
         task.check_lengths(low, high)

@@ -17,6 +17,15 @@ from statetrack.cli.explain import explain
 from statetrack.cli.harden import harden
 from statetrack.cli.info import info
 from statetrack.cli.lm import lm
+from statetrack.cli.lm_audit import lm_audit
+from statetrack.cli.lm_data import data_options, lm_data
+from statetrack.cli.lm_eval import lm_eval
+from statetrack.cli.lm_export import lm_export
+from statetrack.cli.lm_fetch import lm_fetch
+from statetrack.cli.lm_generate import lm_generate
+from statetrack.cli.lm_perplexity import lm_perplexity
+from statetrack.cli.lm_tasks import lm_tasks
+from statetrack.cli.lm_train import lm_train, lm_train_options
 from statetrack.cli.models import models
 from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
@@ -55,6 +64,15 @@ SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
     ("sweep", "unpack"): unpack_sweep,
     ("tasks", "export"): export_file,
     ("tasks", "import"): import_file,
+    ("lm", "perplexity"): lm_perplexity,
+    ("lm", "audit"): lm_audit,
+    ("lm", "data"): lm_data,
+    ("lm", "tasks"): lm_tasks,
+    ("lm", "fetch"): lm_fetch,
+    ("lm", "eval"): lm_eval,
+    ("lm", "generate"): lm_generate,
+    ("lm", "export"): lm_export,
+    ("lm", "train"): lm_train,
 }
 MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Option]]] = {
     train: train_options,
@@ -62,9 +80,11 @@ MORE_OPTIONS: dict[Callable[..., Any], Callable[[dict[str, Any]], Sequence[Optio
     tasks: task_options,
     export_file: task_options,
     import_file: task_options,
+    lm_data: data_options,
+    lm_train: lm_train_options,
 }
 """Options that depend on the values of others, such as those of the chosen task."""
-TUNED = ("demo", "train", "eval", "diagnose", "harden", "report")
+TUNED = ("demo", "train", "eval", "diagnose", "harden", "report", "lm")
 """Commands that allocate large tensors again and again."""
 
 

@@ -17,7 +17,7 @@ def models(name: str | None = None, *, json: str | None = None) -> None:
     """
     from statetrack.layers import MIXERS
     from statetrack.models import count_parameters
-    from statetrack.recipes.language_models import LANGUAGE_MODELS
+    from statetrack.models.language_models import LANGUAGE_MODELS
 
     console = make_console(json)
     more: dict[str, Any] = {}

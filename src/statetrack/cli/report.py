@@ -38,7 +38,7 @@ def report(
     for name, value, least in (("curve", curve, 0), ("samples", samples, 1)):
         if value is not None and value < least:
             raise UserError(f"{name} must be at least {least}; got {value}")
-    from statetrack.report.render import print_document, write_document
+    from statetrack.report.render import publish_document
     from statetrack.report.text import to_plain
 
     console = make_console(json)
@@ -59,9 +59,7 @@ def report(
             document = runs_document(paths, longest=curve, samples=samples)
             made = {out or free_folder(Path("runs"), "report"): document}
     for folder, document in made.items():
-        write_document(document, folder)
-        print_document(console, document)
-        console.print(f"Open {folder / 'index.html'} for the page.", soft_wrap=True)
+        publish_document(console, document, folder)
     write_result(json, {str(folder): to_plain(document) for folder, document in made.items()})
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statetrack.cli.sweep import engine_option
+from statetrack.errors import UserError
 from statetrack.terminal import PlainConsole, make_console, print_table, write_result
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def reproduce(
     scale: Literal["smoke", "laptop", "paper"] = "laptop",
     early: bool = False,
     seeds: int | None = None,
+    texts: tuple[str, ...] = (),
     mamba_conv: int = 4,
     xlstm_layers: int = 3,
     transformer_heads: int = 4,
@@ -37,8 +39,9 @@ def reproduce(
     """Run the experiments behind a table or figure of the paper, and write the report.
 
     Names: diagonal-parity (fig1), states (fig2), swaps (fig3), chomsky (table3, table5, fig6), s5
-    (fig4, fig7), z60 (fig8), theorems, length, leaderboard; all of them: all. Run it again to
-    continue: finished runs are not repeated. Runs that two recipes share are run once. The exit
+    (fig4, fig7), z60 (fig8), language-models (fig5, fig10), theorems, length, leaderboard; all of
+    them: all. Language models need the extra lm; without it `all` leaves them out. Run it again
+    to continue: finished runs are not repeated. Runs that two recipes share are run once. The exit
     code is 1 if a run failed.
 
     Args:
@@ -48,6 +51,7 @@ def reproduce(
         early: the settings of the paper's early version instead of the final one, where they
             differ: at paper scale in chomsky, s5 and z60, on a laptop in chomsky alone.
         seeds: seeds per model; by default smoke has 1, laptop 5, paper 3 (a recipe may have more).
+        texts: text files on which the perplexity of language models is measured, too.
         mamba_conv: width of Mamba's convolution: the paper says 4, its code has 1.
         xlstm_layers: layers of mLSTM and sLSTM on modular arithmetic, which the paper leaves open.
         transformer_heads: heads of the Transformer, which the paper leaves open.
@@ -60,20 +64,28 @@ def reproduce(
         plan: only print what would be run and how long it takes.
     """
     from statetrack.recipes.plan import make_plan
-    from statetrack.recipes.recipe import Settings, all_recipes, find_recipe
+    from statetrack.recipes.recipe import Settings, find_recipe, installed_recipes
     from statetrack.sweep.engine import check_options, read_results, write_sweep_file
     from statetrack.sweep.pool import cores
 
     options = dict(map(engine_option, engine_options))
     check_options(jobs, engine, options, ())
     settings = Settings(
-        scale, early, seeds, mamba_conv, xlstm_layers, transformer_heads, transformer_rope
+        scale, early, seeds, texts, mamba_conv, xlstm_layers, transformer_heads, transformer_rope
     )
-    recipes = [*all_recipes()] if name.lower() == "all" else [find_recipe(name)]
+    if name.lower() == "all":
+        recipes, left_out = installed_recipes()
+    else:
+        recipes, left_out = [find_recipe(name)], []
+        if missing := recipes[0].missing():
+            needs = f"{recipes[0].name} needs {', '.join(missing)}"
+            raise UserError(f'{needs}: pip install "statetrack[lm]"')
     folder = out or Path("runs") / f"reproduce-{scale}{'-early' if early else ''}"
     console = make_console(json)
     made = make_plan(recipes, settings, read_results(folder), jobs or cores())
     print_plan(console, made, folder)
+    for sentence in left_out:
+        console.print(sentence, soft_wrap=True)
     if plan:
         write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
         return 0

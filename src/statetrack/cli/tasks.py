@@ -47,14 +47,17 @@ def tasks(name: str | None = None, *, json: str | None = None, **options: Any) -
         few = [0, 2, 3]  # what fits beside the longest name; the rest is in the JSON and per task
         shown = [[row[i] for i in few] for row in body]
         print_table(console, "Tasks", [columns[i] for i in few], shown)
-        more = "Also any group (S<n>, A<n>, Z<m>, D<n>, Q8, products, group:FILE) and dfa:FILE."
+        groups = "any group (S<n>, A<n>, Z<m>, D<n>, Q8, products, group:FILE)"
+        more = f"Also {groups}, dfa:FILE and dataset:FILE."
         console.print(more, style="dim")
         write_result(json, {"tasks": [dict(zip(columns, row, strict=True)) for row in body]})
         return
     task = make_task(name, **options)
-    length = max(40, task.min_length)  # the greatest training length unless another is chosen
+    # the greatest training length unless another is chosen
+    length = task.near_length(max(40, task.min_length))
     majority = task.majority(length)
-    batch = task.sample(generator(0, "test", 0), np.array([max(10, task.min_length)]))
+    short = task.near_length(max(10, task.min_length))
+    batch = task.sample(generator(0, "test", 0), np.array([short]))
     tokens = [task.vocab[t] for t in batch.tokens[0]]
     targets = ["." if t == IGNORE else task.vocab[t] for t in batch.targets[0]]
     values = ", ".join(f"{k}={v}" for k, v in to_dict(task).items() if k != "name")

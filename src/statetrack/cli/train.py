@@ -8,19 +8,23 @@ configuration whose values are the defaults of all other flags.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from statetrack.cli.config_flags import (
+    Field,
+    changed_model,
+    changes_by_section,
+    config_fields,
+)
 from statetrack.cli.parser import Option, config_options
-from statetrack.config import hints, unknown
+from statetrack.config import shared_values, unknown
 from statetrack.errors import UserError
 from statetrack.files import free_folder, plain_name
 from statetrack.terminal import PlainConsole, make_console, print_progress, write_result
 
 if TYPE_CHECKING:
-    from statetrack.models import ModelConfig
     from statetrack.training import Callback, Run, RunConfig
 
 STOPPED = {
@@ -67,9 +71,9 @@ def train(
     )
     steps = values.pop("steps", None) if resume is not None else None
     whole = with_options(base, values)
-    stem = f"{whole.task.name}-{_mixer_names(whole.model).replace(',', '+')}"
+    stem = f"{whole.task.name}-{whole.model.mixer_names.replace(',', '+')}"
     folder = resume or out or free_folder(Path("runs"), plain_name(stem))
-    callbacks = [*make_trackers(track)]
+    callbacks: list[Callback] = [*make_trackers(track)]
     if init_from is not None:
         callbacks.insert(0, _start_printer(console))
     show = print_progress(console, f"{whole.model.title} on {whole.task.name}")
@@ -131,7 +135,6 @@ def base_config(
     values: dict[str, Any],
 ) -> RunConfig:
     """Return the configuration whose fields are the defaults of the flags."""
-    from statetrack.layers import MixerConfig
     from statetrack.models import ModelConfig
     from statetrack.recipes.presets import PRESETS
     from statetrack.tasks import make_task
@@ -139,7 +142,7 @@ def base_config(
 
     if resume is not None:
         old = Run.open(resume).config
-        same = task in (None, old.task.name) and mixer in (None, _mixer_names(old.model))
+        same = task in (None, old.task.name) and mixer in (None, old.model.mixer_names)
         if not same or preset is not None or config is not None:
             raise UserError(f"{resume} is resumed with the task, mixer and options it has")
         return old
@@ -160,76 +163,29 @@ def base_config(
         read = read_config(config)
     chosen, model = read.task, read.model
     if task is not None and task != chosen.name:
-        chosen = _shared_fields(make_task(task), chosen)
-    if mixer is not None and mixer != _mixer_names(model):
-        classes = [MixerConfig.class_for(name) for name in mixer.split(",")]
-        mixers = tuple(_shared_fields(known(), model.pattern[0]) for known in classes)
-        layers = model.num_layers if model.num_layers % len(mixers) == 0 else len(mixers)
-        pattern = mixers[0] if len(mixers) == 1 else mixers
-        model = replace(model, mixer=pattern, num_layers=layers)
+        chosen = shared_values(make_task(task), chosen)
+    if mixer is not None:
+        model = model.with_mixers(mixer)
     model = replace(model, vocab_size=len(chosen.vocab))
-    return RunConfig(chosen, model, read.training, read.stages)
+    training = read.training
+    if config is None and chosen.given_lengths is not None:
+        low, high = map(int, chosen.given_lengths[[0, -1]])
+        every = (f"{low}-{high}",)
+        training = replace(training, min_length=low, max_length=high, eval_lengths=every)
+    return RunConfig(chosen, model, training, read.stages)
 
 
-def _shared_fields(new: Any, old: Any) -> Any:
-    """Return `new` with the values of `old` that are no defaults, of options that both have."""
-    both = (hints(type(new)).keys() & hints(type(old)).keys()) - {"name"}
-    if getattr(new, "no_switch", ""):
-        both -= {"allow_neg_eigval"}
-    changed = {f.name for f in fields(old) if getattr(old, f.name) != f.default}
-    return replace(new, **{name: getattr(old, name) for name in both & changed})
-
-
-class _Field(NamedTuple):
-    """A field of a configuration, and its flag, whose name may differ."""
-
-    sections: tuple[str, ...]  # "task", "model", "training", "mixer0", "mixer1", ...
-    name: str
-    option: Option
-
-
-def _fields(base: RunConfig) -> Iterator[_Field]:
-    pattern = base.model.pattern
-    # the switch is one flag for all layers of a hybrid that have it, unless a file sets them apart
-    switched = {f"mixer{i}": m.allow_neg_eigval for i, m in enumerate(pattern) if not m.no_switch}
-    shared = len(set(switched.values())) == 1
-    sections: dict[str, Any] = {f"mixer{i}": mixer for i, mixer in enumerate(pattern)}
-    sections = {"task": base.task, **sections, "model": base.model, "training": base.training}
-    for section, config in sections.items():
-        for option in config_options(config):
-            name = option.name
-            if name in ("vocab_size", "mixer"):
-                continue  # they follow from --task and --mixer
-            # in a hybrid the options of its layers are told apart by their position
-            if len(pattern) == 1 or not section.startswith("mixer"):
-                yield _Field((section,), name, option)
-            elif name != "allow_neg_eigval" or (section in switched and not shared):
-                own = option._replace(name=f"{section}_{name}")
-                yield _Field((section,), name, own)
-            elif section == next(iter(switched), None):
-                yield _Field(tuple(switched), name, option)
+def _fields(base: RunConfig) -> list[Field]:
+    before, after = {"task": base.task}, {"training": base.training}
+    return list(config_fields(base.model, before, after))
 
 
 def with_options(base: RunConfig, values: dict[str, Any]) -> RunConfig:
     """Return the configuration with the given values of the flags."""
     from statetrack.training import RunConfig
 
-    changes: dict[str, dict[str, Any]] = {}
-    for field in _fields(base):
-        if field.option.name in values:
-            for section in field.sections:
-                changes.setdefault(section, {})[field.name] = values[field.option.name]
-    mixers = [replace(m, **changes.get(f"mixer{i}", {})) for i, m in enumerate(base.model.pattern)]
+    changes = changes_by_section(_fields(base), values)
     task = replace(base.task, **changes.get("task", {}))
-    model = replace(
-        base.model,
-        vocab_size=len(task.vocab),
-        mixer=tuple(mixers) if isinstance(base.model.mixer, tuple) else mixers[0],
-        **changes.get("model", {}),
-    )
+    model = changed_model(base.model, changes, len(task.vocab))
     training = replace(base.training, **changes.get("training", {}))
     return RunConfig(task, model, training, base.stages)
-
-
-def _mixer_names(model: ModelConfig) -> str:
-    return ",".join(mixer.name for mixer in model.pattern)

@@ -88,6 +88,7 @@ def _of_run(run: Run, checkpoint: int | None) -> Subject:
             torch.manual_seed(training.seed)
             untrained = SequenceModel(config.model)
     length = min(training.max_length, max(training.min_length, PROBED_LENGTH))
+    length = task.near_length(length)
     rows = max(1, PROBED_TOKENS // task.input_size(length))
     batch = task.sample(generator(training.data_seed, "test", 0), np.full(rows, length))
     tokens = torch.from_numpy(batch.tokens)

@@ -32,20 +32,30 @@ class AttentionConfig(MixerConfig):
 
     num_heads: int = option(4, "heads of the queries")
     num_kv_heads: int | None = option(None, "heads of keys and values; None: as many as of queries")
+    head_dim: int | None = option(None, "channels of a head; None: hidden_size / num_heads")
     rope_base: float | None = option(
         10_000.0, "base of the rotary positions' wavelengths; None for no positions"
     )
+    rope_fraction: float = option(1.0, "share of a head's channels that the positions rotate")
     qk_norm_eps: float | None = option(
         None, "epsilon of a norm on all of q and all of k before the positions; None for no norm"
     )
+    qk_norm_by_head: bool = option(False, "give each head of q and k a norm of its own instead")
+    output_gate: bool = option(False, "gate what the heads read with a sigmoid")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("num_heads", self.num_heads, 1)
         if self.rope_base is not None:
             at_least("rope_base", self.rope_base, 1)
+        if not 0 < self.rope_fraction <= 1:
+            raise UserError(f"rope_fraction must lie in (0, 1]; got {self.rope_fraction}")
+        if self.head_dim is not None:
+            at_least("head_dim", self.head_dim, 1)
         if self.qk_norm_eps is not None:
             at_least("qk_norm_eps", self.qk_norm_eps, 0)
+        elif self.qk_norm_by_head:
+            raise UserError("qk_norm_by_head needs qk_norm_eps: without it there is no norm")
         if self.num_kv_heads is not None:
             at_least("num_kv_heads", self.num_kv_heads, 1)
             if self.num_heads % self.num_kv_heads:
@@ -58,6 +68,15 @@ class AttentionConfig(MixerConfig):
             cls(num_heads=3),
             cls(num_heads=6, num_kv_heads=2, rope_base=100.0),
             cls(num_heads=3, rope_base=None, qk_norm_eps=1e-5),
+            cls(
+                num_heads=2,
+                num_kv_heads=1,
+                head_dim=8,
+                rope_fraction=0.5,
+                qk_norm_eps=1e-5,
+                qk_norm_by_head=True,
+                output_gate=True,
+            ),
         ]
 
 
@@ -74,7 +93,8 @@ class Attention(Mixer):
     """o_t = sum over s <= t of softmax_s(q_t^T k_s / sqrt(D)) v_s,  y_t = W_o o_t.
 
     q, k, v are projections of x without biases; q and k are rotated by their positions (RoPE),
-    optionally after a norm over all heads together. Options: see AttentionConfig.
+    optionally after a norm. With `output_gate`, o is multiplied by sigmoid(W_g x).
+    Options: see AttentionConfig.
     """
 
     config_class = AttentionConfig
@@ -89,25 +109,29 @@ class Attention(Mixer):
     def __init__(self, hidden_size: int, config: AttentionConfig | None = None, **options: Any):
         super().__init__(hidden_size, config, **options)
         c = self.config
-        unit = 1 if c.rope_base is None else 2  # rotary positions act on pairs of channels
-        if hidden_size % (unit * c.num_heads):
-            heads = "heads" if unit == 1 else "heads of even size"
-            raise UserError(
-                f"num_heads must divide hidden_size into {heads}; got {c.num_heads} heads for "
-                f"{hidden_size}"
-            )
-        self.head_size = hidden_size // c.num_heads
+        if c.head_dim is None and hidden_size % c.num_heads:
+            got = f"{c.num_heads} heads for {hidden_size}"
+            raise UserError(f"num_heads must divide hidden_size; got {got}")
+        self.head_size = c.head_dim or hidden_size // c.num_heads
+        self.rotated = 0 if c.rope_base is None else int(self.head_size * c.rope_fraction)
+        if self.rotated % 2 or (c.rope_base is not None and not self.rotated):
+            got = f"{self.rotated} of {self.head_size}"
+            raise UserError(f"rotary positions rotate pairs of channels; got {got} channels")
         self.kv_heads = c.num_kv_heads or c.num_heads
-        count = c.num_heads + 2 * self.kv_heads
-        self.qkv_proj = nn.Linear(hidden_size, count * self.head_size, bias=False)
-        self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        channels, kv_channels = c.num_heads * self.head_size, self.kv_heads * self.head_size
+        self.qkv_proj = nn.Linear(hidden_size, channels + 2 * kv_channels, bias=False)
+        self.g_proj = nn.Linear(hidden_size, channels, bias=False) if c.output_gate else None
+        self.o_proj = nn.Linear(channels, hidden_size, bias=False)
         self.q_norm: nn.Module = nn.Identity()
         self.k_norm: nn.Module = nn.Identity()
         if c.qk_norm_eps is not None:
-            self.q_norm = RMSNorm(hidden_size, c.qk_norm_eps)
-            self.k_norm = RMSNorm(self.kv_heads * self.head_size, c.qk_norm_eps)
-        for projection in (self.qkv_proj, self.o_proj):
-            nn.init.normal_(projection.weight, std=0.02)
+            self.q_norm = RMSNorm(self.head_size if c.qk_norm_by_head else channels, c.qk_norm_eps)
+            self.k_norm = RMSNorm(
+                self.head_size if c.qk_norm_by_head else kv_channels, c.qk_norm_eps
+            )
+        for projection in (self.qkv_proj, self.g_proj, self.o_proj):
+            if projection is not None:
+                nn.init.normal_(projection.weight, std=0.02)
 
     def init_at_depth(self, layer: int, num_layers: int) -> None:
         # keep the variance of the residual stream the same at any depth
@@ -137,10 +161,13 @@ class Attention(Mixer):
 
         sizes = [heads * self.head_size for heads in (H, KV, KV)]
         q, k, v = self.qkv_proj(x).split(sizes, -1)
-        q, k = self.q_norm(q), self.k_norm(k)
+        if not self.config.qk_norm_by_head:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (part.unflatten(-1, (-1, self.head_size)) for part in (q, k, v))
+        if self.config.qk_norm_by_head:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.config.rope_base is not None:
-            q, k = rotate((q, k), positions, self.config.rope_base)
+            q, k = rotate((q, k), positions, self.config.rope_base, self.rotated)
         dtype = self.o_proj.weight.dtype
         q, k, v = (part.to(dtype) for part in (q, k, v))
         count = T if valid is None else valid.sum(1)
@@ -172,26 +199,30 @@ class Attention(Mixer):
                 is_causal=past == 0,
                 enable_gqa=H != KV,
             )
-        return self.o_proj(o.transpose(1, 2).flatten(-2)), AttentionState(k, v, length)
+        o = o.transpose(1, 2).flatten(-2)
+        if self.g_proj is not None:
+            o = o * self.g_proj(x).sigmoid()
+        return self.o_proj(o), AttentionState(k, v, length)
 
     def transitions(self, x: Tensor) -> None:
         return None
 
 
-def rotate(parts: Sequence[Tensor], positions: Tensor, base: float) -> list[Tensor]:
-    """Rotate each pair (x_i, x_{i + D/2}) of every part by position * base^(-2 i / D).
+def rotate(parts: Sequence[Tensor], positions: Tensor, base: float, size: int) -> list[Tensor]:
+    """Rotate each pair (x_i, x_{i + size/2}) of every part by position * base^(-2 i / size).
 
-    parts: [B, T, H, D], each with its own H; positions: [T] or [B, T]. In float32 or wider.
+    parts: [B, T, H, D], each with its own H; positions: [T] or [B, T]. The channels from `size` on
+    stay. In float32 or wider.
     """
-    dtype, half = parts[0].dtype, parts[0].shape[-1] // 2
+    dtype, half = parts[0].dtype, size // 2
     dtype = torch.promote_types(dtype, torch.float32)
     frequencies = base ** (-torch.arange(half, dtype=dtype, device=positions.device) / half)
-    angles = (positions[..., None] * frequencies)[..., None, :]  # [.., T, 1, D / 2]
+    angles = (positions[..., None] * frequencies)[..., None, :]  # [.., T, 1, size / 2]
     cos, sin = angles.cos(), angles.sin()
     turned = []
     for x in parts:
-        a, b = x.to(dtype).chunk(2, -1)
-        turned.append(torch.cat([a * cos - b * sin, b * cos + a * sin], -1))
+        a, b, rest = x.to(dtype).tensor_split((half, size), -1)
+        turned.append(torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1))
     return turned
 
 

@@ -127,6 +127,11 @@ class HouseholderProduct(Transition):
             A = A - (beta[..., None] * k)[..., :, None] * row[..., None, :]
         return A if self.decay is None else self.decay[..., None, None] * A
 
+    def apply(self, x: Tensor) -> Tensor:
+        for k, beta in zip(self.k.unbind(-2), self.beta.unbind(-1), strict=True):
+            x = x - (beta[..., None] * k)[..., :, None] * (k[..., None, :] @ x)
+        return x if self.decay is None else self.decay[..., None, None] * x
+
     def eigvals(self) -> Tensor:
         factors, size = self.k.shape[-2:]
         if factors > size:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from statetrack.config import at_least, check_types, one_of, option
+from statetrack.config import at_least, check_types, one_of, option, shared_values
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig, MixerConfig
 
@@ -99,6 +99,33 @@ class ModelConfig:
         """Whether the block of a layer has an MLP."""
         chosen = self.mlp_after is None or self.mixer_of(layer).name in self.mlp_after
         return self.mlp != "none" and chosen
+
+    @property
+    def mixer_names(self) -> str:
+        """The names of the mixers that are repeated, separated by commas."""
+        return ",".join(mixer.name for mixer in self.pattern)
+
+    def with_mixers(self, names: str) -> ModelConfig:
+        """Return the model with other mixers, which keep the values of options that they share.
+
+        Args:
+            names: the mixers, separated by commas. If they do not fit `num_layers`, there is one
+                layer of each.
+        """
+        if names == self.mixer_names:
+            return self
+        classes = [MixerConfig.class_for(name) for name in names.split(",")]
+        mixers = tuple(shared_values(known(), self.pattern[0]) for known in classes)
+        layers = self.num_layers if self.num_layers % len(mixers) == 0 else len(mixers)
+        return replace(self, mixer=mixers[0] if len(mixers) == 1 else mixers, num_layers=layers)
+
+    def with_range(self, allow_neg_eigval: bool) -> ModelConfig:
+        """Return the model with eigenvalues in [0, 1] or [-1, 1], in all layers with the switch."""
+        mixers = tuple(
+            mixer if mixer.no_switch else replace(mixer, allow_neg_eigval=allow_neg_eigval)
+            for mixer in self.pattern
+        )
+        return replace(self, mixer=mixers if isinstance(self.mixer, tuple) else mixers[0])
 
     @property
     def title(self) -> str:

@@ -1,52 +1,103 @@
-"""The paper's language models, by name, in both ranges of eigenvalues.
-
-The paper does not print their sizes. These are the sizes that its authors' scripts and libraries
-give to models of these names, with the 32,000 tokens of the Mistral tokenizer.
-"""
+"""`language-models`: Figures 5 and 10, perplexity against position in both ranges, in pairs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from statetrack.config import unknown
-from statetrack.layers import DeltaNetConfig, MambaConfig, MixerConfig
-from statetrack.models import ModelConfig
+from statetrack.lm.extra import missing_packages
+from statetrack.recipes.language_model_report import make_document
+from statetrack.recipes.recipe import Recipe, Results, Settings, register
 
-LANGUAGE_MODELS = {
-    "delta_net-340M": ModelConfig(
-        vocab_size=32_000,
-        hidden_size=1024,
-        num_layers=24,
-        mixer=DeltaNetConfig(num_heads=8),
-        mlp_size=2816,
-        tie_embeddings=True,
-        initializer_range=0.006,  # only the configuration of this model has it
-    ),
-    "delta_net-1.3B": ModelConfig(
-        vocab_size=32_000,
-        hidden_size=2048,
-        num_layers=24,
-        mixer=DeltaNetConfig(num_heads=16),
-        mlp_size=5632,
-        initializer_range=0.02,
-    ),
-    "mamba-370M": ModelConfig(
-        vocab_size=32_000,
-        hidden_size=1024,
-        num_layers=48,
-        mixer=MambaConfig(),
-        norm_eps=1e-5,
-        mlp="none",
-        tie_embeddings=True,
-        initializer_range=0.02,  # no value is published for Mamba
-    ),
-}
+if TYPE_CHECKING:
+    from statetrack.lm.pretraining_job import PretrainingJob
+    from statetrack.report.document import Document
+
+SEEDS = {"smoke": 1, "laptop": 3, "paper": 1}
+MODELS = {
+    "smoke": (("tiny", "delta_net"), ("tiny", "mamba")),
+    "laptop": (("tiny", "delta_net"), ("tiny", "mamba")),
+    "paper": (("340m", "delta_net"), ("1.3b", "delta_net"), ("mamba-370m", "mamba")),
+}  # preset and mixer
+PAPER_DATA = "fineweb"
+LENGTHENED = 8  # positions up to this multiple of the training length
+CPU_SECONDS = {"delta_net": 2700.0, "mamba": 3600.0}  # of a laptop run
 
 
-def language_model(name: str, *, allow_neg_eigval: bool = False) -> ModelConfig:
-    """Return one of LANGUAGE_MODELS, with eigenvalues in [0, 1] or [-1, 1]."""
-    if name not in LANGUAGE_MODELS:
-        raise unknown("language model", name, LANGUAGE_MODELS)
-    model = LANGUAGE_MODELS[name]
-    assert isinstance(model.mixer, MixerConfig)
-    return replace(model, mixer=replace(model.mixer, allow_neg_eigval=allow_neg_eigval))
+@cache
+def jobs_of(settings: Settings) -> tuple[PretrainingJob, ...]:
+    """List the runs: every model in both ranges, from the same seeds and data orders."""
+    count = SEEDS[settings.scale] if settings.seeds is None else settings.seeds
+    return tuple(
+        _job(settings, preset, mixer, allow, seed)
+        for preset, mixer in MODELS[settings.scale]
+        for seed in range(count)
+        for allow in (False, True)
+    )
+
+
+def _job(settings: Settings, name: str, mixer: str, allow: bool, seed: int) -> PretrainingJob:
+    from statetrack.lm.data.config import DataConfig
+    from statetrack.lm.pretraining.presets import preset
+    from statetrack.lm.pretraining_job import PretrainingJob
+
+    config = preset(name, mixer)
+    config = replace(config, model=config.model.with_range(allow), seed=seed)
+    options: dict[str, Any] = {"max_length": LENGTHENED * config.context_length}
+    data, seconds = DataConfig(), CPU_SECONDS[mixer]
+    if settings.scale == "paper":
+        data, seconds = DataConfig(source=(PAPER_DATA,)), 3.6e6
+    if settings.scale == "smoke":
+        few: dict[str, Any] = {"steps": 2, "warmup": 1, "log_every": 1, "checkpoint_every": 2}
+        config = replace(config, **few, batch_size=2, context_length=32, validation_batches=1)
+        data = DataConfig(max_documents=40, vocab_size=300)
+        options, seconds = {"max_length": 256, "chunks": 2, "audit_tokens": 1024}, 2.0
+    return PretrainingJob(
+        name=f"{config.model.title} {name} seed {seed}",
+        config=config,
+        data=data,
+        texts=settings.texts,
+        seconds=seconds,
+        **options,
+    )
+
+
+def jobs(settings: Settings, results: Results) -> list[PretrainingJob]:
+    """List all runs."""
+    return list(jobs_of(settings))
+
+
+def document(settings: Settings, results: Results) -> Document:
+    """Make the tables of losses and paired differences, the figures and the audit."""
+    return make_document(RECIPE.title, settings, jobs_of(settings), results, _notes(settings))
+
+
+def _notes(settings: Settings) -> list[str]:
+    notes = [
+        "Both ranges of a pair have the same seed: the same initial weights and order of the data.",
+        "Held-out text is the validation split of what the models read. Running perplexity at "
+        "position t: the exponential of the mean loss of the first t predictions of a sequence, "
+        "averaged over sequences.",
+    ]
+    if settings.scale == "laptop":
+        notes.append(
+            "2 to 3 million parameters and 10 million tokens of Python's standard library, with a "
+            "byte-level BPE of 4,096 tokens, instead of 340 million to 1.3 billion parameters and "
+            "100 billion tokens of FineWeb; three seeds per model instead of one."
+        )
+    if not settings.texts:
+        notes.append("Other texts are measured with --texts FILE ....")
+    return notes
+
+
+RECIPE = register(
+    Recipe(
+        name="language-models",
+        aliases=("fig5", "fig10"),
+        title="Language models in both ranges (Figures 5 and 10)",
+        jobs=jobs,
+        document=document,
+        missing=missing_packages,
+    )
+)

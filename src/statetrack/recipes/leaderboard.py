@@ -247,7 +247,9 @@ def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figur
     for which, groups in (("[-1,1]", wide), ("[0,1], or no switch", others)):
         heading = f"{name[0].upper()}{name[1:]}, {which}"
         made += [
-            length_figure(f"{heading}: accuracy against length", groups, TESTS[name].trained),
+            length_figure(
+                f"{heading}: accuracy against length", groups, TESTS[name].trained, seeds=False
+            ),
             spectrum_figure(f"{heading}: eigenvalues after training", groups),
         ]
     return [figure for figure in made if figure is not None]

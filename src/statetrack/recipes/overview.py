@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from statetrack.recipes.recipe import ORDER, Recipe, Results, Settings, facts
+from statetrack.recipes.recipe import Recipe, Results, Settings, facts, installed_recipes
 from statetrack.report.document import Document, Table
 
 SMOKE = (
@@ -41,7 +41,7 @@ def _overview(
     jobs = {job.key: job for recipe in recipes for job in recipe.jobs(settings, results)}
     done = results.of(list(jobs.values()))
     found = facts("all", settings, list(jobs.values()), results)
-    if len(recipes) < len(ORDER):
+    if len(recipes) < len(installed_recipes()[0]):
         del found["command"]  # several
     return Document(
         name="overview",

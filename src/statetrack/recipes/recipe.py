@@ -23,8 +23,8 @@ MAX_SEEDS = 100  # per model
 MAX_SIZE = 64  # of what the paper leaves open
 TRANSFORMER_HEADS = (1, 2, 4, 8, 16, 32)  # divide every width, the smallest being 64
 ORDER = (
-    "diagonal-parity", "states", "swaps", "chomsky", "s5", "z60", "theorems", "length",
-    "leaderboard",
+    "diagonal-parity", "states", "swaps", "chomsky", "s5", "z60", "language-models", "theorems",
+    "length", "leaderboard",
 )  # fmt: skip
 """The recipes in the order of the paper; each is a module of this package."""
 
@@ -33,18 +33,20 @@ ORDER = (
 class Settings:
     """Options of a reproduction, as the user gave them.
 
-    The last four settle what the paper leaves open.
+    Those from `mamba_conv` on settle what the paper leaves open.
     """
 
     scale: Scale = "laptop"
     early: bool = False  # the settings of the paper's early version instead of the final one
     seeds: int | None = None  # seeds per model; None: the scale's number
+    texts: tuple[str, ...] = ()  # files on which language models are measured, too
     mamba_conv: int = 4  # its text says 4, its code has 1
     xlstm_layers: int = 3  # of mLSTM and sLSTM on modular arithmetic: 3, as the others, or 2
     transformer_heads: int = 4
     transformer_rope: bool = True  # rotary positions, or none
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "texts", tuple(self.texts))  # a list, if read from a file
         one_of("scale", self.scale, SCALES)
         for name in ("mamba_conv", "xlstm_layers"):
             within(name, getattr(self, name), 1, MAX_SIZE)
@@ -87,6 +89,7 @@ class Recipe:
     title: str
     jobs: Callable[[Settings, Results], Sequence[SweepJob]]
     document: Callable[[Settings, Results], Document]
+    missing: Callable[[], list[str]] = list  # packages that it needs and that are not installed
 
 
 RECIPES: dict[str, Recipe] = {}
@@ -112,6 +115,17 @@ def all_recipes() -> Iterator[Recipe]:
     for name in ORDER:
         importlib.import_module(f"statetrack.recipes.{name.replace('-', '_')}")
     yield from sorted(RECIPES.values(), key=lambda recipe: [*ORDER, recipe.name].index(recipe.name))
+
+
+def installed_recipes() -> tuple[list[Recipe], list[str]]:
+    """Return the recipes that can run here, and a sentence for each that cannot."""
+    found = list(all_recipes())
+    left_out = [
+        f'Left out: {recipe.name}, which needs {", ".join(missing)} (pip install "statetrack[lm]").'
+        for recipe in found
+        if (missing := recipe.missing())
+    ]
+    return [recipe for recipe in found if not recipe.missing()], left_out
 
 
 def shortened(job: Job) -> Job:
@@ -155,6 +169,8 @@ def command(name: str, settings: Settings) -> str:
         flag = option.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
+        elif isinstance(value, tuple | list):
+            words += [f"--{flag}", *map(str, value)]
         elif option != "scale":
             words += [f"--{flag}", str(value)]
     return " ".join(words)

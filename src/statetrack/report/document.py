@@ -35,8 +35,19 @@ class Series:
 
 
 @dataclass(frozen=True)
+class HeatMap:
+    """Numbers by row and column, drawn as colours; None is left blank."""
+
+    rows: Sequence[str]  # their names, the first one on top
+    columns: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+    label: str  # of the colours
+    value_range: tuple[float, float] = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
 class Figure:
-    """Lines over one pair of axes."""
+    """Lines over one pair of axes, a heat map, or several such panels."""
 
     title: str
     x_label: str
@@ -50,6 +61,8 @@ class Figure:
     note: str = ""
     name: str = ""  # of its files; from the title if empty
     points: bool = False  # a scatter, e.g. eigenvalues in the complex plane
+    heat: HeatMap | None = None  # drawn instead of lines
+    panels: Sequence[Figure] = ()  # drawn side by side, with one legend, instead of lines
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from statetrack.report.document import Figure, Series
+from statetrack.report.document import Figure, HeatMap, Series
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -26,6 +26,8 @@ DASHED = (3, 2)
 MARKED = 8  # markers on a long line
 LETTER = 0.068  # inches of an average letter in a legend
 MAX_ENTRIES = 14  # lines that can be told apart in one figure
+HEAT_TICKS = 16  # names of rows or columns of a heat map
+HEAT_COLOURS = 32
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,20 @@ class Entry:
         return DASHED if dashed else DASHES[self.style // len(COLOURS) % len(DASHES)]
 
 
+def panels(figure: Figure) -> Sequence[Figure]:
+    """Return the panels of a figure; a figure without any is its own."""
+    return figure.panels or (figure,)
+
+
+def lines(figure: Figure, raw: bool = False) -> list[Series]:
+    """Return the series of all panels, numbered in this order on a page."""
+    return [line for panel in panels(figure) for line in (panel.raw if raw else panel.series)]
+
+
 def variants(figure: Figure) -> list[Variant]:
     """List the ways to draw a figure; the first one is what it asks for."""
     default = not figure.points and figure.log_x
-    x = [value for series in (*figure.series, *figure.raw) for value in series.x]
+    x = [value for series in (*lines(figure), *lines(figure, raw=True)) for value in series.x]
     both = not figure.points and bool(x) and 0 < min(x) < max(x)
     logs = [default, not default] if both else [default]
     return [Variant(raw, log) for raw in ([False, True] if figure.raw else [False]) for log in logs]
@@ -66,8 +78,8 @@ def variants(figure: Figure) -> list[Variant]:
 
 def shared_styles(figures: Sequence[Figure]) -> dict[str, int]:
     """Give each group the same style in all figures of a document, if there are enough colours."""
-    lines = [line for figure in figures for line in figure.series]
-    groups = dict.fromkeys(line.group or line.label for line in lines)
+    every = [line for figure in figures for line in lines(figure)]
+    groups = dict.fromkeys(line.group or line.label for line in every)
     return {g: i for i, g in enumerate(groups)} if len(groups) <= len(COLOURS) else {}
 
 
@@ -155,36 +167,57 @@ def _draw(
 ) -> Picture:
     from matplotlib.figure import Figure as Picture  # slow to load
 
-    lines = figure.raw if variant.raw else figure.series
-    entries = legend(lines, styles)
-    size = (5.2, 4.6) if figure.points else (7.2, 4.2)
+    parts = panels(figure)
+    entries = legend(lines(figure, variant.raw), styles)
+    grid, size = (1, 1), (5.2, 4.6) if figure.points else (7.2, 4.2)
+    if len(parts) > 1:  # two in a row
+        grid = (-(-len(parts) // 2), 2)
+        size = (9.6, 3.6 * grid[0])
     # two columns if the longest label fits half the width
     longest = max((len(entry.label) for entry in entries), default=0)
     columns = 2 if LETTER * longest + 0.5 <= size[0] / 2 else 1
     if with_legend and len(entries) > 1:
         size = (size[0], size[1] + 0.22 * -(-len(entries) // columns))
-    picture = Picture(figsize=size, layout="constrained" if with_legend else None)
-    axes = picture.subplots()
+    fixed = not (with_legend or figure.panels or figure.heat)
+    picture = Picture(figsize=size, layout=None if fixed else "constrained")
     if not with_legend:
         picture.patch.set_alpha(0)
+    if fixed:
         picture.subplots_adjust(left=0.1, right=0.98, top=0.93, bottom=0.13)
+    handles: dict[str, Artist] = {}
+    first = 0  # number of the panel's first series
+    for number, panel in enumerate(parts, 1):
+        axes = picture.add_subplot(*grid, number)
+        handles |= _draw_panel(axes, panel, variant, entries, first) | handles
+        if with_legend or figure.panels:
+            axes.set_title(panel.title, fontsize=10, pad=18 if panel.marks else 6)
+        first += len(lines(panel, variant.raw))
+    if with_legend and figure.panels:
+        picture.suptitle(figure.title, fontsize=11)
+    if with_legend and len(entries) > 1:
+        place: Any = "outside lower center"
+        picture.legend(list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=8)
+    return picture
+
+
+def _draw_panel(
+    axes: Axes, panel: Figure, variant: Variant, entries: Sequence[Entry], first: int
+) -> dict[str, Artist]:
+    """Draw lines, of which the first one has number `first`, or a heat map; return the handles."""
     axes.patch.set_alpha(0)
+    if panel.heat is not None:
+        _draw_heat(axes, panel, panel.heat)
+        return {}
+    own = dict(enumerate(lines(panel, variant.raw), first))
     handles: dict[str, Artist] = {}
     for entry in entries:
-        for i in entry.series:
-            drawn = _draw_series(axes, lines[i], entry, figure.points)
+        for i in (i for i in entry.series if i in own):
+            drawn = _draw_series(axes, own[i], entry, panel.points)
             for artist in drawn:
-                artist.set_gid(f"series-{i}" + "-faint" * lines[i].faint)
+                artist.set_gid(f"series-{i}" + "-faint" * own[i].faint)
             handles.setdefault(entry.label, drawn[0])
-    _draw_axes(axes, figure, variant)
-    if with_legend:
-        axes.set_title(figure.title, fontsize=10, pad=18 if figure.marks else 6)
-        if len(entries) > 1:
-            place: Any = "outside lower center"
-            picture.legend(
-                list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=8
-            )
-    return picture
+    _draw_axes(axes, panel, variant)
+    return handles
 
 
 def _draw_series(axes: Axes, line: Series, entry: Entry, points: bool) -> list[Any]:
@@ -230,6 +263,29 @@ def _draw_axes(axes: Axes, figure: Figure, variant: Variant) -> None:
                       textcoords="offset points", fontsize=8, annotation_clip=False)  # fmt: skip
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_heat(axes: Axes, figure: Figure, heat: HeatMap) -> None:
+    import matplotlib
+
+    values = np.array(heat.values, dtype=float)  # NaN for None
+    low, high = heat.value_range
+    colours = matplotlib.colormaps["viridis"].resampled(HEAT_COLOURS)
+    # cells have borders of their own colour: else the background shows between them
+    border: Any = {"edgecolors": "face", "lw": 0.3}
+    mesh = axes.pcolormesh(values, cmap=colours, vmin=low, vmax=high, **border)
+    for set_ticks, names in ((axes.set_xticks, heat.columns), (axes.set_yticks, heat.rows)):
+        shown = range(0, len(names), -(-len(names) // HEAT_TICKS))
+        set_ticks([i + 0.5 for i in shown], [names[i] for i in shown], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(figure.x_label)
+    axes.set_ylabel(figure.y_label)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    bar = axes.figure.colorbar(mesh, ax=axes, label=heat.label, fraction=0.05, pad=0.02)
+    bar.outline.set_visible(False)
+    assert bar.solids is not None
+    bar.solids.set(rasterized=False, **border)  # an SVG without images
 
 
 def _name_ticks(axes: Axes) -> None:

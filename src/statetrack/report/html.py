@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 
 from statetrack.report.document import Document, Figure, Table
-from statetrack.report.figures import Entry, inline_svg, legend, shared_styles, variants
+from statetrack.report.figures import Entry, inline_svg, legend, lines, shared_styles, variants
 from statetrack.report.text import CODE, cell_text, fact_text, numeric_columns
 
 
@@ -108,15 +108,16 @@ def figure_html(figure: Figure, styles: Mapping[str, int], name: str) -> str:
             f'<div class="wide" data-variant="{i}" data-raw="{variant.raw:d}" '
             f'data-log="{variant.log:d}"{" hidden" if i else ""}>{svg}</div>'
         )
-    entries = legend(figure.series, styles)
+    entries = legend(lines(figure), styles)
     items = "".join(f"<li>{_legend_html(e, figure.points)}</li>" for e in entries)
+    shown = f'<ul class="legend" aria-label="series">{items}</ul>' if entries else ""
     note = f'<p class="note">{paragraph(figure.note)}</p>' if figure.note else ""
     kind = ' class="points"' if figure.points else ""
     return (
         f'<figure id="figure-{escape(name)}"{kind}>'
         f'<figcaption id="{title_id}">{escape(figure.title)}</figcaption>'
         f'<div class="controls"></div>{"".join(drawings)}'
-        f'<ul class="legend" aria-label="series">{items}</ul>{note}</figure>'
+        f"{shown}{note}</figure>"
     )
 
 

@@ -64,6 +64,20 @@ def print_document(console: PlainConsole, document: Document) -> None:
         console.print(f"- {note}", style="dim")
 
 
+def publish_document(console: PlainConsole, document: Document, folder: Path | None) -> None:
+    """Print a document; write it, too, if there is a folder.
+
+    Args:
+        console: where to print.
+        document: the document.
+        folder: where to write it in every format.
+    """
+    print_document(console, document)
+    if folder is not None:
+        write_document(document, folder)
+        console.print(f"Open {folder / 'index.html'} for the page.", soft_wrap=True)
+
+
 def print_tables(console: PlainConsole, tables: Sequence[Table]) -> None:
     """Print the tables that have rows, with their notes."""
     for table in tables:

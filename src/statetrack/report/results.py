@@ -52,7 +52,13 @@ def _points(line: Line) -> tuple[list[float], list[float]]:
 
 
 def length_figure(
-    title: str, groups: Groups, trained: int | None, *, note: str = "", which: str = "trained"
+    title: str,
+    groups: Groups,
+    trained: int | None,
+    *,
+    note: str = "",
+    which: str = "trained",
+    seeds: bool = True,
 ) -> Figure | None:
     """Draw accuracy against length: the mean of the seeds with its 95 % interval, and each seed.
 
@@ -62,6 +68,7 @@ def length_figure(
         trained: the training length, which is marked.
         note: below the figure.
         which: "trained" or "hardened" models.
+        seeds: whether each seed has a line of its own beside the mean.
 
     Returns:
         The figure, on the scaled and on the raw axis; None if nothing was measured.
@@ -73,6 +80,8 @@ def length_figure(
         raw += seed_lines(label, results, partial(_by_length, which, "score"))
     if not scaled:
         return None
+    if not seeds:
+        scaled, raw = ([line for line in lines if not line.faint] for lines in (scaled, raw))
     return Figure(
         title,
         "sequence length",

@@ -55,13 +55,7 @@ def runs_document(
     tables = [_runs_table(runs, results), _scores_table(results), *_differences(runs)]
     seeds = sorted({run.config.training.seed for run in runs.values()})
     seconds = [s for r in results.values() if (s := r["cpu_seconds"]) is not None]
-    versions = {
-        "statetrack": __version__,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-    }
-    facts: dict[str, Any] = {"seeds": seeds, "report made with": versions}
+    facts: dict[str, Any] = {"seeds": seeds, "report made with": versions()}
     if seconds:
         facts["CPU seconds of training"] = float(sum(seconds))
     return Document(
@@ -73,6 +67,16 @@ def runs_document(
         facts=facts,
         configs={name: run.config.to_json() for name, run in runs.items()},
     )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a report was made with."""
+    return {
+        "statetrack": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
+from typing import Any
 
 # the 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
 T_QUANTILES = (
@@ -12,6 +13,17 @@ T_QUANTILES = (
     2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639,
     2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423,
 )  # fmt: skip
+
+
+def half_width(std: Any, count: int) -> Any:
+    """Return half the 95 % interval of a mean by Student's t.
+
+    Args:
+        std: the standard deviation (n - 1) of the samples: a number, or an array of them.
+        count: how many samples; at least 2.
+    """
+    t = T_QUANTILES[count - 2] if count - 2 < len(T_QUANTILES) else 1.96
+    return t * std / math.sqrt(count)
 
 
 @dataclass(frozen=True)
@@ -48,11 +60,9 @@ class Spread:
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the mean by Student's t; None for one seed."""
-        degrees = len(self.scores) - 1
-        if degrees < 1:
+        if len(self.scores) < 2:
             return None
-        t = T_QUANTILES[degrees - 1] if degrees <= len(T_QUANTILES) else 1.96
-        spread = t * self.std / math.sqrt(len(self.scores))
+        spread = half_width(self.std, len(self.scores))
         return self.mean - spread, self.mean + spread
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from rich import box
 from rich.console import JustifyMethod
@@ -14,7 +15,6 @@ from statetrack.sweep.job import SweepJob
 from statetrack.sweep.pool import cores
 from statetrack.sweep.status import result_text
 from statetrack.terminal import PlainConsole
-from statetrack.training import Progress
 
 
 class SweepDisplay:
@@ -25,7 +25,7 @@ class SweepDisplay:
         self.workers = workers or cores()
         self.status: dict[str, str] = {}  # by job: the last kind of event
         self.jobs: dict[str, SweepJob] = {}
-        self.latest: dict[str, Progress] = {}
+        self.latest: dict[str, Any] = {}  # progress of training
         self.spent: dict[str, float] = {}  # CPU seconds of jobs that ended here
         self.live = Live(console=console, auto_refresh=False, transient=True)
         self.began = time.perf_counter()
@@ -99,8 +99,10 @@ def _progress_table(title: str) -> Table:
     return table
 
 
-def _progress_cells(p: Progress | None) -> tuple[str, str, str, str]:
+def _progress_cells(p: Any) -> tuple[str, str, str, str]:
     if p is None:
         return "", "", "", ""
     left = f"{p.seconds_left:.0f} s" if p.step < p.steps else ""
-    return f"{p.step}/{p.steps}", f"{p.loss:.4f}", f"{p.accuracy:.3f}", left
+    accuracy = getattr(p, "accuracy", None)  # language models have none
+    shown = "" if accuracy is None else f"{accuracy:.3f}"
+    return f"{p.step}/{p.steps}", f"{p.loss:.4f}", shown, left

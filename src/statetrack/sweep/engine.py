@@ -15,7 +15,14 @@ from typing import Any, Literal, NamedTuple
 
 from statetrack.config import one_of
 from statetrack.errors import UserError
-from statetrack.files import LockedError, check_new, read_json, sole_writer, write_json
+from statetrack.files import (
+    LockedError,
+    check_new,
+    parse_json,
+    read_json,
+    sole_writer,
+    write_json,
+)
 from statetrack.sweep import pool
 from statetrack.sweep.job import KEY_SIZE, SweepJob
 from statetrack.sweep.pool import Report
@@ -142,10 +149,11 @@ def write_sweep_file(
             owner = "reproduction" if old.get("recipes") else "sweep"
             raise UserError(f"{folder} belongs to a {owner}; choose another folder")
         if recipes and settings:
+            plain = parse_json(json.dumps(settings))  # with lists for tuples, as in the file
             # a setting may be newer than the file
-            before = dict(settings) | (old.get("settings") or {})
-            if before != settings:
-                where = difference("", before, dict(settings))
+            before = plain | (old.get("settings") or {})
+            if before != plain:
+                where = difference("", before, plain)
                 raise UserError(f"{folder} has other settings: {where}; choose another folder")
             recipes = list(dict.fromkeys([*old["recipes"], *recipes]))
     about = {"schema": SWEEP_SCHEMA, "recipes": recipes, "settings": settings, "command": command}

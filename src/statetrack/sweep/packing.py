@@ -45,7 +45,8 @@ def pack(sweep: Path, out: Path) -> int:
     Raises:
         UserError: The folder is no sweep, has no results, or a file cannot be read.
     """
-    about = read_json(sweep / SWEEP)
+    # the command names folders of the machine that ran it
+    about = {name: value for name, value in read_json(sweep / SWEEP).items() if name != "command"}
     if (out / "jobs").exists():
         raise UserError(f"{out} holds a sweep; choose another folder for the packed one")
     lines: dict[str, list[str]] = defaultdict(list)

@@ -10,7 +10,7 @@ from statetrack.errors import UserError
 from statetrack.files import read_json, writer
 from statetrack.sweep.engine import JOB
 from statetrack.sweep.work import RESULT, read_result
-from statetrack.training import Run
+from statetrack.training.run_folder import RunFolder
 
 STATUSES = ("running", "failed", "waiting", "done")
 
@@ -44,7 +44,8 @@ def read_status(folder: Path) -> list[JobStatus]:
 def _job_status(folder: Path) -> JobStatus:
     job = read_json(folder / JOB)
     try:
-        name, steps = job["name"], job["config"]["training"]["steps"]
+        config = job["config"]
+        name, steps = job["name"], config.get("training", config)["steps"]
     except (KeyError, TypeError):
         raise UserError(f"{folder / JOB} is not a job") from None
     if (folder / RESULT).exists():
@@ -60,16 +61,17 @@ def _job_status(folder: Path) -> JobStatus:
 
 def _progress(run: Path) -> tuple[int, float | None, float | None]:
     """Return step, loss and accuracy of the last row of training."""
-    if not (run / "config.json").exists():
-        return 0, None, None
-    rows = [row for row in Run.open(run).metrics() if row.get("kind") == "train"]
-    return (rows[-1]["step"], rows[-1]["loss"], rows[-1]["accuracy"]) if rows else (0, None, None)
+    rows = [row for row in RunFolder(run, None).metrics() if row.get("kind") == "train"]
+    last = rows[-1] if rows else {"step": 0}
+    return last["step"], last.get("loss"), last.get("accuracy")
 
 
 def result_text(result: dict[str, Any]) -> str:
     """Return the scores of a job, or the error that it ended with, in one line."""
     if result["status"] == "failed":
         return str(result["error"]).strip().splitlines()[-1]
+    if "summary" in result:
+        return str(result["summary"])
     scores = _scores(result["trained"])
     if result["harden"] is not None:
         hardened = result["hardened"]

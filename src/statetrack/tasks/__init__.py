@@ -25,8 +25,8 @@ def make_task(name: str, **options: Any) -> Task:
     """Make a task.
 
     Args:
-        name: A name that `statetrack tasks` lists, `regex:PATTERN`, `dfa:FILE`, `group:FILE` or
-            `automaton:TASK`.
+        name: A name that `statetrack tasks` lists, `regex:PATTERN`, `dfa:FILE`, `group:FILE`,
+            `dataset:FILE` or `automaton:TASK`.
         options: The fields of the task's class.
 
     Returns:

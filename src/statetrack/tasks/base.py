@@ -55,7 +55,7 @@ class Task(Named):
     name: str = option("", "which task of its family")
 
     def __post_init__(self) -> None:
-        if self.name == "":
+        if self.name == "" and self.examples:
             object.__setattr__(self, "name", self.examples[0])
         check_types(self)
 
@@ -96,6 +96,35 @@ class Task(Named):
     def input_size(self, length: int) -> int:
         """Return how many tokens the model reads for a sequence of `length`."""
         return length
+
+    @property
+    def given_lengths(self) -> Ints | None:
+        """The lengths of all sequences, sorted, if they are given; None if any can be drawn."""
+        return None
+
+    def for_split(self, split: str) -> Task:
+        """Return the task that draws from one split; the same for all if sequences are not given.
+
+        Endless streams differ by the generator that draws them.
+        """
+        return self
+
+    def lengths_within(self, low: int, high: int) -> Ints | None:
+        """Return those of `given_lengths` that lie in low..high."""
+        given = self.given_lengths
+        return None if given is None else given[(low <= given) & (given <= high)]
+
+    def near_length(self, length: int) -> int:
+        """Return the length itself or, if sequences are given, the nearest that one has."""
+        given = self.given_lengths
+        return length if given is None else int(given[np.abs(given - length).argmin()])
+
+    def sample_lengths(self, rng: np.random.Generator, low: int, high: int, count: int) -> Ints:
+        """Draw lengths in low..high: uniform, or of given sequences, which are equally likely."""
+        given = self.lengths_within(low, high)
+        if given is None:
+            return rng.integers(low, high + 1, count)
+        return rng.choice(given, count, replace=count > len(given))
 
     @abstractmethod
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
@@ -176,6 +205,10 @@ class Task(Named):
         at_least(f"the length of {self.name}", low, self.min_length)
         if high < low:
             raise UserError(f"the greatest length {high} is below the least, {low}")
+        given, within = self.given_lengths, self.lengths_within(low, high)
+        if given is not None and within is not None and not len(within):
+            has = f"its lengths are {given[0]} to {given[-1]}"
+            raise UserError(f"{self.name} has no sequence of length {low} to {high}; {has}")
         needed = TOKEN_BYTES * self.input_size(high)
         check_memory(needed, f"a sequence of {self.name} of length {high:,}")
 

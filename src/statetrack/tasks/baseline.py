@@ -97,7 +97,7 @@ class _Sample:
         """Draw the answers of `rows` sequences, but of at least 64: [max(rows, 64), width]."""
         rows, per_batch = max(rows, 64), max(1, MAX_CELLS // self.task.input_size(self.high))
         # sorted, so that the sequences of a batch need little padding
-        lengths = np.sort(self.rng.integers(self.low, self.high + 1, rows))
+        lengths = np.sort(self.task.sample_lengths(self.rng, self.low, self.high, rows))
         drawn = np.full((rows, self.width), -1, dtype=np.int32)
         for start in range(0, rows, per_batch):
             batch = self.task.sample(self.rng, lengths[start : start + per_batch])

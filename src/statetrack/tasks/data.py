@@ -32,14 +32,16 @@ class Stream:
         self, task: Task, split: str, data_seed: int, size: int, min_length: int, max_length: int
     ) -> None:
         at_least("the batch size", size, 1)
-        task.check_lengths(min_length, max_length)
         generator(data_seed, split, 0)  # checks the seed and the split
+        task = task.for_split(split)
+        task.check_lengths(min_length, max_length)
         self.task, self.split, self.data_seed, self.size = task, split, data_seed, size
         self.min_length, self.max_length = min_length, max_length
 
     def batch(self, step: int) -> Batch:
         rng = generator(self.data_seed, self.split, step)
-        return self.task.sample(rng, rng.integers(self.min_length, self.max_length + 1, self.size))
+        lengths = self.task.sample_lengths(rng, self.min_length, self.max_length, self.size)
+        return self.task.sample(rng, lengths)
 
 
 class FiniteDataset:
@@ -64,6 +66,7 @@ class FiniteDataset:
         at_least("order_seed", order_seed, 0)
         if batch_size > size:
             raise UserError(f"the batch size {batch_size} exceeds the data set's {size} sequences")
+        task = task.for_split(split)
         self.task, self.batch_size, self.order_seed = task, batch_size, order_seed
         self.length = length
         self.tokens = _distinct(task, split, data_seed, size, length)

@@ -21,8 +21,9 @@ import numpy as np
 
 from statetrack.config import at_least, one_of
 from statetrack.errors import UserError
-from statetrack.files import check_output, parse_json, regular, unreadable, write_atomic
+from statetrack.files import check_output, regular, unreadable, write_atomic
 from statetrack.tasks.base import IGNORE, Batch, Ints, Task, generator
+from statetrack.tasks.rows import ROW_FORMATS, file_rows, require_pyarrow
 from statetrack.tasks.word_problem import GroupWordProblem
 
 FILE_FORMATS = ("jsonl", "parquet", "csv")
@@ -68,12 +69,13 @@ def export_task(
     check_output(path)
     task = _as_written(task, path)
     if format_of(path) == "parquet":
-        _pyarrow()  # fail before drawing
+        require_pyarrow()  # fail before drawing
     rng = generator(data_seed, split, 0)
-    drawn = rng.integers(lengths[0], lengths[1] + 1, count)
+    source = task.for_split(split)
+    drawn = source.sample_lengths(rng, *lengths, count)
     rows: list[dict[str, Any]] = []
     for start in range(0, count, 1024):
-        rows += _rows(task, task.sample(rng, drawn[start : start + 1024]))
+        rows += _rows(task, source.sample(rng, drawn[start : start + 1024]))
     contents: dict[str, Callable[..., str | bytes]]
     contents = {"jsonl": _jsonl, "parquet": _parquet, "csv": partial(_csv, data_seed=data_seed)}
     write_atomic(path, contents[format_of(path)](rows))
@@ -145,11 +147,8 @@ def _padded(rows: list[list[int]], fill: int) -> Ints:
 
 def _read(task: Task, path: Path) -> list[dict[str, Any]]:
     path = regular(path)
-    if path.suffix == ".jsonl":
-        return [parse_json(line) for line in path.read_text().splitlines()]
-    if path.suffix == ".parquet":
-        rows: list[dict[str, Any]] = _pyarrow().parquet.read_table(path).to_pylist()
-        return rows
+    if path.suffix in ROW_FORMATS:
+        return [row for _, row in file_rows(path)]
     assert isinstance(task, GroupWordProblem)  # _as_written has checked it
     return [_csv_row(task, row) for row in _csv_lines(path.read_text())]
 
@@ -194,16 +193,7 @@ def _csv(rows: list[dict[str, Any]], data_seed: int) -> str:
 
 
 def _parquet(rows: list[dict[str, Any]]) -> bytes:
-    arrow = _pyarrow()
+    arrow = require_pyarrow()
     out = io.BytesIO()
     arrow.parquet.write_table(arrow.Table.from_pylist(rows), out)
     return out.getvalue()
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError("parquet needs pyarrow: pip install 'statetrack[parquet]'") from None
-    return pyarrow

@@ -168,6 +168,8 @@ class RunConfig:
         if t.saturation and not any(mixer.has_beta for mixer in self.model.pattern):
             raise UserError(f"saturation acts on betas, and {self.model.title} has none")
         self.task.check_lengths(t.min_length, t.max_length)
+        if t.dataset_size is not None and self.task.given_lengths is not None:
+            raise UserError(f"{self.task.name} is a finite set itself: no dataset_size")
         if t.eval_every:
             for low, high in t.eval_ranges:
                 self.task.check_lengths(low, high)
@@ -219,23 +221,33 @@ class Segment(NamedTuple):
     config: RunConfig
 
 
-def read_config(path: Path) -> RunConfig:
-    """Read a configuration file, a run's config.json or one in its format.
+def read_versioned(path: Path, known: int) -> dict[str, Any]:
+    """Read a configuration file of this schema; return what is left for the configuration.
 
-    The file of a task such as dfa:FILE is searched beside the configuration file first.
+    Raises:
+        UserError: it cannot be read, has another schema or needs plugins that are not loaded.
     """
     data = read_json(path)
     if not isinstance(data, dict) or "schema" not in data:
         raise UserError(f"{path} is not a run's configuration: it lacks the key 'schema'")
     schema = data.pop("schema")
-    if schema is True or schema != RUN_SCHEMA:
-        raise UserError(f"{path} has schema {schema!r}; this version reads {RUN_SCHEMA}")
+    if schema is True or schema != known:
+        raise UserError(f"{path} has schema {schema!r}; this version reads {known}")
     check_plugins(data.pop("plugins", []), str(path))
+    return data
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read a configuration file, a run's config.json or one in its format.
+
+    The file of a task such as dfa:FILE is searched beside the configuration file first.
+    """
+    data = read_versioned(path, RUN_SCHEMA)
     task = data.get("task")
     if isinstance(task, dict) and isinstance(task.get("name"), str):
         inner = task["name"].removeprefix("automaton:")
         kind, _, file = inner.partition(":")
         beside = path.parent / file
-        if kind in ("dfa", "group") and beside.is_file():
+        if kind in ("dfa", "group", "dataset") and beside.is_file():
             task["name"] = task["name"].removesuffix(inner) + f"{kind}:{beside}"
     return from_dict(RunConfig, data, str(path))

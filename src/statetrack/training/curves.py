@@ -78,12 +78,13 @@ def curve(
     Returns:
         The accuracy at each length with its 95 % confidence interval, and the horizon.
     """
-    task = check_arguments(model, task, samples, exclude)
+    task = check_arguments(model, task, samples, exclude).for_split(split)
+    max_length = task.near_length(max_length)
     task.check_lengths(max_length, max_length)
     if isinstance(task, PrefixTask) and task.prefixes_are_samples:
         return _curve_of_prefixes(model, task, max_length, samples, split, data_seed, exclude)
     grid = np.geomspace(task.min_length, max_length, CURVE_LENGTHS).round()
-    lengths = np.unique(grid.astype(np.int64))
+    lengths = np.unique([task.near_length(int(n)) for n in grid])
     found = [
         evaluate(
             model, task, int(n), samples=samples, split=split, data_seed=data_seed, exclude=exclude

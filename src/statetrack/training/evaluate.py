@@ -16,7 +16,7 @@ from statetrack.config import at_least
 from statetrack.errors import UserError, check_type
 from statetrack.memory import check_memory
 from statetrack.models import SequenceModel
-from statetrack.tasks import FiniteDataset, HeldOut, Task, generator, make_task
+from statetrack.tasks import Batch, FiniteDataset, HeldOut, Task, generator, make_task
 from statetrack.tasks.base import Ints
 
 Floats = NDArray[np.float64]
@@ -72,7 +72,7 @@ def evaluate(
         model: The model; its parameters are not changed.
         task: A task, or the name of one with its default options.
         lengths: One length, or the least and the greatest of uniform lengths.
-        samples: The number of sequences.
+        samples: The number of sequences; all of a data set that has fewer.
         split: "train", "validation" or "test".
         data_seed: Seed of the sequences.
         exclude: The finite set that the model was trained on; none of its sequences is used.
@@ -87,11 +87,18 @@ def evaluate(
     """
     task = check_arguments(model, task, samples, exclude)
     low, high = _range(lengths)
+    task = task.for_split(split)
     task.check_lengths(low, high)
     draw = task.sample if exclude is None else partial(HeldOut(exclude, split).sample, task)
     # the range is part of the key: its sequences do not depend on other ranges
     rng = generator(data_seed, split, low * 1_000_003 + high)
-    drawn = np.sort(rng.integers(low, high + 1, samples))  # sorted: little padding in a batch
+    given = task.lengths_within(low, high)
+    if given is not None:
+        samples = min(samples, len(given))
+    # sorted: little padding in a batch
+    drawn = np.sort(task.sample_lengths(rng, low, high, samples))
+    # given sequences are drawn at once: each at most once
+    all_given = None if given is None else task.sample(rng, drawn)
     size = task.input_size(high)
     right = np.zeros(samples, dtype=np.int64)  # right positions of each sequence
     asked = np.zeros(samples, dtype=np.int64)
@@ -99,7 +106,7 @@ def evaluate(
     right_at = np.zeros(size, dtype=np.int64)  # sequences whose n-th scored position is right
     asked_at = np.zeros(size, dtype=np.int64)
     for part in batches(samples, size):
-        batch = draw(rng, drawn[part])
+        batch = _rows(all_given, part) if all_given is not None else draw(rng, drawn[part])
         scored = task.scored(batch.targets)
         correct = (predict(model, batch.tokens) == batch.targets) & scored
         ranks = np.cumsum(scored, axis=1) - 1
@@ -134,6 +141,10 @@ def evaluate(
         position_low=tuple(by_position[1].tolist()),
         position_high=tuple(by_position[2].tolist()),
     )
+
+
+def _rows(batch: Batch, part: slice) -> Batch:
+    return Batch(batch.tokens[part], batch.targets[part], batch.lengths[part])
 
 
 def check_arguments(model: object, task: Task | str, samples: int, exclude: object) -> Task:

@@ -18,7 +18,7 @@ from statetrack.config import to_dict
 from statetrack.errors import UserError, check_type
 from statetrack.files import check_new, sole_writer
 from statetrack.memory import check_memory
-from statetrack.models import MODULE_BYTES, SequenceModel, model_size
+from statetrack.models import MODULE_BYTES, ModelConfig, SequenceModel, model_size
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, FiniteDataset, HeldOut, generator
 from statetrack.training.batches import Batches, finite_training_set
@@ -32,8 +32,9 @@ from statetrack.training.optim import (
     saturation_penalty,
     saturation_weight,
 )
-from statetrack.training.run_folder import Run
+from statetrack.training.run_folder import Run, RunFolder
 from statetrack.training.start import difference, start_from
+from statetrack.training.tensors import restore_tensors
 
 
 class DivergedError(UserError):
@@ -50,6 +51,12 @@ class Progress:
     accuracy: float  # of the supervised positions of the batch
     seconds: float  # since this process began to train
     seconds_left: float
+
+    @property
+    def text(self) -> str:
+        """Step, loss, accuracy and the time left."""
+        numbers = f"loss {self.loss:.4f}, accuracy {self.accuracy:.3f}"
+        return f"step {self.step}/{self.steps}, {numbers}, {self.seconds_left:.0f} s left"
 
 
 def train(
@@ -95,7 +102,8 @@ def train(
         raise UserError("give the steps of a new run in its configuration")
     run = _open(folder, config) if resume else None
     whole = config if run is None or steps is None else extended(config, steps, run)
-    _check_memory(whole)
+    longest = whole.task.input_size(whole.training.max_length)
+    check_training_memory(whole.model, whole.training.batch_size, longest)
     torch.manual_seed(whole.training.seed)
     model = SequenceModel(whole.model)
     start_row = None if init_from is None else start_from(model, whole, init_from)
@@ -123,7 +131,7 @@ def train(
         start = 0
         if run.checkpoint_steps():
             start, tensors = run.load()
-            run.restore(tensors, model, optimizer, start)
+            restore_tensors(tensors, model, run.folder, optimizer, start)
         run.rewind_metrics(start, drop_stop=steps is not None)
         if not run.finished:
             _Loop(run, model, optimizer, data, dataset, callbacks).train(start, on_progress)
@@ -159,13 +167,18 @@ def _open(folder: Path, config: RunConfig) -> Run:
     return run
 
 
-def _check_memory(config: RunConfig) -> None:
-    """Raise a UserError if the run needs more memory than there is, by a lower bound."""
-    t, model, size = config.training, config.model, model_size(config.model)
-    tokens = t.batch_size * config.task.input_size(t.max_length)
+def check_training_memory(model: ModelConfig, batch_size: int, length: int) -> None:
+    """Raise a UserError if training needs more memory than there is, by a lower bound.
+
+    Args:
+        model: the model.
+        batch_size: sequences that are read at once.
+        length: tokens of the longest of them.
+    """
+    size, tokens = model_size(model), batch_size * length
     # weights, gradients and AdamW's two moments; per token at least the inputs of each block, its
     # mixer and its MLP, and the logits with their gradient
-    numbers = 4 * size.parameters + t.batch_size * size.state
+    numbers = 4 * size.parameters + batch_size * size.state
     numbers += tokens * (3 * model.num_layers * model.hidden_size + 2 * model.vocab_size)
     what = f"training {size.parameters:.3g} parameters with AdamW on {tokens:,} tokens at once"
     check_memory(4 * numbers + MODULE_BYTES * size.modules, what)
@@ -194,7 +207,7 @@ class _Loop:
         bf16 = self.config.precision == "bf16"
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
         self.state: Any = None  # carried from the step before
-        self.clock = _Clock(run)
+        self.clock = Clock(run)
         scores = [row["scaled"] for row in self._validations(run.metrics())]
         self.best = max(scores, default=-math.inf)
 
@@ -338,10 +351,10 @@ class _Loop:
         return [row for row in found if (row["min_length"], row["max_length"]) in lengths]
 
 
-class _Clock:
+class Clock:
     """Seconds and CPU seconds of a run, those of the processes before this one included."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunFolder) -> None:
         timed = [row for row in run.metrics() if "cpu_seconds" in row]
         last = timed[-1] if timed else {"seconds": 0.0, "cpu_seconds": 0.0}
         self.before = last["seconds"], last["cpu_seconds"]

@@ -26,69 +26,19 @@ from statetrack.files import (
 )
 from statetrack.models import SequenceModel, check_finite
 from statetrack.training.config import RUN_SCHEMA, RunConfig, read_config
+from statetrack.training.tensors import restore_tensors, training_tensors
 
 CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's state of each parameter
 
 
-class Run:
-    """A run folder: the configuration, metrics and checkpoints of a training run."""
+class RunFolder:
+    """A folder with a configuration and rows of metrics, of any kind of training."""
 
-    def __init__(self, folder: Path, config: RunConfig) -> None:
+    def __init__(self, folder: Path, config: Any) -> None:
         self.folder = Path(folder)
         self.config = config
         self.metrics_file = self.folder / "metrics.jsonl"
         self.checkpoints = self.folder / "checkpoints"
-
-    @classmethod
-    def create(cls, folder: Path, config: RunConfig) -> Run:
-        """Make a new folder for a run."""
-        run = cls(new_folder(folder), config)
-        run.tidy()
-        write_json(run.folder / "config.json", config.to_json())
-        return run
-
-    @classmethod
-    def open(cls, folder: Path) -> Run:
-        """Open an existing run folder.
-
-        Raises:
-            UserError: The folder has no config.json, or it cannot be read.
-        """
-        check_type("folder", folder, (str, Path), "the path of a run")
-        folder = Path(folder)
-        if not (folder / "config.json").is_file():
-            raise UserError(f"{folder} is not a run folder: it has no config.json")
-        return cls(folder, read_config(folder / "config.json"))
-
-    def tidy(self) -> None:
-        """Remove files that a killed process left half-written or was about to remove."""
-        self._check_link()
-        for folder in (self.folder, self.checkpoints):
-            for leftover in leftovers(folder):
-                leftover.unlink()
-        self._drop_old()
-
-    def change(self, config: RunConfig) -> None:
-        """Give the run another configuration, e.g. more steps."""
-        if config != self.config:
-            self.config = config
-            write_json(self.folder / "config.json", config.to_json())
-
-    @property
-    def stopped(self) -> str | None:
-        """Why it ended before its last step: "score", "hopeless" or "time"; None if it did not."""
-        last = (self.metrics() or [{}])[-1]
-        ended = last.get("kind") == "stop" and last["step"] in self.checkpoint_steps()
-        return last["reason"] if ended else None
-
-    @property
-    def finished(self) -> bool:
-        """Whether the run has taken its last step or was stopped."""
-        done = (self.checkpoint_steps() or [-1])[-1]
-        return done >= self.config.training.steps or self.stopped is not None
-
-    # -- metrics ---------------------------------------------------------------------------------
 
     def log(self, row: dict[str, Any]) -> None:
         """Append a row of metrics."""
@@ -119,7 +69,65 @@ class Run:
         rows = [row for row in rows if not (drop_stop and row.get("kind") == "stop")]
         write_atomic(self.metrics_file, "".join(json.dumps(row) + "\n" for row in rows))
 
-    # -- checkpoints -----------------------------------------------------------------------------
+    def check_link(self) -> None:
+        """Raise a UserError if checkpoints/ is a link: the files in it may be another run's."""
+        if self.checkpoints.is_symlink():
+            where = f"{self.checkpoints} is a symbolic link"
+            raise UserError(f"{where}; a run that is written to needs a folder of its own there")
+
+
+class Run(RunFolder):
+    """A run folder: the configuration, metrics and checkpoints of a training run."""
+
+    config: RunConfig
+
+    @classmethod
+    def create(cls, folder: Path, config: RunConfig) -> Run:
+        """Make a new folder for a run."""
+        run = cls(new_folder(folder), config)
+        run.tidy()
+        write_json(run.folder / "config.json", config.to_json())
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> Run:
+        """Open an existing run folder.
+
+        Raises:
+            UserError: The folder has no config.json, or it cannot be read.
+        """
+        check_type("folder", folder, (str, Path), "the path of a run")
+        folder = Path(folder)
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{folder} is not a run folder: it has no config.json")
+        return cls(folder, read_config(folder / "config.json"))
+
+    def tidy(self) -> None:
+        """Remove files that a killed process left half-written or was about to remove."""
+        self.check_link()
+        for folder in (self.folder, self.checkpoints):
+            for leftover in leftovers(folder):
+                leftover.unlink()
+        self._drop_old()
+
+    def change(self, config: RunConfig) -> None:
+        """Give the run another configuration, e.g. more steps."""
+        if config != self.config:
+            self.config = config
+            write_json(self.folder / "config.json", config.to_json())
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it ended before its last step: "score", "hopeless" or "time"; None if it did not."""
+        last = (self.metrics() or [{}])[-1]
+        ended = last.get("kind") == "stop" and last["step"] in self.checkpoint_steps()
+        return last["reason"] if ended else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has taken its last step or was stopped."""
+        done = (self.checkpoint_steps() or [-1])[-1]
+        return done >= self.config.training.steps or self.stopped is not None
 
     def checkpoint_steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, in order."""
@@ -137,15 +145,9 @@ class Run:
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
         """Write a checkpoint; keep the one before it and remove older ones."""
-        tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
-        moments = {} if optimizer is None else optimizer.state
-        for name, parameter in model.named_parameters():
-            for key in MOMENTS:
-                if key in moments.get(parameter, {}):
-                    tensors[f"optimizer.{key}.{name}"] = moments[parameter][key]
-        data = safetensors.torch.save({k: t.contiguous() for k, t in tensors.items()})
+        data = safetensors.torch.save(training_tensors(model, optimizer))
         file = self.checkpoint_file(step)
-        self._check_link()
+        self.check_link()
         self.checkpoints.mkdir(exist_ok=True)
         write_atomic(file, data)
         digest = hashlib.sha256(data).hexdigest()
@@ -161,12 +163,6 @@ class Run:
         for old, path in sorted(self._checkpoint_files(), key=lambda f: f[1].suffix):
             if old not in kept:
                 path.unlink()
-
-    def _check_link(self) -> None:
-        """Raise a UserError if checkpoints/ is a link: the files in it may be another run's."""
-        if self.checkpoints.is_symlink():
-            where = f"{self.checkpoints} is a symbolic link"
-            raise UserError(f"{where}; a run that is written to needs a folder of its own there")
 
     def load(self, step: int | None = None) -> tuple[int, dict[str, Tensor]]:
         """Read a checkpoint, the last one by default.
@@ -229,46 +225,6 @@ class Run:
         """Load the trained model, ready to evaluate, from a checkpoint (by default the last)."""
         model = SequenceModel(self.config.model)
         step, tensors = self.load(step)
-        self.restore(tensors, model)
+        restore_tensors(tensors, model, self.folder)
         check_finite(model, f"the checkpoint of step {step} in {self.folder}")
         return model.eval()
-
-    def restore(
-        self,
-        tensors: dict[str, Tensor],
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer | None = None,
-        step: int = 0,
-    ) -> None:
-        """Copy a checkpoint's tensors into a model and, for step > 0, into its optimiser."""
-        wanted = {f"model.{name}": p for name, p in model.named_parameters()}
-        found = {name for name in tensors if name.startswith("model.")}
-        for name in sorted(wanted.keys() ^ found):
-            where = "lacks" if name in wanted else "has an unknown"
-            raise UserError(f"the checkpoint in {self.folder} {where} tensor {name}")
-        for name, parameter in wanted.items():
-            self._check_like(parameter, name, tensors[name])
-            parameter.data.copy_(tensors[name])
-        if optimizer is not None and step > 0:
-            for name, parameter in model.named_parameters():
-                for key in MOMENTS:
-                    moment = tensors.get(f"optimizer.{key}.{name}")
-                    if moment is None:
-                        lost = f"optimizer.{key}.{name}, as a run needs it to go on"
-                        raise UserError(f"the checkpoint in {self.folder} lacks tensor {lost}")
-                    self._check_like(parameter, f"optimizer.{key}.{name}", moment)
-                optimizer.state[parameter] = {
-                    "step": torch.tensor(float(step)),
-                    **{key: tensors[f"optimizer.{key}.{name}"].clone() for key in MOMENTS},
-                }
-
-    def _check_like(self, parameter: Tensor, name: str, tensor: Tensor) -> None:
-        """Raise a UserError if a tensor's shape or dtype is not the parameter's."""
-        for what in ("shape", "dtype"):
-            got, right = getattr(tensor, what), getattr(parameter, what)
-            if got != right:
-                got, right = (list(x) if what == "shape" else x for x in (got, right))
-                raise UserError(
-                    f"the checkpoint in {self.folder} has {name} of {what} {got}; "
-                    f"the configuration says {right}"
-                )

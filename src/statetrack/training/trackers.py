@@ -11,13 +11,13 @@ from typing import Any
 from statetrack.config import one_of
 from statetrack.errors import UserError
 from statetrack.training.callbacks import Callback
-from statetrack.training.run_folder import Run
+from statetrack.training.run_folder import RunFolder
 
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a row of metrics under names such as validation/40-256/score."""
     place = row["kind"]
-    if place == "validation":
+    if "min_length" in row:
         place += f"/{row['min_length']}-{row['max_length']}"
     skipped = ("step", "min_length", "max_length", "samples")
     numbers = {k: v for k, v in row.items() if k not in skipped and isinstance(v, int | float)}
@@ -31,7 +31,7 @@ class Tracker(Callback, ABC):
         self.failed = False
 
     @abstractmethod
-    def start(self, run: Run) -> None:
+    def start(self, run: RunFolder) -> None:
         """Open the program's own log of a run."""
 
     @abstractmethod
@@ -42,13 +42,13 @@ class Tracker(Callback, ABC):
     def close(self) -> None:
         """Close the log."""
 
-    def on_start(self, run: Run) -> None:
+    def on_start(self, run: RunFolder) -> None:
         self._try(lambda: self.start(run))
 
-    def on_row(self, run: Run, row: dict[str, Any]) -> None:
+    def on_row(self, run: RunFolder, row: dict[str, Any]) -> None:
         self._try(lambda: self.send(row["step"], scalars(row)))
 
-    def on_end(self, run: Run) -> None:
+    def on_end(self, run: RunFolder) -> None:
         self._try(self.close)
 
     def _try(self, action: Any) -> None:
@@ -65,7 +65,7 @@ class Tracker(Callback, ABC):
 class TensorBoard(Tracker):
     """Writes event files to RUN/tensorboard; see them with `tensorboard --logdir RUNS`."""
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(str(run.folder / "tensorboard"))
@@ -81,7 +81,7 @@ class TensorBoard(Tracker):
 class WandB(Tracker):
     """Writes a run of Weights & Biases; WANDB_MODE=offline keeps it on this machine."""
 
-    def start(self, run: Run) -> None:
+    def start(self, run: RunFolder) -> None:
         import wandb
 
         name = "/".join(run.folder.resolve().parts[-2:])
@@ -99,7 +99,7 @@ class WandB(Tracker):
 TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB}
 
 
-def make_trackers(names: Sequence[str]) -> list[Callback]:
+def make_trackers(names: Sequence[str]) -> list[Tracker]:
     """Make the trackers of these names.
 
     Raises:

@@ -57,6 +57,18 @@ def qwen3_next(**options: Any) -> Any:
     return random_weights(transformers.Qwen3NextForCausalLM(config))
 
 
+def qwen3_5(**options: Any) -> Any:
+    """The text model of Qwen3.5; `MODELS` are those that `use_native_kernels` knows."""
+    chosen: dict[str, Any] = {
+        "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
+        "linear_value_head_dim": 6, "layer_types": ["linear_attention", "full_attention"],
+    } | options  # fmt: skip
+    config = transformers.Qwen3_5TextConfig(**TOKENS, **chosen)
+    return random_weights(transformers.Qwen3_5ForCausalLM(config))
+
+
 MODELS: dict[str, Callable[..., Any]] = {
     "mamba": mamba, "mamba2": mamba2, "olmo_hybrid": olmo_hybrid, "qwen3_next": qwen3_next,
 }  # fmt: skip

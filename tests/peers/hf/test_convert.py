@@ -28,6 +28,14 @@ CONVERTED = {
     "olmo_hybrid-shared-heads": lambda: models.olmo_hybrid(
         num_key_value_heads=2, linear_num_key_heads=2, linear_num_value_heads=4, rms_norm_eps=1e-3
     ),
+    "qwen3_next": lambda: models.qwen3_next(mlp_only_layers=[0, 1]),
+    "qwen3_next-no-experts": lambda: models.qwen3_next(
+        num_experts=0,
+        rms_norm_eps=1e-3,
+        rope_parameters={"rope_type": "default", "rope_theta": 99.0, "partial_rotary_factor": 0.5},
+    ),
+    "qwen3_5": models.qwen3_5,
+    "qwen3_5-tied": lambda: models.qwen3_5(tie_word_embeddings=True, num_key_value_heads=4),
 }
 
 
@@ -52,6 +60,8 @@ def test_logits_and_gradients(theirs: Any, length: int) -> None:
     logits, gradients = logits_and_gradients(ours, lambda: ours(x)[0])
     assert_close(logits, expected, SINGLE)
     _, renamed = translate(config, their_gradients)
+    _, added = translate(config, {n: torch.zeros_like(g) for n, g in their_gradients.items()})
+    renamed = {name: gradient - added[name] for name, gradient in renamed.items()}
     if theirs.config.tie_word_embeddings:
         del renamed["head.weight"]
     assert_same_gradients(gradients, renamed, SINGLE if config["model_type"] == "mamba" else 1e-4)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,11 @@ from statetrack.models.convert import fla
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.mamba import mamba, mamba2
 from statetrack.models.convert.olmo_hybrid import olmo_hybrid
-from statetrack.models.convert.weights import Weights
+from statetrack.models.convert.qwen3_next import qwen3_5_text, qwen3_next
+from statetrack.models.convert.weights import Weights, wide_dtype
 from statetrack.models.sequence_model import SequenceModel
 
-__all__ = ["CONVERTERS", "convert", "load_pretrained", "translate"]
+__all__ = ["CONVERTERS", "convert", "load_pretrained", "read_checkpoint", "translate"]
 
 Family = Callable[[Options, Tensors], tuple[ModelConfig, Weights]]
 
@@ -43,6 +43,8 @@ CONVERTERS: dict[str, Family] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "olmo_hybrid": olmo_hybrid,
+    "qwen3_5_text": qwen3_5_text,
+    "qwen3_next": qwen3_next,
 }
 """By the `model_type` of their config.json."""
 
@@ -54,6 +56,7 @@ def convert(
     state: Mapping[str, Tensor],
     *,
     allow_neg_eigval: bool | None = None,
+    share: bool = False,
 ) -> SequenceModel:
     """Build a model with the weights of another package's, in float32 or wider.
 
@@ -61,6 +64,8 @@ def convert(
         config: the checkpoint's config.json, or `model.config.to_dict()`.
         state: its tensors by name, or `model.state_dict()`.
         allow_neg_eigval: the range of the eigenvalues; None keeps that of the checkpoint.
+        share: take the tensors themselves, not copies, where neither dtype nor layout differ: what
+            changes them later changes this model too.
 
     Returns:
         The model. Every tensor of the checkpoint is used exactly once.
@@ -71,11 +76,12 @@ def convert(
     model_config, weights = translate(config, state, allow_neg_eigval=allow_neg_eigval)
     try:
         with torch.device("meta"):  # sizes in config.json may be wrong and huge
-            wanted = {n: list(t.shape) for n, t in SequenceModel(model_config).state_dict().items()}
+            empty = SequenceModel(model_config)
     except RuntimeError as error:
         raise UserError(
             f"no model has the sizes in the checkpoint's config.json: {error}"
         ) from None
+    wanted = {name: list(t.shape) for name, t in empty.state_dict().items()}
     found = {name: list(t.shape) for name, t in weights.items()}
     for name in sorted(wanted.keys() | found.keys()):
         size, right = found.get(name, "missing"), wanted.get(name, "absent")
@@ -84,8 +90,13 @@ def convert(
                 "the checkpoint's tensors do not fit its config.json: "
                 f"{name} would be {size}, not {right}"
             )
-    model = SequenceModel(model_config)
-    model.to(reduce(torch.promote_types, (t.dtype for t in weights.values()), torch.float32))
+    dtype = wide_dtype(weights)
+    if share:
+        empty.load_state_dict({name: t.to(dtype) for name, t in weights.items()}, assign=True)
+        if model_config.tie_embeddings:
+            empty.head.weight = empty.embedding.weight
+        return empty
+    model = SequenceModel(model_config).to(dtype)
     model.load_state_dict(weights)
     return model
 
@@ -135,6 +146,11 @@ def _check_types(config: object, state: object) -> None:
 
 def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None) -> SequenceModel:
     """Convert a folder with config.json and safetensors, in one file or in shards."""
+    return convert(*read_checkpoint(folder), allow_neg_eigval=allow_neg_eigval)
+
+
+def read_checkpoint(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read config.json and the safetensors of a folder, without converting them."""
     folder = Path(folder)
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
@@ -145,7 +161,7 @@ def load_pretrained(folder: str | Path, *, allow_neg_eigval: bool | None = None)
             state.update(safetensors.torch.load_file(regular(file)))
         except (OSError, ValueError, SafetensorError) as error:
             raise unreadable(file, error) from None
-    return convert(config, state, allow_neg_eigval=allow_neg_eigval)
+    return config, state
 
 
 def _tensor_files(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from statetrack.config import one_of
 from statetrack.errors import UserError
 
 MAX_NAMES = 6  # in a message
@@ -52,6 +53,15 @@ class Options:
         if value not in allowed:
             possible = " or ".join(map(repr, allowed))
             raise UserError(f"the checkpoint's {name} must be {possible}; got {value!r}")
+
+    def layer_types(self, default: list[str]) -> list[str]:
+        """Read which layers are linear attention and which full attention."""
+        kinds = self.get("layer_types", None) or default
+        if not isinstance(kinds, list):
+            raise UserError(f"the checkpoint's layer_types must be a list; got {kinds!r}")
+        for kind in kinds:
+            one_of("the checkpoint's layer_types", kind, ("linear_attention", "full_attention"))
+        return kinds
 
     def ignore(self, *names: str) -> None:
         """Skip options that the logits do not depend on."""

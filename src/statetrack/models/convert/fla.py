@@ -68,6 +68,7 @@ def gla(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
     options.expect("clamp_min", None)
     options.expect("use_output_gate", True)
     options.expect("elementwise_affine", True)
+    options.expect("allow_neg_eigval", False)  # fla's GLA has [0,1] only
     options.ignore("use_gk", "use_gv")  # fla does not read them
     mixer = GLAConfig(
         expand_k=options.size("expand_k", 0.5),

@@ -61,3 +61,18 @@ def qwen3_next_mixer(state: State, *, num_heads: int) -> Weights:
         "norm.weight": norm,
         "o_proj.weight": state["out_proj.weight"],
     }
+
+
+def qwen3_5_mixer(state: State) -> Weights:
+    """Rename `Qwen3_5GatedDeltaNet`, whose projections are separate but for q, k and v."""
+    names = {
+        "qkv_proj.weight": "in_proj_qkv.weight",
+        "beta.proj.weight": "in_proj_b.weight",
+        "a_proj.weight": "in_proj_a.weight",
+        "A_log": "A_log",
+        "dt_bias": "dt_bias",
+        "g_proj.weight": "in_proj_z.weight",
+        "norm.weight": "norm.weight",
+        "o_proj.weight": "out_proj.weight",
+    }
+    return renamed(state, names) | {"conv.weight": depthwise(state["conv1d.weight"])}

@@ -25,7 +25,6 @@ def mamba(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
     options.ignore("use_mambapy", "use_associative_scan", "intermediate_size", "time_step_scale")
     options.ignore("time_step_init_scheme")
     # options of the first released checkpoints that repeat others or belong to other packages
-    options.expect("rms_norm", True)
     options.ignore("d_inner", "d_model", "n_layer", "ssm_cfg", "fused_add_norm")
     options.ignore("pad_vocab_size_multiple")
     rank = options.get("time_step_rank", "auto")
@@ -49,7 +48,7 @@ def mamba2(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
             f"num_heads * head_dim must be expand * hidden_size; got {heads} * {head_dim} and "
             f"{expand} * {hidden_size}"
         )
-    low, high = _limits(options.get("time_step_limit", (0.0, math.inf)))
+    low, high = step_limits(options.get("time_step_limit", (0.0, math.inf)))
     mixer = Mamba2Config(
         d_state=options.size("state_size", 128),
         expand=expand,
@@ -76,6 +75,7 @@ def _model(
     options.expect("hidden_act", "silu", "swish")
     options.expect("use_bias", False)
     options.expect("use_conv_bias", True)
+    options.expect("rms_norm", True)
     options.ignore("residual_in_fp32", "rescale_prenorm_residual")
     options.ignore("time_step_min", "time_step_max", "time_step_floor")
     vocab_size, hidden_size, num_layers = (options.size(*size) for size in sizes.items())
@@ -97,7 +97,7 @@ def _model(
     return config, weights.model_weights(tensors, config, *names, block)
 
 
-def _limits(value: Any) -> tuple[float, float | None]:
+def step_limits(value: Any) -> tuple[float, float | None]:
     """The smallest and largest step size, None for infinity, which JSON has no number for."""
     match value:
         case [float() | int() as low, float() | int() as high]:

@@ -30,12 +30,8 @@ def olmo_hybrid(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weight
     options.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max")
     options.ignore("linear_dt_init_floor")
     num_layers = options.size("num_hidden_layers", 32)
-    kinds = options.get("layer_types", None) or _default_kinds(num_layers)
-    if not isinstance(kinds, list):
-        raise UserError(f"the checkpoint's layer_types must be a list; got {kinds!r}")
+    kinds = options.layer_types(_default_kinds(num_layers))
     mixers = {"linear_attention": _gated_delta_net(options), "full_attention": _attention(options)}
-    for kind in kinds:
-        one_of("the checkpoint's layer_types", kind, mixers)
     config = ModelConfig(
         vocab_size=options.size("vocab_size", 100352),
         hidden_size=options.size("hidden_size", 3840),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -36,6 +37,11 @@ def model_weights(
         weights = block(layer, tensors.under(f"{layers}.{layer}."))
         out |= prefixed(f"blocks.{layer}.", weights)
     return out
+
+
+def wide_dtype(weights: State) -> torch.dtype:
+    """Return the dtype that holds all weights, float32 at least."""
+    return reduce(torch.promote_types, (t.dtype for t in weights.values()), torch.float32)
 
 
 def prefixed(prefix: str, weights: Weights) -> Weights:

@@ -10,7 +10,7 @@ import torch
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.models import ModelConfig, SequenceModel, count_parameters
-from statetrack.recipes.language_models import LANGUAGE_MODELS, language_model
+from statetrack.models.language_models import LANGUAGE_MODELS, language_model
 from tests.conftest import ROOT
 
 SWITCH = pytest.mark.parametrize("switch", [False, True], ids=["[0,1]", "[-1,1]"])

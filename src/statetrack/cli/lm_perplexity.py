@@ -1,0 +1,76 @@
+"""`statetrack lm perplexity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from statetrack.errors import UserError
+from statetrack.files import check_folder
+from statetrack.terminal import make_console, write_result
+
+
+def lm_perplexity(
+    checkpoints: tuple[Path, ...],
+    *,
+    data: tuple[Path, ...] = (),
+    names: tuple[str, ...] = (),
+    max_length: int = 16384,
+    chunks: int = 16,
+    out: Path | None = None,
+    json: str | None = None,
+) -> None:
+    """Measure perplexity against position, past the training length, in bounded memory.
+
+    Tokens are cut into chunks, which a model reads in segments of 1,024 with its state carried
+    over. The perplexity at position t is that of a chunk's first t predictions, averaged over
+    chunks; a second figure shows the perplexity of windows of positions.
+
+    Args:
+        checkpoints: folders of `lm train`, `train` or of any causal model of transformers.
+        data: data folders of `lm data`, whose validation split is read, or text files, in UTF-8;
+            each is a panel of the figure.
+        names: of the models, one for each checkpoint; checkpoints of one name are seeds, whose mean
+            and interval are shown.
+        max_length: the greatest position, at most the number of tokens of each data set.
+        chunks: how many chunks of each data set are read at most.
+        out: folder for the page, tables and figures.
+    """
+    from statetrack.lm.extra import require_lm
+
+    require_lm()
+    if out is not None:
+        check_folder(out)
+    if not checkpoints:
+        raise UserError("CHECKPOINTS is missing: give folders of language models")
+    if names and len(names) != len(checkpoints):
+        raise UserError(f"{len(names)} --names for {len(checkpoints)} checkpoints: give one each")
+    from statetrack.lm.evaluation_data import distinct_names, open_all
+    from statetrack.lm.load import load_language_model
+    from statetrack.lm.perplexity import PerplexityCurve, make_reader, measure_perplexity
+    from statetrack.lm.perplexity_report import figure_positions, perplexity_document
+    from statetrack.report.render import publish_document
+
+    console = make_console(json)
+    curves: list[PerplexityCurve] = []
+    with console.status("loading") as status:
+        labels = distinct_names(checkpoints)
+        for checkpoint, label, name in zip(checkpoints, labels, names or labels, strict=True):
+            language = load_language_model(checkpoint)._replace(name=label)
+            reader = make_reader(language)
+            for source in open_all(data, language, chunks * max_length + 1):
+                curve = measure_perplexity(
+                    language,
+                    source,
+                    max_length=max_length,
+                    chunks=chunks,
+                    name=name,
+                    reader=reader,
+                    on_progress=status.update,
+                )
+                curves.append(curve)
+    words = ["statetrack lm perplexity", *checkpoints, "--data", *data]
+    options = f"--max-length {max_length} --chunks {chunks}"
+    document = perplexity_document(curves, f"{' '.join(map(str, words))} {options}")
+    publish_document(console, document, out)
+    positions = figure_positions(max_length)
+    write_result(json, {"results": [curve.to_dict(positions) for curve in curves]})

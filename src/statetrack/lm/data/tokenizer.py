@@ -1,0 +1,133 @@
+"""Tokenizers: read from a folder or the Hugging Face hub, or trained here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from statetrack.errors import UserError
+from statetrack.files import read_json, unreadable
+from statetrack.lm.data.config import SPECIAL_TOKENS
+from statetrack.lm.data.shards import TOKENIZER
+
+SETTINGS = "tokenizer_config.json"
+# looked for where no settings lie beside a tokenizer.json
+EOS_NAMES = (SPECIAL_TOKENS[1], "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]")
+BOS_NAMES = (SPECIAL_TOKENS[0], "<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
+
+
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A tokenizer and the tokens that end a document and may stand before it."""
+
+    tokenizer: tokenizers.Tokenizer
+    eos: int
+    bos_id: int | None
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token."""
+        return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
+
+    def to_json(self) -> str:
+        """Return the contents of `tokenizer.json`."""
+        return str(self.tokenizer.to_str(pretty=True))
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each text, without BOS and EOS.
+
+        The name of a special token in a text is read as any other characters.
+        """
+        encoded = self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [one.ids for one in encoded]
+
+
+def load_tokenizer(name: str) -> TextTokenizer:
+    """Load a tokenizer.
+
+    Args:
+        name: A `tokenizer.json`, a folder that has one, or a name on the Hugging Face hub. EOS and
+            BOS are those of the `tokenizer_config.json` beside it; without one, tokens with the
+            usual names.
+
+    Raises:
+        UserError: There is no such tokenizer, it cannot be read, or it has no EOS.
+    """
+    path = Path(name)
+    if path.is_dir():
+        path /= TOKENIZER
+    elif not path.exists():
+        path = _download(name)
+    try:
+        read = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # `tokenizers` raises no other
+        raise unreadable(path, error, " as a tokenizer") from None
+    read.no_truncation()
+    read.no_padding()
+    settings = path.parent / SETTINGS
+    named = read_json(settings) if settings.exists() else None
+    eos = _special(read, named, "eos_token", EOS_NAMES)
+    if eos is None:
+        raise UserError(f"{path} has no EOS token, which ends a document: name it in {settings}")
+    return _literal(TextTokenizer(read, eos, _special(read, named, "bos_token", BOS_NAMES)))
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TextTokenizer:
+    """Train a byte-level BPE; the same texts give the same tokenizer.
+
+    Raises:
+        UserError: The texts are too few for so many tokens.
+    """
+    bpe = tokenizers.Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    bpe.train_from_iterator(texts, trainer)
+    if bpe.get_vocab_size() < vocab_size:
+        has = f"{bpe.get_vocab_size()} of {vocab_size} tokens"
+        raise UserError(f"the train documents suffice for {has}; choose a smaller --vocab-size")
+    bos, eos = range(len(SPECIAL_TOKENS))  # the trainer puts them first
+    return _literal(TextTokenizer(bpe, eos, bos))
+
+
+def _literal(tokenizer: TextTokenizer) -> TextTokenizer:
+    tokenizer.tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def _special(
+    tokenizer: tokenizers.Tokenizer, settings: object, key: str, usual: Sequence[str]
+) -> int | None:
+    """Return the id of the token that the settings name, or else of the first usual name."""
+    names = list(usual)
+    if isinstance(settings, dict):
+        named = settings.get(key)
+        names = [named["content"] if isinstance(named, dict) else named] if named else []
+    known = (tokenizer.token_to_id(name) for name in names)
+    return next((token for token in known if token is not None), None)
+
+
+def _download(name: str) -> Path:
+    """Return the local copy of a tokenizer of the hub, with its settings beside it."""
+    from transformers.utils import cached_file  # slow to load
+
+    # it warns of each of its attempts to connect
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        path = Path(cached_file(name, TOKENIZER))
+        cached_file(name, SETTINGS)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        places = "is no file or folder here, nor can it be had from the Hugging Face hub"
+        raise UserError(f"the tokenizer {name} {places}: {reason}") from None
+    return path

@@ -1,0 +1,124 @@
+"""The tokens on which a language model is evaluated: of a data folder, or of a text file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from statetrack.errors import UserError
+from statetrack.files import regular, unreadable
+from statetrack.lm.data.shards import DESCRIPTION, Ints, TokenData
+from statetrack.lm.load import LanguageModel
+
+BLOCK = 1 << 20  # characters of a text file that are tokenised at once
+CONTENT = ("normalizer", "pre_tokenizer", "model")  # of tokenizer.json: what makes the tokens
+
+
+class EvaluationData(NamedTuple):
+    """A sequence of tokens."""
+
+    name: str
+    num_tokens: int
+    read: Callable[[int, int], Ints]  # the tokens start..stop-1
+    fingerprint: str  # equal tokens have equal ones
+
+
+def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> list[EvaluationData]:
+    """Open each of `paths` as `open_data` does, under names that tell them apart."""
+    if not paths:
+        raise UserError("--data is missing: give data folders of `lm data`, or text files")
+    names = distinct_names(paths)
+    opened = (open_data(path, language, needed) for path in paths)
+    return [data._replace(name=name) for data, name in zip(opened, names, strict=True)]
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Name each path by as many of its last parts as tell it from the others: a/wide, b/wide."""
+    whole = [path.resolve() for path in paths]
+    parts = [(path.parent if path.name == "model" else path).parts for path in whole]
+    names = []
+    for own in parts:
+        ends = (own[-n:] for n in range(1, len(own)))
+        end = next((e for e in ends if sum(p[-len(e) :] == e for p in parts) == 1), own[1:])
+        names.append("/".join(end))
+    return names
+
+
+def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationData:
+    """Open what `--data` names, in the tokens of a model.
+
+    Args:
+        path: a data folder of `statetrack lm data`, whose validation split is taken, or a text
+            file, which is tokenised in blocks that end at the end of a line.
+        language: the model.
+        needed: how many tokens of a text file suffice.
+
+    Raises:
+        UserError: there is nothing to read, the model has no tokenizer, or the data folder was
+            made with another one.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist; --data takes data folders and text files")
+    tokenizer = language.tokenizer
+    if tokenizer is None:
+        raise UserError(f"{language.name} has no tokenizer.json, which text needs")
+    if not path.is_dir():
+        return _text_file(path, tokenizer, needed)
+    data = TokenData.open(path, "validation")
+    try:
+        made_with = Tokenizer.from_str(data.tokenizer_file.read_text())
+    except Exception as error:  # tokenizers raises no other type
+        raise UserError(f"cannot read {data.tokenizer_file}: {error}") from None
+    if _identity(made_with) != _identity(_backend(tokenizer)):
+        raise UserError(
+            f"{path} was made with another tokenizer than that of {language.name}: compare its "
+            f"tokenizer.json; a text file is tokenised with the model's own"
+        )
+    if data.vocab_size > language.model.config.vocab_size:
+        vocabulary = (
+            f"{data.vocab_size:,} tokens, {language.name} {language.model.config.vocab_size:,}"
+        )
+        raise UserError(f"the vocabulary of {path / DESCRIPTION} has {vocabulary}")
+    return EvaluationData(path.name, data.num_tokens, data.read, data.fingerprint)
+
+
+def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> EvaluationData:
+    backend, tokens = _backend(tokenizer), [np.empty(0, np.int64)]
+    for block in _blocks(path):
+        tokens.append(np.array(backend.encode(block, add_special_tokens=False).ids, np.int64))
+        if sum(map(len, tokens)) >= needed:
+            break
+    found = np.concatenate(tokens)
+    if not len(found):
+        raise UserError(f"{path} is empty")
+    fingerprint = f"{path.resolve()} in {_identity(backend)}"
+    return EvaluationData(path.stem, len(found), lambda a, b: found[a:b], fingerprint)
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    """Read a text file in blocks of whole lines."""
+    try:
+        with regular(path).open(encoding="utf-8") as file:
+            while block := file.read(BLOCK):
+                yield block + file.readline()
+    except (OSError, UnicodeDecodeError) as error:
+        raise unreadable(path, error, " as text in UTF-8") from None
+
+
+def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    return backend
+
+
+def _identity(tokenizer: Tokenizer) -> str:
+    """What decides how a text becomes tokens, as text."""
+    parts: dict[str, Any] = json.loads(tokenizer.to_str())
+    kept = {name: parts[name] for name in CONTENT}
+    return json.dumps([kept, sorted(tokenizer.get_vocab().items())], sort_keys=True)

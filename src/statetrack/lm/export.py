@@ -1,0 +1,70 @@
+"""Write a language model in this package's format, or in another package's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors.torch
+
+from statetrack.errors import UserError
+from statetrack.files import check_new, whole_folder, write_atomic
+from statetrack.lm.hf_model import StateTrackForCausalLM
+from statetrack.lm.load import load_language_model, model_folder, no_progress_bars
+from statetrack.models.convert import read_checkpoint
+from statetrack.models.convert.restore import restore
+
+BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    folder: Path
+    model_type: str
+    title: str
+    parameters: int
+
+
+def export(
+    checkpoint: Path, out: Path, *, like: Path | None = None, allow_neg_eigval: bool | None = None
+) -> Exported:
+    """Write a checkpoint, with its tokenizer, into a new folder.
+
+    Args:
+        checkpoint: see `load_language_model`; models of other packages are converted.
+        out: the new folder.
+        like: a checkpoint of transformers or flash-linear-attention, such as the one that the model
+            was converted from: its format, options and dtypes are taken. None: this package's
+            format, which `AutoModelForCausalLM` reads after `import statetrack.lm.hf_model`.
+        allow_neg_eigval: the range of a converted model; None keeps that of the checkpoint.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UserError: the model cannot be converted, or has other options than `like`.
+    """
+    check_new(out)
+    model = load_language_model(checkpoint, convert=True, allow_neg_eigval=allow_neg_eigval).model
+    if not isinstance(model, StateTrackForCausalLM):
+        raise UserError(f"there is no converter for model_type {model.config.model_type}")
+    if like is not None:
+        config, tensors = restore(model.sequence_model, *read_checkpoint(like))
+    source = model_folder(checkpoint)
+    with whole_folder(out):
+        for name in BESIDE:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, out / name)
+        if like is None:
+            config = model.config.to_dict()
+            with no_progress_bars():
+                model.save_pretrained(out)
+        else:
+            write_atomic(out / "config.json", json.dumps(config, indent=2) + "\n")
+            data = safetensors.torch.save(tensors, {"format": "pt"})
+            write_atomic(out / "model.safetensors", data)
+    made = model.sequence_model
+    return Exported(out, config["model_type"], made.config.title, made.num_parameters())

@@ -1,0 +1,173 @@
+"""Score language models with lm-evaluation-harness, through its own functions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lm_eval
+from lm_eval.api.task import Task
+from lm_eval.models.huggingface import HFLM
+
+from statetrack.config import at_least
+from statetrack.errors import UserError
+from statetrack.lm.harness.folder import TaskAbout
+from statetrack.lm.harness.selection import Selection
+from statetrack.lm.load import LanguageModel, load_language_model
+
+BOOTSTRAPS = 1000  # resamples for the standard error of a perplexity
+SHOTS_SEED = 1234  # lm-eval's own default
+
+
+class Score(NamedTuple):
+    """One metric of one task; shares are in 0..1."""
+
+    task: str
+    metric: str
+    value: float | None  # None if it is not finite
+    error: float | None  # standard error
+    chance: float | None
+    documents: int
+
+
+class ModelScores(NamedTuple):
+    """The scores of one model."""
+
+    model: str
+    scores: list[Score]
+    shortened: dict[str, int]  # requests, by task, that were too long and lost their beginning
+
+
+def evaluate_checkpoints(
+    checkpoints: Sequence[Path],
+    selection: Selection,
+    *,
+    limit: int | None = None,
+    batch_size: int = 16,
+    max_length: int | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[ModelScores]:
+    """Evaluate language models on tasks.
+
+    Args:
+        checkpoints: Folders, as `load_language_model` takes them; all are tried before the first is
+            evaluated.
+        selection: The tasks.
+        limit: Only the first documents of each task.
+        batch_size: Requests at a time.
+        max_length: Tokens that a model reads at most; by default what its configuration says, or
+            2048.
+        progress: Called with what is being evaluated.
+
+    Raises:
+        UserError: A model cannot be loaded or has no tokenizer, or a number is out of range.
+    """
+    at_least("the batch size", batch_size, 1)
+    for what, number in (("the limit", limit), ("the greatest length", max_length)):
+        if number is not None:
+            at_least(what, number, 1)
+    checkpoints = list(dict.fromkeys(checkpoints))
+    names = []
+    for checkpoint in checkpoints:
+        _, tokenizer, name, _ = load_language_model(checkpoint)
+        names.append(name)
+        if tokenizer is None:
+            raise UserError(f"{checkpoint} has no tokenizer.json: it does not read text")
+        if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+            raise UserError(f"{checkpoint} names no token for the beginning or the end of a text")
+    done = []
+    for checkpoint in checkpoints:
+        model = load_language_model(checkpoint)
+        if names.count(model.name) > 1:
+            model = model._replace(name=str(checkpoint))
+        progress(f"evaluating {model.name} on {len(selection.tasks)} tasks")
+        done.append(_evaluate(model, selection, limit, batch_size, max_length))
+    return done
+
+
+def _evaluate(
+    model: LanguageModel,
+    selection: Selection,
+    limit: int | None,
+    batch_size: int,
+    max_length: int | None,
+) -> ModelScores:
+    with _quiet():
+        harness = HFLM(
+            pretrained=model.model,
+            tokenizer=model.tokenizer,
+            backend="causal",
+            batch_size=batch_size,
+            max_length=max_length,
+        )
+        # what `lm_eval.simple_evaluate` does besides takes longer than small models
+        loaded = selection.manager.load([task.name for task in selection.tasks])
+        for task in loaded["tasks"].values():
+            task.set_config(key="num_fewshot", value=task.get_config("num_fewshot") or 0)
+            task.set_fewshot_seed(seed=SHOTS_SEED)
+        found = lm_eval.evaluate(
+            lm=harness,
+            task_dict=loaded,
+            limit=limit,
+            bootstrap_iters=BOOTSTRAPS,
+            log_samples=False,
+        )
+    counts = {name: shortened_requests(harness, task) for name, task in loaded["tasks"].items()}
+    return ModelScores(
+        model.name,
+        [score for about in selection.tasks for score in read_scores(about, found)],
+        {name: count for name, count in counts.items() if count},
+    )
+
+
+def read_scores(about: TaskAbout, found: dict[str, Any]) -> Iterator[Score]:
+    """Read the metrics of a task from what lm-eval returns: keys are "METRIC,FILTER"."""
+    numbers = found["results"][about.name]
+    documents = found["n-samples"][about.name]["effective"]
+    for key, value in numbers.items():
+        metric, comma, filter_name = key.partition(",")
+        if comma and not metric.endswith("_stderr"):
+            error = numbers.get(f"{metric}_stderr,{filter_name}")
+            chance = about.chance if metric.startswith("acc") else None
+            yield Score(about.name, metric, _finite(value), _finite(error), chance, documents)
+
+
+def shortened_requests(harness: HFLM, task: Task) -> int:
+    """Count the requests of a task that are longer than the model reads."""
+    texts: Sequence[str] = [
+        "".join(request.args)
+        for request in task.instances
+        if request.request_type == "loglikelihood"
+    ]
+    lengths = map(len, harness.tokenizer(list(texts))["input_ids"]) if texts else ()
+    return sum(length > harness.max_length + 1 for length in lengths)  # the last is not read
+
+
+def _finite(value: Any) -> float | None:
+    """Return a number; None for lm-eval's "N/A" and for what is not finite."""
+    return float(value) if isinstance(value, float | int) and math.isfinite(value) else None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide lm-eval's log below errors, and move what it prints to standard error.
+
+    Its bootstrap then runs in this process: a pool costs more than the few resamples.
+    """
+    logger = logging.getLogger("lm_eval")
+    level, pool = logger.level, os.environ.get("DISABLE_MULTIPROC")
+    logger.setLevel(logging.ERROR)
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        logger.setLevel(level)
+        if pool is None:
+            del os.environ["DISABLE_MULTIPROC"]

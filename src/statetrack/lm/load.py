@@ -1,0 +1,138 @@
+"""Load a language model from a local folder of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging
+
+from statetrack.errors import UserError
+from statetrack.files import read_json
+from statetrack.lm.hf_model import StateTrackForCausalLM
+from statetrack.models.convert import CONVERTERS, load_pretrained
+from statetrack.training import Run
+
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+class LanguageModel(NamedTuple):
+    """A model, ready to evaluate, with what belongs to it."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase | None
+    name: str
+    training_length: int | None
+
+
+def load_language_model(
+    path: str | Path, *, convert: bool = False, allow_neg_eigval: bool | None = None
+) -> LanguageModel:
+    """Load a causal language model; nothing is fetched from the network.
+
+    Args:
+        path: a folder of `save_pretrained`, of any causal model of transformers; of
+            flash-linear-attention, if there is a converter; of `statetrack lm train`; or of
+            `statetrack train`. Weights must be safetensors; `tokenizer.json` in the same folder is
+            the tokenizer.
+        convert: make a model of this package of another package's; flash-linear-attention's are
+            always converted.
+        allow_neg_eigval: the range of a converted model; None keeps that of the checkpoint.
+
+    Returns:
+        The model in evaluation mode, its tokenizer or None, the folder's name and the length of the
+        sequences that it was trained on or None.
+
+    Raises:
+        UserError: the folder holds no such model, or it cannot be read.
+    """
+    path = Path(path)
+    folder = model_folder(path)
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.json'} must hold an object with keys")
+    kind = config.get("model_type")
+    converted = kind in CONVERTERS and (convert or kind not in CONFIG_MAPPING)
+    if allow_neg_eigval is not None and not converted:
+        raise UserError(
+            f"allow_neg_eigval changes the range of converted models; {path} is not one"
+        )
+    length = config.get("training_length") or config.get("max_position_embeddings")
+    if "schema" in config:
+        run = Run.open(folder)
+        length = run.config.training.max_length
+        model = StateTrackForCausalLM.from_sequence_model(run.model(), training_length=length)
+    elif converted:
+        made = load_pretrained(folder, allow_neg_eigval=allow_neg_eigval)
+        tokens = {name: config.get(name) for name in TOKENS}
+        model = StateTrackForCausalLM.from_sequence_model(made, training_length=length, **tokens)
+    else:
+        model = _load_hf(folder)
+    return LanguageModel(model.eval(), load_tokenizer(folder, model), _name(path), length)
+
+
+def model_folder(path: Path) -> Path:
+    """Return the folder of a checkpoint's config.json: its own, or `model` in a run's folder."""
+    inner = path / "model"
+    folder = inner if (inner / "config.json").is_file() else path
+    if not (folder / "config.json").is_file():
+        raise UserError(f"{path} holds no language model: it has no config.json")
+    return folder
+
+
+def _load_hf(folder: Path) -> PreTrainedModel:
+    """Load a folder of `save_pretrained`."""
+    try:
+        with no_progress_bars():
+            return AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
+            )
+    except UserError:
+        raise
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UserError(f"cannot load a causal language model from {folder}: {reason}") from None
+
+
+def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+    """Load tokenizer.json, if there is one, with the model's end of text where it names none."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return None
+    try:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # tokenizers raises no other type
+        raise UserError(f"cannot read {file}: {error}") from None
+    end = model.config.eos_token_id
+    if tokenizer.eos_token is None and isinstance(end, int):
+        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Turn off the progress bars of transformers: commands have one of their own."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _name(path: Path) -> str:
+    path = path.resolve()
+    return path.parent.name if path.name == "model" else path.name

@@ -1,0 +1,300 @@
+"""The pretraining loop."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from statetrack.errors import UserError
+from statetrack.files import check_new, sole_writer
+from statetrack.lm.data import PackedBatch, PackedBatches, TokenData
+from statetrack.lm.hf_model import StateTrackForCausalLM
+from statetrack.lm.pretraining.checkpoint import PretrainingRun
+from statetrack.lm.pretraining.config import PretrainingConfig
+from statetrack.lm.pretraining.distributed import Processes, whole
+from statetrack.lm.pretraining.samples import Prompts
+from statetrack.models import SequenceModel
+from statetrack.ops import cross_entropy
+from statetrack.training import DivergedError
+from statetrack.training.loop import Clock, check_training_memory
+from statetrack.training.optim import learning_rate, make_optimizer
+from statetrack.training.tensors import restore_tensors
+from statetrack.training.trackers import Tracker
+
+VALIDATION_SEED = 0  # the same windows for every run on the same data
+
+
+@dataclass(frozen=True)
+class PretrainingProgress:
+    """The progress of a run, for a display."""
+
+    step: int
+    steps: int
+    loss: float
+    tokens_per_second: float
+    seconds_left: float
+
+    @property
+    def text(self) -> str:
+        """Step, loss, speed and the time left."""
+        speed = f"{self.tokens_per_second:,.0f} tokens/s"
+        minutes, seconds = divmod(round(self.seconds_left), 60)
+        left = f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
+        return f"step {self.step}/{self.steps}, loss {self.loss:.4f}, {speed}, {left}"
+
+
+def pretrain(
+    config: PretrainingConfig,
+    folder: Path,
+    *,
+    trackers: Sequence[Tracker] = (),
+    on_progress: Callable[[PretrainingProgress], None] = lambda progress: None,
+) -> PretrainingRun:
+    """Train a language model into a folder; a run that is there already is continued.
+
+    With the same number of processes and threads on the same machine, a run that was killed at any
+    moment and continued ends with the same weights bit for bit. Other numbers of processes and
+    micro batches of other sizes compute the same step, except for rounding.
+
+    Args:
+        config: The model, the data and how it is trained.
+        folder: A folder that does not exist yet, or that of a run with this configuration.
+        trackers: Get every row of metrics.
+        on_progress: Called after every step, in the first process.
+
+    Returns:
+        The run; `model_folder` has the trained model.
+
+    Raises:
+        UserError: The data are not those of the configuration, the batch cannot be shared among
+            the processes, or the folder holds something else.
+    """
+    processes = Processes(config.shard)
+    data = _Data(config, processes)
+    folder = Path(folder)
+    run = PretrainingRun(folder, config)
+    exists = (folder / "config.json").is_file()
+    if exists:
+        PretrainingRun.open(folder).check_same(config)
+    else:
+        check_new(folder)
+    if processes.device.type == "cpu":
+        micro = config.batch_size // processes.count // data.parts
+        check_training_memory(config.model, micro, config.context_length)
+    processes.wait()  # until all have looked at the folder
+    with sole_writer(folder) if processes.main else nullcontext():
+        if processes.main:
+            run.tidy()
+            run.write_config()
+        processes.wait()
+        start = processes.agreed((run.checkpoint_steps() or [0])[-1])
+        if processes.main:
+            run.rewind_metrics(start)
+        if start < config.steps:
+            _Loop(run, data, processes, start, trackers, on_progress).run_through()
+    return run
+
+
+class _Data:
+    """The batches of a run, and what each process reads of them."""
+
+    def __init__(self, config: PretrainingConfig, processes: Processes) -> None:
+        self.train, self.validation = (
+            TokenData.open(config.data_folder, split) for split in ("train", "validation")
+        )
+        if self.train.fingerprint != config.data_fingerprint:
+            raise UserError(f"{config.data_folder} has other data than the run began with")
+        if self.train.vocab_size != config.model.vocab_size:
+            has = f"{config.data_folder} has {self.train.vocab_size:,} tokens"
+            raise UserError(f"{has}, but the model's vocab_size is {config.model.vocab_size:,}")
+        self.parts = config.accumulation(processes.count)
+        self.rank, self.count = processes.rank, processes.count
+        sizes = config.context_length, config.batch_size
+        apart = config.keep_documents_apart
+        self.batches = PackedBatches(self.train, *sizes, config.seed, apart)
+        self.held_out = PackedBatches(self.validation, *sizes, VALIDATION_SEED, apart)
+        self.validations = min(config.validation_batches, self.held_out.steps_per_epoch)
+        self.prompts = Prompts(self.train, config.sample_prompts, config.sample_tokens)
+
+    def micro_batches(self, batches: PackedBatches, step: int) -> list[PackedBatch]:
+        """Return this process's share of a batch, as if every part had a process of its own."""
+        ranks = [self.rank + part * self.count for part in range(self.parts)]
+        return [batches.batch(step, rank, self.parts * self.count) for rank in ranks]
+
+
+class _Loop:
+    def __init__(
+        self,
+        run: PretrainingRun,
+        data: _Data,
+        processes: Processes,
+        start: int,
+        trackers: Sequence[Tracker],
+        on_progress: Callable[[PretrainingProgress], None],
+    ) -> None:
+        self.run, self.config, self.data, self.processes = run, run.config, data, processes
+        self.start, self.on_progress = start, on_progress
+        self.trackers = trackers if processes.main else ()
+        self.training = self.config.training()
+        torch.manual_seed(self.config.seed)
+        self.model = SequenceModel(self.config.model)
+        if processes.main and not run.metrics():
+            count, first = self.model.num_parameters(), digest(self.model)
+            run.log({"step": 0, "kind": "start", "parameters": count, "weights_sha256": first})
+        processes.place(self.model)
+        self.optimizer = make_optimizer(self.model, self.training)
+        if start:
+            run.load(start, self.model, self.optimizer, processes)
+        self.wrapped = processes.wrap(self.model)
+        bf16 = self.config.precision == "bf16"
+        self.autocast = torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16)
+        self.clock = Clock(run)
+
+    def run_through(self) -> None:
+        for tracker in self.trackers:
+            tracker.on_start(self.run)
+        try:
+            self.steps()
+        finally:
+            for tracker in self.trackers:
+                tracker.on_end(self.run)
+
+    def steps(self) -> None:
+        config, losses = self.config, list[float]()
+        for step in range(self.start, config.steps):
+            loss, norm = self.step(step)
+            losses.append(loss)
+            done, last = step + 1, step + 1 == config.steps
+            if not math.isfinite(loss + norm):
+                raise DivergedError(f"the loss is {loss} at step {done}{self.last_good()}")
+            if done % config.log_every == 0 or last:
+                mean = sum(losses) / len(losses)
+                losses.clear()
+                row = {"loss": mean, "gradient_norm": norm, "lr": self.learning_rate(step)}
+                tokens = done * config.tokens_per_step
+                self.log({"step": done, "kind": "train", "tokens": tokens, **row})
+            if (config.validation_every and done % config.validation_every == 0) or last:
+                self.validate(done)
+            if done % config.checkpoint_every == 0 or last:
+                self.save(done)
+            if self.processes.main:
+                seconds = self.clock.here()
+                left = seconds / (done - self.start) * (config.steps - done)
+                speed = (done - self.start) * config.tokens_per_step / seconds
+                self.on_progress(PretrainingProgress(done, config.steps, loss, speed, left))
+
+    def step(self, step: int) -> tuple[float, float]:
+        """Take an optimiser step; return the loss of its batch and the gradient's norm."""
+        config, parts = self.config, self.data.parts
+        torch.manual_seed(_random_seed(config.seed, step, self.processes.rank))
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.processes.device)
+        for part, batch in enumerate(self.data.micro_batches(self.data.batches, step)):
+            with self.processes.gradients(self.wrapped, average=part == parts - 1):
+                loss = self.loss(batch) / parts
+                self.processes.accelerator.backward(loss)
+            total += loss.detach()
+        limit = math.inf if config.clip is None else config.clip
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.learning_rate(step)
+        self.optimizer.step()
+        return self.processes.mean(total), float(whole(norm))
+
+    def loss(self, batch: PackedBatch) -> Tensor:
+        """Return the mean cross-entropy of a micro batch's next tokens."""
+        tokens = batch.tokens.to(self.processes.device)
+        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
+        layout: dict[str, Any] = {}
+        if batch.cu_seqlens is not None:
+            inputs, layout = inputs.view(1, -1), {"cu_seqlens": batch.cu_seqlens.to(tokens.device)}
+        with self.autocast:
+            logits, _ = self.wrapped(inputs, **layout)
+        return cross_entropy(logits.flatten(0, 1), targets)
+
+    def learning_rate(self, step: int) -> float:
+        return learning_rate(self.training, step)
+
+    @torch.no_grad()
+    def validate(self, step: int) -> None:
+        """Log the loss on held-out windows, and continue the prompts."""
+        self.wrapped.eval()
+        count, total = self.data.validations, torch.zeros((), device=self.processes.device)
+        for number in range(count):
+            for batch in self.data.micro_batches(self.data.held_out, number):
+                total += self.loss(batch)
+        loss = self.processes.mean(total / (count * self.data.parts))
+        tokens = count * self.config.tokens_per_step
+        self.log({"step": step, "kind": "validation", "loss": loss, "tokens": tokens})
+        if self.config.sample_prompts and (model := self.whole_model()) is not None:
+            seed = _random_seed(self.config.seed, step, 0)
+            texts = self.data.prompts.continued(model.eval(), seed)
+            for prompt, text in zip(self.config.sample_prompts, texts, strict=True):
+                self.log({"step": step, "kind": "sample", "prompt": prompt, "text": text})
+        self.wrapped.train()
+
+    def log(self, row: dict[str, Any]) -> None:
+        if self.processes.main:
+            row = {**row, **self.clock.times()}
+            self.run.log(row)
+            for tracker in self.trackers:
+                tracker.on_row(self.run, row)
+
+    def save(self, step: int) -> None:
+        """Write the model, then the checkpoint: a run that has its last one has its model too."""
+        for name, parameter in self.model.named_parameters():
+            if not whole(parameter.detach().isfinite().all()):
+                raise DivergedError(f"{name} is not finite after step {step}{self.last_good()}")
+        model = self.whole_model()
+        if model is not None:
+            self.run.save_model(model, self.data.train.tokenizer_file)
+        self.run.save(step, self.model, self.optimizer, self.processes)
+
+    def last_good(self) -> str:
+        good = self.run.checkpoint_steps()
+        where = self.run.checkpoint_folder(good[-1]) if good else "none was written yet"
+        return f"; last good checkpoint: {where}"
+
+    def whole_model(self) -> StateTrackForCausalLM | None:
+        """Return the model as one of transformers in the first process; else None.
+
+        It shares the weights, unless they are sharded; then all processes must call it.
+        """
+        model = self.model
+        if self.processes.sharded:
+            weights = {f"model.{n}": whole(p) for n, p in self.model.named_parameters()}
+            if self.processes.main:
+                model = SequenceModel(self.config.model)
+                restore_tensors(weights, model, self.run.folder)
+        if not self.processes.main:
+            return None
+        about = self.data.train.description
+        return StateTrackForCausalLM.from_sequence_model(
+            model,
+            training_length=self.config.context_length,
+            eos_token_id=about.eos,
+            bos_token_id=about.bos_id,
+        )
+
+
+def digest(model: SequenceModel) -> str:
+    """Return the SHA-256 of a model's weights and their names."""
+    found = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        found.update(name.encode())
+        found.update(parameter.detach().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def _random_seed(seed: int, step: int, rank: int) -> int:
+    """Return the seed of all random numbers that a process draws in a step."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,132 @@
+"""A job of a sweep that pretrains a language model and measures it on text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from statetrack.config import changed, check_types, option, to_dict
+from statetrack.files import LockedError
+from statetrack.lm.audit import audit
+from statetrack.lm.data.build import build_data
+from statetrack.lm.data.config import DataConfig
+from statetrack.lm.data.shards import TokenData
+from statetrack.lm.evaluation_data import open_data
+from statetrack.lm.load import load_language_model
+from statetrack.lm.perplexity import make_reader, measure_perplexity
+from statetrack.lm.perplexity_report import figure_positions
+from statetrack.lm.pretraining.config import PRETRAINING_SCHEMA, PretrainingConfig
+from statetrack.lm.pretraining.loop import pretrain
+from statetrack.models import count_parameters
+from statetrack.sweep.job import JOB_SCHEMA, SweepJob
+from statetrack.sweep.work import Clock
+from statetrack.training import Callback
+from statetrack.training.trackers import Tracker
+
+
+@dataclass(frozen=True)
+class PretrainingJob(SweepJob):
+    """One pretraining run, then perplexity against position and the audit of its model.
+
+    The data folder is made in the sweep's folder, once for all jobs with the same data.
+    """
+
+    schemas = (JOB_SCHEMA, PRETRAINING_SCHEMA)
+
+    name: str = option("", "what people read; need not be unique")
+    config: PretrainingConfig = option(PretrainingConfig(), "the run, without its data")  # noqa: RUF009
+    data: DataConfig = option(DataConfig(), "the text that it reads")  # noqa: RUF009
+    texts: tuple[str, ...] = option((), "more text files to measure perplexity on")
+    max_length: int = option(4096, "greatest position of perplexity", low=2)
+    chunks: int = option(16, "sequences of that length, per data set", low=1)
+    audit_tokens: int = option(16384, "tokens of the audit", low=1)
+    seconds: float = option(60.0, "expected CPU seconds, for the plan", low=0)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": JOB_SCHEMA, **to_dict(self), "config": self.config.to_json()}
+
+    def description(self) -> dict[str, Any]:
+        model = self.config.model
+        return {
+            "task": "language modelling",
+            "title": model.title,
+            "mixer": model.mixer_names,
+            "num_layers": model.num_layers,
+            "allow_neg_eigval": model.pattern[0].allow_neg_eigval,
+            "lr": self.config.lr,
+            "seed": self.seed,
+        }
+
+    def measure(
+        self, folder: Path, report: Callable[[Any], None], callbacks: Sequence[Callback]
+    ) -> dict[str, Any]:
+        place = folder.parents[1] / "data" / data_name(self.data)
+        shared_data(self.data, place)
+        tokens = TokenData.open(place)
+        config = replace(
+            self.config,
+            model=replace(self.config.model, vocab_size=tokens.vocab_size),
+            data_folder=str(place),
+            data_fingerprint=tokens.fingerprint,
+        )
+        trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
+        run = pretrain(config, folder / "run", trackers=trackers, on_progress=report)
+        clock = Clock()  # of what follows: the metrics have the times of training
+        rows = run.metrics()
+        steps = [row for row in rows if row["kind"] == "train"]
+        validation = [row for row in rows if row["kind"] == "validation"]
+        language = load_language_model(run.folder)
+        needed = self.chunks * self.max_length + 1
+        sets = [open_data(path, language, needed) for path in (place, *map(Path, self.texts))]
+        sets[0] = sets[0]._replace(name="held-out")
+        reader = make_reader(language)
+        doubled = {config.context_length << i for i in range(self.max_length.bit_length())}
+        positions = sorted({*figure_positions(self.max_length), *doubled})
+        positions = [position for position in positions if position <= self.max_length]
+        perplexity = [
+            measure_perplexity(
+                language, data, max_length=self.max_length, chunks=self.chunks, reader=reader
+            ).to_dict(positions)
+            for data in sets
+        ]
+        audited = audit(language, sets[0], tokens=self.audit_tokens).to_dict()
+        return {
+            "parameters": count_parameters(config.model),
+            "steps": config.steps,
+            "train_loss": steps[-1]["loss"],
+            "learning": {name: [row[name] for row in steps] for name in ("step", "loss")},
+            "validation": [{name: row[name] for name in ("step", "loss")} for row in validation],
+            "tokens": config.steps * config.tokens_per_step,
+            "data_fingerprint": tokens.fingerprint,
+            "perplexity": perplexity,
+            "audit": audited,
+            "summary": f"validation loss {validation[-1]['loss']:.4f}",
+        } | {name: round(steps[-1][name] + spent, 2) for name, spent in clock.elapsed().items()}
+
+
+def data_name(config: DataConfig) -> str:
+    """Return a folder's name for a data configuration."""
+    text = json.dumps(changed(config), sort_keys=True)
+    return f"text-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def shared_data(config: DataConfig, folder: Path) -> None:
+    """Make a data folder, or wait until another process of the sweep has made it."""
+    while True:
+        try:
+            build_data(config, folder)
+            return
+        except LockedError:
+            time.sleep(1)

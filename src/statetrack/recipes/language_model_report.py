@@ -1,0 +1,198 @@
+"""The page of `language-models`: losses, paired differences, perplexity by position, audit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import exp, log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from statetrack.recipes.recipe import Results, Settings, facts
+from statetrack.report.document import Cell, Document, Figure, Series, Table
+from statetrack.report.spread import Spread
+
+if TYPE_CHECKING:
+    from statetrack.lm.pretraining_job import PretrainingJob
+
+Found = Mapping[str, Any]  # a result
+KINDS = ("reflect", "rotate", "keep", "forget")
+NATS = ".4f"
+
+
+def make_document(
+    title: str,
+    settings: Settings,
+    jobs: Sequence[PretrainingJob],
+    results: Results,
+    notes: list[str],
+) -> Document:
+    """Make the page from the runs that are done.
+
+    Args:
+        title: of the page.
+        settings: of the reproduction.
+        jobs: all runs.
+        results: of those that are done.
+        notes: what differs from the paper.
+    """
+    done = [r for r in results.of(jobs) if r["status"] == "done"]
+    groups: dict[str, list[Found]] = {}
+    for result in done:
+        groups.setdefault(result["title"], []).append(result)
+    differences = _differences(groups, jobs[0].config.context_length)
+    return Document(
+        name="language-models",
+        title=title,
+        summary=_summary(differences) or ["No pair of runs is done yet."],
+        tables=[_losses(groups), _difference_table(differences), _audit(groups)] if done else [],
+        figures=[_learning(groups), *_positions(groups, jobs)] if done else [],
+        notes=notes,
+        facts=facts("language-models", settings, jobs, results),
+        configs={job.name: job.config.to_json() for job in jobs},
+    )
+
+
+def _last(result: Found) -> float:
+    return float(result["validation"][-1]["loss"])
+
+
+def _losses(groups: Mapping[str, Sequence[Found]]) -> Table:
+    rows: list[list[Cell]] = []
+    for title, done in groups.items():
+        spread = Spread(tuple(map(_last, done)))
+        low, high = spread.interval or (None, None)
+        mean = f"{spread.mean:{NATS}}"
+        ends = None if low is None else f"{low:{NATS}} to {high:{NATS}}"
+        minutes = sum(r["cpu_seconds"] for r in done) / 60 / len(done)
+        size = f"{done[0]['parameters'] / 1e6:.2f}"
+        tokens = f"{done[0]['tokens'] / 1e6:.1f}"
+        row: list[Cell] = [title, size, tokens, len(done), mean, ends, f"{exp(spread.mean):.2f}"]
+        rows.append([*row, f"{minutes:.1f}"])
+    heads = ["model", "million parameters", "million tokens", "seeds", "loss", "95 % interval"]
+    note = "Cross-entropy of the held-out text at the training length, in nats per token."
+    columns = [*heads, "perplexity", "CPU minutes a run"]
+    return Table("Validation at the last step", columns, rows, note, name="losses")
+
+
+def _differences(
+    groups: Mapping[str, Sequence[Found]], trained: int
+) -> dict[tuple[str, str], Spread]:
+    """Return log perplexity in [-1,1] minus that in [0,1] of each pair, by mixer and measure."""
+    found: dict[tuple[str, str], Spread] = {}
+    for title, wide in groups.items():
+        narrow = {r["seed"]: r for r in groups.get(title.replace("[-1,1]", "[0,1]"), ())}
+        pairs = [(r, narrow[r["seed"]]) for r in wide if r["seed"] in narrow]
+        if "[-1,1]" not in title or not pairs:
+            continue
+        mixer = title.replace(" [-1,1]", "")
+        losses = tuple(_last(a) - _last(b) for a, b in pairs)
+        found[mixer, "validation"] = Spread(losses)
+        for i, curve in enumerate(pairs[0][0]["perplexity"]):
+            for position in _doubled(trained, curve["positions"]):
+                at = curve["positions"].index(position)
+                values = tuple(_log_at(a, i, at) - _log_at(b, i, at) for a, b in pairs)
+                found[mixer, f"{curve['data']}, {position:,} tokens"] = Spread(values)
+    return found
+
+
+def _log_at(result: Found, data: int, at: int) -> float:
+    return log(result["perplexity"][data]["running_perplexity"]["value"][at])
+
+
+def _doubled(trained: int, positions: Sequence[int]) -> list[int]:
+    """Return 1, 2, 4, ... times the training length, as far as it was measured."""
+    return [trained << i for i in range(positions[-1].bit_length()) if trained << i in positions]
+
+
+def _difference_table(differences: Mapping[tuple[str, str], Spread]) -> Table:
+    rows: list[list[Cell]] = []
+    for (mixer, measure), spread in differences.items():
+        low, high = spread.interval or (None, None)
+        ends = None if low is None else f"{low:+{NATS}} to {high:+{NATS}}"
+        rows.append([mixer, measure, len(spread.scores), f"{spread.mean:+{NATS}}", ends])
+    note = (
+        "Log perplexity in [-1,1] minus that in [0,1] with the same seed, in nats: below 0, [-1,1] "
+        "is better. Intervals are of the mean over pairs."
+    )
+    columns = ["mixer", "measured on", "pairs", "difference", "95 % interval"]
+    return Table("[-1,1] minus [0,1]", columns, rows, note, name="differences")
+
+
+def _summary(differences: Mapping[tuple[str, str], Spread]) -> list[str]:
+    """State each difference on held-out text; an order only if the interval excludes 0."""
+    said = []
+    for (mixer, measure), spread in differences.items():
+        if measure != "validation":
+            continue
+        ends = spread.interval
+        text = f"{spread.mean:+{NATS}} nats per token"
+        if ends is None:
+            said.append(f"{mixer}: one pair of runs, [-1,1] minus [0,1]: {text}, no interval.")
+            continue
+        text += f" ({ends[0]:+{NATS}} to {ends[1]:+{NATS}}, {len(spread.scores)} pairs)"
+        order = "no order between the ranges"
+        if ends[1] < 0 or ends[0] > 0:
+            order = f"[-1,1] is {'better' if ends[1] < 0 else 'worse'} than [0,1]"
+        said.append(f"{mixer}, validation loss: {order}; the difference is {text}.")
+    return said
+
+
+def _audit(groups: Mapping[str, Sequence[Found]]) -> Table:
+    rows: list[list[Cell]] = []
+    for title, done in groups.items():
+        shares = [float(np.mean([r["audit"][kind] for r in done])) for kind in KINDS]
+        modulus = np.mean([layer["modulus"]["0.5"] for r in done for layer in r["audit"]["layers"]])
+        rows.append([title, len(done), *shares, float(modulus)])
+    note = (
+        "Shares of all transitions on held-out text: they reflect with a real eigenvalue below "
+        "-0.1, rotate with one that is not real, keep with all moduli above 0.9, else forget. The "
+        "modulus is that of the eigenvalue farthest from 1."
+    )
+    columns = ["model", "seeds", *KINDS, "median modulus"]
+    return Table("What the transitions do", columns, rows, note, name="audit")
+
+
+def _learning(groups: Mapping[str, Sequence[Found]]) -> Figure:
+    lines = [
+        _line(title, [[(row["step"], row["loss"]) for row in r["validation"]] for r in done])
+        for title, done in groups.items()
+    ]
+    note = "Mean over seeds; bands are 95 % intervals."
+    return Figure("Validation loss against steps", "step", "nats per token", lines, note=note)
+
+
+def _positions(
+    groups: Mapping[str, Sequence[Found]], jobs: Sequence[PretrainingJob]
+) -> list[Figure]:
+    trained = jobs[0].config.context_length
+    first = next(iter(groups.values()))[0]
+    panels = []
+    for i, data in enumerate(curve["data"] for curve in first["perplexity"]):
+        lines = [
+            _line(title, [_running(r["perplexity"][i]) for r in done])
+            for title, done in groups.items()
+        ]
+        marks = [(float(trained), f"trained at {trained:,}")]
+        panels.append(Figure(data, "position", "perplexity", lines, marks=marks))
+    title = "Running perplexity against position (Figures 5 and 10)"
+    note = "Mean over seeds; bands are 95 % intervals over seeds."
+    return [
+        Figure(title, "position", "perplexity", (), log_x=True, note=note, panels=panels,
+               name="positions")
+    ]  # fmt: skip
+
+
+def _running(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
+    return list(zip(curve["positions"], curve["running_perplexity"]["value"], strict=True))
+
+
+def _line(title: str, curves: Sequence[Sequence[tuple[float, float]]]) -> Series:
+    """Average the curves of a model's seeds, which share their x."""
+    x = [point[0] for point in curves[0]]
+    spreads = [Spread(values) for values in zip(*([p[1] for p in c] for c in curves), strict=True)]
+    ends = [spread.interval for spread in spreads]
+    low = high = None
+    if len(curves) > 1:
+        low, high = ([end[i] for end in ends if end] for i in (0, 1))
+    return Series(title, x, [spread.mean for spread in spreads], low, high)

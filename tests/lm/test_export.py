@@ -1,0 +1,92 @@
+"""Models written in this package's format and in that of transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from statetrack.lm import StateTrackForCausalLM, load_language_model
+from statetrack.lm.load import no_progress_bars
+from statetrack.models.convert import load_pretrained
+from tests.conftest import Command, Refused
+from tests.lm.common import causal_model, write_tokenizer
+from tests.ops.common import assert_close
+from tests.peers.common import SINGLE
+from tests.peers.hf import models
+
+MODELS = {
+    "mamba": models.mamba,
+    "mamba-untied": lambda: models.mamba(tie_word_embeddings=False),
+    "mamba2": lambda: models.mamba2(n_groups=1),
+    "olmo_hybrid": models.olmo_hybrid,
+}
+
+
+@pytest.fixture(params=list(MODELS))
+def original(request: Any, tmp_path: Path) -> Path:
+    MODELS[request.param]().save_pretrained(tmp_path / "original")
+    write_tokenizer(tmp_path / "original")
+    return tmp_path / "original"
+
+
+def test_there_and_back(original: Path, tmp_path: Path, command: Command) -> None:
+    ours, back = tmp_path / "ours", tmp_path / "back"
+    code, out, err = command("lm", "export", original, "--out", ours, "--json", "-")
+    assert code == 0, err
+    assert json.loads(out)["model_type"] == "statetrack"
+    tokens = models.tokens(2, 9)
+    theirs = AutoModelForCausalLM.from_pretrained(original)
+    with torch.no_grad():
+        expected = theirs(tokens, use_cache=False).logits
+        loaded = load_language_model(ours)
+        assert_close(loaded.model(tokens).logits, expected, SINGLE)
+    assert loaded.tokenizer is not None
+    code, out, err = command("lm", "export", ours, "--like", original, "--out", back)
+    assert code == 0, err
+    written, wanted = (load_file(folder / "model.safetensors") for folder in (back, original))
+    assert written.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert torch.equal(written[name], tensor), name
+    again = AutoModelForCausalLM.from_pretrained(back)
+    with torch.no_grad():
+        assert torch.equal(again(tokens, use_cache=False).logits, expected)
+
+
+def test_converted_on_loading(original: Path, tmp_path: Path) -> None:
+    assert not isinstance(load_language_model(original).model, StateTrackForCausalLM)
+    loaded = load_language_model(original, convert=True, allow_neg_eigval=True)
+    assert loaded.model.config.bos_token_id == 1
+    assert (
+        loaded.model.config.model_config == load_pretrained(original, allow_neg_eigval=True).config
+    )
+
+
+def test_a_run_of_train(run_folder: Path, tmp_path: Path, command: Command) -> None:
+    code, _, err = command("lm", "export", run_folder, "--out", tmp_path / "out")
+    assert code == 0, err
+    tokens = torch.tensor([[0, 1, 1]])
+    made, run = (load_language_model(path).model for path in (tmp_path / "out", run_folder))
+    assert torch.equal(made(tokens).logits, run(tokens).logits)
+    assert made.config.training_length == 40
+
+
+def test_what_cannot_be_exported(tmp_path: Path, refused: Refused) -> None:
+    with no_progress_bars():
+        causal_model().save_pretrained(tmp_path / "ours")
+        models.mamba().save_pretrained(tmp_path / "mamba")
+    for options, says in (
+        (["ours", "--out", "ours"], "ours exists and is not empty"),
+        (["nowhere", "--out", "new"], "nowhere holds no language model"),
+        (
+            ["ours", "--out", "new", "--like", "mamba"],
+            "vocab_size of the model is 23; in the other package it is 31",
+        ),
+        (["ours", "--out", "new", "--allow-neg-eigval", "True"], "ours is not one"),
+    ):
+        refused("lm", "export", *options, says=[says])

@@ -1,0 +1,75 @@
+"""Loading language models from folders of every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from statetrack.errors import UserError
+from statetrack.lm import load_language_model
+from statetrack.training import train
+from tests.lm.common import causal_model, some_tokens, write_tokenizer
+from tests.training.small import small_config
+
+
+@pytest.mark.parametrize("within_run", [False, True])
+def test_a_saved_model(within_run: bool, tmp_path: Path) -> None:
+    """It may be the folder `model` of a run of `lm train`."""
+    model = causal_model(training_length=32, eos_token_id=1)
+    folder = tmp_path / "run" / "model" if within_run else tmp_path / "run"
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    loaded = load_language_model(tmp_path / "run")
+    assert torch.equal(loaded.model(some_tokens()).logits, model(some_tokens()).logits)
+    assert (loaded.name, loaded.training_length) == ("run", 32)
+    assert loaded.tokenizer is not None
+    assert loaded.tokenizer("w2 w5").input_ids == [2, 5]
+    assert loaded.tokenizer.eos_token == loaded.tokenizer.pad_token == "<end>"
+    if within_run:
+        assert load_language_model(folder).name == "run"
+
+
+def test_a_run_of_train(tmp_path: Path) -> None:
+    run = train(small_config(max_length=6), tmp_path / "run")
+    loaded = load_language_model(tmp_path / "run")
+    tokens = torch.tensor([[1, 0, 1]])
+    assert torch.equal(loaded.model(tokens).logits, run.model()(tokens)[0])
+    assert loaded.tokenizer is None
+    assert loaded.training_length == 6
+
+
+def test_a_model_of_transformers(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=23, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    loaded = load_language_model(tmp_path)
+    assert torch.equal(loaded.model(some_tokens()).logits, model(some_tokens()).logits)
+    assert loaded.training_length == 64
+
+
+def test_folders_that_hold_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        load_language_model(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match="cannot read"):
+        load_language_model(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "no_such_type"}))
+    with pytest.raises(UserError, match="cannot load a causal language model"):
+        load_language_model(tmp_path)
+    causal_model().save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        load_language_model(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="cannot load a causal language model"):
+        load_language_model(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match="cannot load a causal language model"):
+        load_language_model(tmp_path)

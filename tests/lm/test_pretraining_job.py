@@ -1,0 +1,119 @@
+"""Jobs of a sweep that pretrain, and the recipe that is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statetrack.errors import UserError
+from statetrack.lm.data.config import DataConfig
+from statetrack.lm.pretraining.presets import preset
+from statetrack.lm.pretraining_job import PretrainingJob
+from statetrack.recipes import language_models
+from statetrack.recipes.recipe import Results, Settings
+from statetrack.sweep.status import result_text
+from statetrack.sweep.work import do_job
+
+SETTINGS = Settings("laptop", texts=("prose.txt",))
+
+
+def small_job(text: Path, **options: Any) -> PretrainingJob:
+    config = preset("tiny", "delta_net")
+    model = replace(config.model, hidden_size=32, num_layers=1).with_mixers("mamba")
+    config = replace(
+        config, model=model, steps=2, warmup=1, log_every=1, checkpoint_every=1, batch_size=2,
+        context_length=16, validation_batches=1,
+    )  # fmt: skip
+    data = DataConfig(source=(str(text),), vocab_size=270, suffix=(".txt",))
+    return PretrainingJob("small", config, data, (str(text / "0.txt"),), 32, 2, 1024, **options)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for i in range(40):
+        (folder / f"{i}.txt").write_text(f"{i} words follow each other, {i} times. " * 120)
+    return folder
+
+
+def test_a_job_pretrains_and_measures(text: Path, tmp_path: Path) -> None:
+    job = small_job(text)
+    folder = tmp_path / "sweep" / "jobs" / job.folder
+    folder.mkdir(parents=True)
+    result = do_job(job, folder)
+    assert (result["status"], result["error"]) == ("done", None)
+    assert [row["step"] for row in result["validation"]] == [2]
+    assert [curve["data"] for curve in result["perplexity"]] == ["held-out", "0"]
+    assert {16, 32} <= set(result["perplexity"][0]["positions"])
+    assert sum(result["audit"][kind] for kind in ("reflect", "rotate", "keep", "forget")) == (
+        pytest.approx(1)
+    )
+    assert result_text(result).startswith("validation loss ")
+    again = do_job(job, folder)  # the run is there: only the measurements are done anew
+    for name in ("validation", "learning", "audit"):
+        assert again[name] == result[name]
+
+
+def test_the_key_depends_on_the_texts_but_not_on_the_name(text: Path) -> None:
+    job = small_job(text)
+    assert replace(job, name="another", seconds=1.0).key == job.key
+    assert replace(job, texts=()).key != job.key
+
+
+def fake(job: PretrainingJob, loss: float) -> dict[str, Any]:
+    curve = {"positions": [128, 256, 512, 1024, 2048]}
+    sets = [
+        {**curve, "data": data, "running_perplexity": {"value": [9.0 + loss] * 5}}
+        for data in ("held-out", "prose")
+    ]
+    kinds = {"reflect": 0.1, "rotate": 0.0, "keep": 0.2, "forget": 0.7}
+    rows = [{"step": 1, "loss": 5.0}, {"step": 2, "loss": loss}]
+    return {
+        **job.description(), "key": job.key, "name": job.name, "status": "done", "error": None,
+        "validation": rows, "perplexity": sets, "parameters": 2_000_000, "tokens": 10_000_000,
+        "audit": {**kinds, "layers": [{"modulus": {"0.5": 0.5}}]}, "cpu_seconds": 60.0,
+        "environment": {},
+    }  # fmt: skip
+
+
+def test_an_order_is_stated_only_if_the_interval_of_the_pairs_excludes_0() -> None:
+    jobs = language_models.jobs(SETTINGS, Results())
+    assert len(jobs) == 12
+    losses = {job.key: 3.0 + 0.5 * job.seed for job in jobs}
+    for job in jobs:
+        if job.config.model.pattern[0].allow_neg_eigval:
+            mamba = job.config.model.mixer_names == "mamba"
+            # DeltaNet: better by about 0.1 in every pair; Mamba: once better, else worse
+            losses[job.key] += (-0.1, 0.3, 0.1)[job.seed] if mamba else -0.1 + 0.001 * job.seed
+    results = Results({job.key: fake(job, losses[job.key]) for job in jobs})
+    document = language_models.document(SETTINGS, results)
+    assert document.summary == [
+        "DeltaNet, validation loss: [-1,1] is better than [0,1]; the difference is -0.0990 nats "
+        "per token (-0.1015 to -0.0965, 3 pairs).",
+        "Mamba, validation loss: no order between the ranges; the difference is +0.1000 nats per "
+        "token (-0.3968 to +0.5968, 3 pairs).",
+    ]
+    measured = [row[1] for row in document.tables[1].rows if row[0] == "Mamba"]
+    assert measured[:3] == ["validation", "held-out, 256 tokens", "held-out, 512 tokens"]
+    assert [panel.title for panel in document.figures[1].panels] == ["held-out", "prose"]
+
+
+def test_without_results_the_page_says_so() -> None:
+    document = language_models.document(SETTINGS, Results())
+    assert document.summary == ["No pair of runs is done yet."]
+    assert not document.tables
+
+
+def test_a_text_that_does_not_exist_fails_the_job(text: Path, tmp_path: Path) -> None:
+    job = replace(small_job(text), texts=(str(tmp_path / "none.txt"),))
+    folder = tmp_path / "sweep" / "jobs" / job.folder
+    folder.mkdir(parents=True)
+    result = do_job(job, folder)
+    assert result["status"] == "failed"
+    assert "none.txt does not exist" in result["error"]
+    with pytest.raises(UserError):
+        PretrainingJob(name=3)  # type: ignore[arg-type]
