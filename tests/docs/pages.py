@@ -20,7 +20,9 @@ SHORTER = {
     "eval": ["--samples", "16"],
     "report": ["--samples", "16"],
     "sweep": ["--steps", "20", "--batch-size", "8", "--samples", "16", "--jobs", "1"],
+    "sweep pack": [],
     "sweep status": [],
+    "sweep unpack": [],
     "train": ["--steps", "20"],
 }
 # Blocks that need other packages, and the test that runs them.
