@@ -29,6 +29,7 @@ from statetrack.training import evaluate as evaluate
 from statetrack.training import train as train
 
 if _TYPE_CHECKING:
+    from statetrack.lm import StateTrackCache as StateTrackCache
     from statetrack.lm import StateTrackConfig as StateTrackConfig
     from statetrack.lm import StateTrackForCausalLM as StateTrackForCausalLM
     from statetrack.lm import StateTrackModel as StateTrackModel
@@ -38,4 +39,6 @@ else:
     def __getattr__(name: str) -> object:
         from statetrack import lm
 
+        if name not in lm.PUBLIC:
+            raise AttributeError(f"module 'statetrack.api' has no attribute {name!r}")
         return getattr(lm, name)
