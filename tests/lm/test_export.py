@@ -23,7 +23,7 @@ from tests.peers.hf import models
 MODELS = {
     "mamba": models.mamba,
     "mamba-untied": lambda: models.mamba(tie_word_embeddings=False),
-    "mamba2": models.mamba2,
+    "mamba2": lambda: models.mamba2(n_groups=1),
     "olmo_hybrid": models.olmo_hybrid,
 }
 

@@ -31,7 +31,7 @@ def model(folder: Path) -> LanguageModel:
 def test_pieces_are_the_text(model: LanguageModel) -> None:
     pieces: list[str] = []
     made = continue_text(model, "w2 w5 w3", tokens=9, temperature=0.0, show=pieces.append)
-    assert "".join(pieces) == made.text
+    assert "".join(pieces) == made.prompt + made.text
     assert len(pieces) > 3
     assert model.tokenizer is not None
     tokens = model.tokenizer("w2 w5 w3").input_ids
@@ -77,7 +77,10 @@ def test_the_command(folder: Path, command: Command) -> None:
 
 def test_what_is_refused(model: LanguageModel, run_folder: Path, refused: Refused) -> None:
     refused("lm", "generate", run_folder, says=["has no tokenizer.json"])
-    refused("lm", "generate", run_folder, "--tokens", "0", says=["tokens must be"])
+    wrong = ["--prompt", "w2", "--tokens", "0"]
+    refused("lm", "generate", run_folder, *wrong, says=["tokens must lie in 1.."])
+    wrong = ["--temperature", "1e-9"]
+    refused("lm", "generate", run_folder, *wrong, says=["temperature must lie in"])
     refused("lm", "generate", run_folder, "--top-p", "2", says=["top_p must lie in 0..1"])
     tokenizer = model.tokenizer
     assert tokenizer is not None

@@ -14,8 +14,11 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, Trainer, T
 
 import statetrack as st
 from statetrack.errors import UserError
+from statetrack.layers import MIXERS
+from statetrack.layers.base import VARIANT_SIZE
 from statetrack.lm.hf_model import causal_loss
-from tests.lm.common import HYBRID, causal_model, some_tokens
+from statetrack.models import ModelConfig
+from tests.lm.common import HYBRID, VOCAB, causal_model, some_tokens
 
 
 def test_logits_are_those_of_the_sequence_model() -> None:
@@ -186,3 +189,16 @@ def test_from_sequence_model_keeps_the_model() -> None:
     loss = causal(tokens, labels=tokens).loss
     shifted = model(tokens)[0][:, :-1].flatten(0, 1)
     torch.testing.assert_close(loss, F.cross_entropy(shifted, tokens[:, 1:].flatten()))
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_mixer_is_saved_and_wrapped(name: str, tmp_path: Path) -> None:
+    """Both make the model without memory for its weights first."""
+    mixer = MIXERS[name].variants()[-1]
+    model = causal_model(ModelConfig(vocab_size=VOCAB, hidden_size=VARIANT_SIZE, mixer=mixer))
+    expected = model(some_tokens()).logits
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again(some_tokens()).logits, expected)
+    wrapped = st.StateTrackForCausalLM.from_sequence_model(model.sequence_model)
+    assert torch.equal(wrapped(some_tokens()).logits, expected)

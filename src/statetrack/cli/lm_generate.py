@@ -41,7 +41,6 @@ def lm_generate(
         console.print(_printable(text), end="", soft_wrap=True)
         console.file.flush()
 
-    show(prompt)
     made = continue_text(
         model, prompt, tokens=tokens, temperature=temperature, top_p=top_p, seed=seed, show=show
     )

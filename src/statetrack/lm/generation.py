@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import TextStreamer
 
-from statetrack.config import at_least, within
+from statetrack.config import MAX_WHOLE, within
 from statetrack.errors import UserError
 from statetrack.lm.load import LanguageModel
 
@@ -49,7 +49,7 @@ def continue_text(
         temperature: what logits are divided by before drawing; 0 takes the likeliest token.
         top_p: draw from the likeliest tokens with this probability together.
         seed: seed of the drawing.
-        show: called with each piece of new text as soon as it is complete.
+        show: called with the prompt, and with each piece of new text as soon as it is complete.
 
     Returns:
         The new text and tokens, without the prompt and the end of the document.
@@ -57,9 +57,11 @@ def continue_text(
     Raises:
         UserError: there is no tokenizer, or no token to begin an empty prompt with.
     """
-    at_least("tokens", tokens, 1)
-    at_least("temperature", temperature, 0)
+    within("tokens", tokens, 1, MAX_WHOLE)
+    within("seed", seed, 0, MAX_WHOLE)
     within("top_p", top_p, 0, 1)
+    if temperature != 0:  # logits divided by less would be infinite
+        within("temperature", temperature, 1e-4, 1e4)
     model, tokenizer = language_model.model, language_model.tokenizer
     if tokenizer is None:
         raise UserError(f"{language_model.name} has no tokenizer.json: it cannot read text")
@@ -74,6 +76,8 @@ def continue_text(
     if temperature > 0:
         chosen = {"do_sample": True, "temperature": temperature, "top_p": top_p, "top_k": 0}
     given = torch.tensor([ids], device=model.device)
+    if show:
+        show(prompt)
     start = time.perf_counter()
     with torch.random.fork_rng():
         torch.manual_seed(seed)

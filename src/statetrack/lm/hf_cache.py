@@ -23,7 +23,7 @@ class StateLayer(LinearAttentionLayer):
     is_compileable = False  # transformers would make masks for attention
 
     def __init__(self) -> None:
-        super().__init__(number_of_states=0)
+        super().__init__()
         self.state: Any = None
 
     def reset(self) -> None:

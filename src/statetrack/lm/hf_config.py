@@ -40,7 +40,7 @@ class StateTrackConfig(PreTrainedConfig):
         **kwargs: Any,
     ) -> None:
         for key in kwargs:
-            if key not in HF_KEYS:
+            if key not in HF_KEYS and not key.startswith("_"):  # transformers' own names
                 raise unknown("key of a StateTrackConfig", key, {"model", "training_length"})
         if training_length is not None:
             check_type("training_length", training_length, int, "a whole number")

@@ -6,6 +6,7 @@ what `save_pretrained` wrote.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -122,24 +123,22 @@ class StateTrackModel(_PreTrained):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         layout = {"mask": padding_mask(attention_mask, *x.shape[:2]), "cu_seqlens": cu_seqlens}
-        before = cache.states if cache else None
-        hidden, states = [x], []
+        before = None if cache is None else cache.states
+        inputs, states = [], []
         for layer, block in enumerate(self.sequence_model.stack()):
-            run = partial(block, **layout)
-            past = before[layer] if before else None
-            if checkpointing:
-                x, state = self._gradient_checkpointing_func(run, x, past)
-            else:
-                x, state = run(x, past)
-            hidden.append(x)
+            if output_hidden_states:
+                inputs.append(x)
+            run, past = partial(block, **layout), before[layer] if before else None
+            call = self._gradient_checkpointing_func if checkpointing else _call
+            x, state = call(run, x, past)
             states.append(state)
         if cache is not None:
             cache.put(tuple(states), x.shape[1])
-        hidden[-1] = x = self.sequence_model.norm(x)
+        x = self.sequence_model.norm(x)
         out = BaseModelOutputWithPast(
             last_hidden_state=x,
             past_key_values=cache,
-            hidden_states=tuple(hidden) if output_hidden_states else None,
+            hidden_states=(*inputs, x) if output_hidden_states else None,
         )
         return out.to_tuple() if _as_tuple(self.config, return_dict) else out
 
@@ -151,9 +150,9 @@ class StateTrackModel(_PreTrained):
             return given
         if wanted is None:
             wanted = self.config.use_cache and not self.training
-        return (
-            StateTrackCache(self.config.num_hidden_layers) if wanted and not checkpointing else None
-        )
+        if checkpointing or not wanted:
+            return None
+        return StateTrackCache(self.config.num_hidden_layers)
 
 
 class StateTrackForCausalLM(_PreTrained, GenerationMixin):
@@ -328,6 +327,10 @@ def causal_loss(
         return logits.sum() * 0.0  # this part of a batch has no labels
     mean = cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED)
     return mean if num_items_in_batch is None else mean * counted / num_items_in_batch
+
+
+def _call(run: Callable[..., Any], *inputs: Any) -> Any:
+    return run(*inputs)
 
 
 def _as_tuple(config: StateTrackConfig, return_dict: bool | None) -> bool:

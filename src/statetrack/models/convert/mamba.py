@@ -25,7 +25,6 @@ def mamba(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
     options.ignore("use_mambapy", "use_associative_scan", "intermediate_size", "time_step_scale")
     options.ignore("time_step_init_scheme")
     # options of the first released checkpoints that repeat others or belong to other packages
-    options.expect("rms_norm", True)
     options.ignore("d_inner", "d_model", "n_layer", "ssm_cfg", "fused_add_norm")
     options.ignore("pad_vocab_size_multiple")
     rank = options.get("time_step_rank", "auto")
@@ -77,6 +76,7 @@ def _model(
     options.expect("hidden_act", "silu", "swish")
     options.expect("use_bias", False)
     options.expect("use_conv_bias", True)
+    options.expect("rms_norm", True)
     options.ignore("residual_in_fp32", "rescale_prenorm_residual")
     options.ignore("time_step_min", "time_step_max", "time_step_floor")
     vocab_size, hidden_size, num_layers = (options.size(*size) for size in sizes.items())
