@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.timing import seconds
+from benchmarks.timing import WrongResultError, seconds
 from statetrack.config import at_least
 from statetrack.lm.extra import require_lm
 from statetrack.terminal import check_json, make_console, print_table, write_result
@@ -52,11 +52,14 @@ def main(
         config = replace(config, tokenizer=str(folder / "tokenizer"))
         alone = tokenizers.Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
         texts = [document.text for document in documents(config)]
+        tokens = made.train.tokens + made.validation.tokens
 
-        def encode() -> None:
-            for start in range(0, len(texts), BATCH):
-                alone.encode_batch(texts[start : start + BATCH])
+        def encode() -> int:
+            batches = (texts[start : start + BATCH] for start in range(0, len(texts), BATCH))
+            return sum(len(one) for batch in batches for one in alone.encode_batch(batch))
 
+        if encode() + len(texts) != tokens:  # EOS follows each document
+            raise WrongResultError("tokenizers gives another number of tokens")
         least = {"tokenizers": float("inf"), "statetrack": float("inf")}
         for number in range(rounds):
             status.update(f"round {number + 1} of {rounds}")
@@ -64,7 +67,6 @@ def main(
             least["tokenizers"] = min(least["tokenizers"], seconds(encode))
             taken = seconds(lambda out=out: build_data(config, out))
             least["statetrack"] = min(least["statetrack"], taken)
-    tokens = made.train.tokens + made.validation.tokens
     ratio = least["statetrack"] / least["tokenizers"]
     title = f"{len(texts):,} documents, {tokens:,} tokens, tokenizers {tokenizers.__version__}"
     rows = [[who, f"{s:.2f}", f"{tokens / s / 1e6:.2f}"] for who, s in least.items()]

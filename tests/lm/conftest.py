@@ -5,4 +5,4 @@ from __future__ import annotations
 from statetrack.lm.extra import missing_packages
 
 if missing_packages():
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore_glob = ["*test_*.py"]  # in subfolders, too

@@ -171,7 +171,8 @@ def base_config(
     training = read.training
     if config is None and chosen.given_lengths is not None:
         low, high = map(int, chosen.given_lengths[[0, -1]])
-        training = replace(training, min_length=low, max_length=high)
+        every = (f"{low}-{high}",)
+        training = replace(training, min_length=low, max_length=high, eval_lengths=every)
     return RunConfig(chosen, model, training, read.stages)
 
 

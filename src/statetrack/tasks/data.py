@@ -66,6 +66,7 @@ class FiniteDataset:
         at_least("order_seed", order_seed, 0)
         if batch_size > size:
             raise UserError(f"the batch size {batch_size} exceeds the data set's {size} sequences")
+        task = task.for_split(split)
         self.task, self.batch_size, self.order_seed = task, batch_size, order_seed
         self.length = length
         self.tokens = _distinct(task, split, data_seed, size, length)

@@ -71,10 +71,11 @@ def export_task(
     if format_of(path) == "parquet":
         require_pyarrow()  # fail before drawing
     rng = generator(data_seed, split, 0)
-    drawn = task.sample_lengths(rng, *lengths, count)
+    source = task.for_split(split)
+    drawn = source.sample_lengths(rng, *lengths, count)
     rows: list[dict[str, Any]] = []
     for start in range(0, count, 1024):
-        rows += _rows(task, task.sample(rng, drawn[start : start + 1024]))
+        rows += _rows(task, source.sample(rng, drawn[start : start + 1024]))
     contents: dict[str, Callable[..., str | bytes]]
     contents = {"jsonl": _jsonl, "parquet": _parquet, "csv": partial(_csv, data_seed=data_seed)}
     write_atomic(path, contents[format_of(path)](rows))

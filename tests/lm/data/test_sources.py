@@ -89,6 +89,7 @@ def test_at_most_so_many_documents(tmp_path: Path) -> None:
 def test_bad_lines_are_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     bad = ['{"text": ', "[1]", '{"text": 5}', '{"text": null}', '{"txt": "a"}', "\xff"]
+    bad.append('{"text": "\\ud800"}')
     for line in bad:
         file.write_bytes(b'{"text": "a"}\n\n' + line.encode("latin-1") + b"\n")
         with pytest.raises(UserError, match=r"rows.jsonl.* \(?line 3[ :)]"):

@@ -36,7 +36,7 @@ def build_data(
 ) -> DataDescription:
     """Tokenise the sources into a data folder, unless it holds the same already.
 
-    Memory is bounded by the longest document, not by the sources.
+    Memory is bounded by the longest document, and the longest file of a folder.
 
     Args:
         config: Sources, split and tokenizer.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import datasets
-import huggingface_hub
 
 from statetrack.errors import UserError
 from statetrack.lm.data.config import DataConfig
@@ -32,7 +32,8 @@ def hub_documents(source: str, config: DataConfig) -> Iterator[Document]:
     """
     hub_set = HUB_SETS.get(source) or _by_name(source, config)
     template = Template(config.template or hub_set.template)
-    huggingface_hub.logging.set_verbosity_error()  # it prints each of its attempts to connect
+    # it warns of each of its attempts to connect
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         for split, key, row in _rows(hub_set, config):
             yield Document(split, template.fill(row, f"{source}, row {key}"))

@@ -36,7 +36,8 @@ class PackedBatches:
         context_length: T.
         batch_size: Windows in a batch, of all processes together.
         seed: Of the order.
-        keep_documents_apart: Whether batches have `cu_seqlens`, so that no document sees another.
+        keep_documents_apart: Whether batches have `cu_seqlens`, so that no document sees another;
+            the first token of one is still predicted at the EOS before it.
 
     Attributes:
         num_windows: Windows in an epoch.

@@ -27,7 +27,12 @@ class Template:
                 raise UserError(f"{where} has no {key!r}; it has: {', '.join(row) or 'none'}")
             if not isinstance(row[key], str):
                 raise UserError(f"{where}: {key!r} must be a text; got {row[key]!r}")
-        return re.sub(r"\{([^{}]+)\}", lambda match: row[match[1]], self.text)
+        text = re.sub(r"\{([^{}]+)\}", lambda match: row[match[1]], self.text)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # JSON can spell it
+            raise UserError(f"{where}: the text has half a surrogate pair") from None
+        return text
 
 
 class HubSet(NamedTuple):

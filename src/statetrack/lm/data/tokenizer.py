@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,12 +119,13 @@ def _special(
 
 def _download(name: str) -> Path:
     """Return the local copy of a tokenizer of the hub, with its settings beside it."""
-    import huggingface_hub
+    from transformers.utils import cached_file  # slow to load
 
-    huggingface_hub.logging.set_verbosity_error()  # it prints each of its attempts to connect
+    # it warns of each of its attempts to connect
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        path = Path(huggingface_hub.hf_hub_download(name, TOKENIZER))
-        huggingface_hub.hf_hub_download(name, SETTINGS)
+        path = Path(cached_file(name, TOKENIZER))
+        cached_file(name, SETTINGS)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         places = "is no file or folder here, nor can it be had from the Hugging Face hub"
