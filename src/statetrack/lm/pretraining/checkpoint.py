@@ -12,8 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,12 @@ from torch.distributed.checkpoint.hf_storage import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load as load_sharded
 from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
-from transformers.utils import logging
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError
 from statetrack.files import PREFIX, leftovers, read_json, write_json
 from statetrack.lm.hf_model import StateTrackForCausalLM
+from statetrack.lm.load import no_progress_bars
 from statetrack.lm.pretraining.config import (
     PRETRAINING_SCHEMA,
     PretrainingConfig,
@@ -165,7 +163,7 @@ class PretrainingRun(RunFolder):
         """Write the newest model in the format of transformers: file by file, the weights last."""
         parts = self.folder / f"{PREFIX}model"
         shutil.rmtree(parts, ignore_errors=True)
-        with _no_progress_bars():
+        with no_progress_bars():
             model.save_pretrained(parts, max_shard_size=ONE_FILE)
         shutil.copyfile(tokenizer, parts / tokenizer.name)
         self.model_folder.mkdir(exist_ok=True)
@@ -184,17 +182,6 @@ class PretrainingRun(RunFolder):
         if about.get("files") != _described(folder):
             remedy = "delete the folder to go on from an earlier one"
             raise UserError(f"{folder} is damaged: its files are not those written; {remedy}")
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _described(folder: Path) -> dict[str, Any]:
