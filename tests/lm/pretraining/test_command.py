@@ -105,7 +105,7 @@ def test_other_options_and_other_data_are_refused(command: Command, refused: Ref
     refused(*line, "--seed=1", says=["run holds a run with other options: seed: 0, not 1"])
     refused(*line, "--mixer=gla", says=["other options: model.mixer.name: 'delta_net', not 'gla'"])
     refused(*line, "--pair", says=["run holds a single run"])
-    refused("lm", "train", "--resume=run", "--lr=0.1", says=["lr: 0.003, not 0.1"])
+    refused("lm", "train", "--resume=run", "--lr=0.1", says=["lr: 0.005, not 0.1"])
     refused("lm", "train", "--resume=run", "--preset=tiny", says=["the preset and mixer it has"])
     about = json.loads(Path("data/data.json").read_text())
     Path("data").rename("moved")

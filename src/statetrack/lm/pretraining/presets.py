@@ -32,8 +32,8 @@ def _paper(name: str, **options: object) -> PretrainingConfig:
 
 
 PRESETS = {
-    "tiny": _cpu(160, 4, context_length=256, batch_size=8, lr=3e-3, min_lr=3e-4, steps=5000),
-    "small": _cpu(256, 6, context_length=512, batch_size=4, lr=2e-3, min_lr=2e-4, steps=10_000),
+    "tiny": _cpu(160, 4, context_length=256, batch_size=8, lr=5e-3, min_lr=5e-4, steps=5000),
+    "small": _cpu(256, 6, context_length=512, batch_size=4, lr=3e-3, min_lr=3e-4, steps=10_000),
     "340m": _paper("delta_net-340M", batch_size=256, warmup=250),
     "1.3b": _paper("delta_net-1.3B", batch_size=960, warmup=500, steps=50_000),
     "mamba-370m": _paper("mamba-370M", batch_size=256, warmup=250),
