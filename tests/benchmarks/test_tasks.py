@@ -80,7 +80,7 @@ def test_the_list(benchmark: Command) -> None:
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_has_a_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if name == "hf":
+    if name in ("hf", "language-models"):
         pytest.importorskip("transformers")
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
