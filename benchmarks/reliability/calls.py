@@ -262,7 +262,7 @@ def _decompose() -> Any:
     return compiler.decompose, {"language": "(ab)*"}
 
 
-@_call("CompiledRNN.accepts", "given backend")
+@_call("CompiledRNN.accepts", "given")
 def _accepts() -> Any:
     return st.compile("(ab)*").accepts, {"given": "ab"}
 
