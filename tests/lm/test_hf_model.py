@@ -202,3 +202,15 @@ def test_every_mixer_is_saved_and_wrapped(name: str, tmp_path: Path) -> None:
     assert torch.equal(again(some_tokens()).logits, expected)
     wrapped = st.StateTrackForCausalLM.from_sequence_model(model.sequence_model)
     assert torch.equal(wrapped(some_tokens()).logits, expected)
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+def test_more_tokens(tied: bool, tmp_path: Path) -> None:
+    model = causal_model(tie_embeddings=tied)
+    before = model(some_tokens()).logits
+    model.resize_token_embeddings(VOCAB + 3)
+    after = model(some_tokens()).logits
+    torch.testing.assert_close(after[..., :VOCAB], before)
+    model.save_pretrained(tmp_path / "model")
+    again = st.load_language_model(tmp_path / "model").model
+    torch.testing.assert_close(again(some_tokens()).logits, after)

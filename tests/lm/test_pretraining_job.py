@@ -47,7 +47,7 @@ def test_a_job_pretrains_and_measures(text: Path, tmp_path: Path) -> None:
     result = do_job(job, folder)
     assert (result["status"], result["error"]) == ("done", None)
     assert [row["step"] for row in result["validation"]] == [2]
-    assert [curve["data"] for curve in result["perplexity"]] == ["held-out", "0"]
+    assert [curve["data"] for curve in result["perplexity"]] == ["held-out", "0.txt"]
     assert {16, 32} <= set(result["perplexity"][0]["positions"])
     assert sum(result["audit"][kind] for kind in ("reflect", "rotate", "keep", "forget")) == (
         pytest.approx(1)
@@ -92,14 +92,31 @@ def test_an_order_is_stated_only_if_the_interval_of_the_pairs_excludes_0() -> No
     results = Results({job.key: fake(job, losses[job.key]) for job in jobs})
     document = language_models.document(SETTINGS, results)
     assert document.summary == [
-        "DeltaNet, validation loss: [-1,1] is better than [0,1]; the difference is -0.0990 nats "
-        "per token (-0.1015 to -0.0965, 3 pairs).",
-        "Mamba, validation loss: no order between the ranges; the difference is +0.1000 nats per "
-        "token (-0.3968 to +0.5968, 3 pairs).",
+        "DeltaNet tiny, validation loss: [-1,1] is better than [0,1]; the difference is -0.0990 "
+        "nats per token (-0.1015 to -0.0965, 3 pairs).",
+        "Mamba tiny, validation loss: no order between the ranges; the difference is +0.1000 nats "
+        "per token (-0.3968 to +0.5968, 3 pairs).",
     ]
-    measured = [row[1] for row in document.tables[1].rows if row[0] == "Mamba"]
+    measured = [row[1] for row in document.tables[1].rows if row[0] == "Mamba tiny"]
     assert measured[:3] == ["validation", "held-out, 256 tokens", "held-out, 512 tokens"]
     assert [panel.title for panel in document.figures[1].panels] == ["held-out", "prose"]
+
+
+def test_sizes_of_a_model_are_apart() -> None:
+    settings = Settings("paper")
+    jobs = language_models.jobs(settings, Results())
+    assert len({job.config.model.title for job in jobs}) < len(jobs) == 6
+    results = Results({job.key: fake(job, 3.0 + i) for i, job in enumerate(jobs)})
+    document = language_models.document(settings, results)
+    assert [row[0] for row in document.tables[0].rows] == [
+        "DeltaNet [0,1] 340m", "DeltaNet [-1,1] 340m", "DeltaNet [0,1] 1.3b",
+        "DeltaNet [-1,1] 1.3b", "Mamba [0,1] mamba-370m", "Mamba [-1,1] mamba-370m",
+    ]  # fmt: skip
+    measured = [row for row in document.tables[1].rows if row[1] == "validation"]
+    assert [row[:4] for row in measured] == [
+        [name, "validation", 1, "+1.0000"]
+        for name in ("DeltaNet 340m", "DeltaNet 1.3b", "Mamba mamba-370m")
+    ]
 
 
 def test_without_results_the_page_says_so() -> None:
@@ -114,6 +131,7 @@ def test_a_text_that_does_not_exist_fails_the_job(text: Path, tmp_path: Path) ->
     folder.mkdir(parents=True)
     result = do_job(job, folder)
     assert result["status"] == "failed"
-    assert "none.txt does not exist" in result["error"]
+    assert "none.txt, a text to measure perplexity on, is no file" in result["error"]
+    assert not (folder / "run").exists()
     with pytest.raises(UserError):
         PretrainingJob(name=3)  # type: ignore[arg-type]

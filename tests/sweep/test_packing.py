@@ -13,6 +13,7 @@ from statetrack.files import write_json
 from statetrack.sweep.engine import read_results, run_sweep, write_sweep_file
 from statetrack.sweep.job import Job
 from statetrack.sweep.packing import pack, unpack
+from statetrack.sweep.work import NOTHING
 from tests.conftest import Command
 from tests.sweep.small import small_job
 
@@ -48,6 +49,19 @@ def test_an_unpacked_sweep_has_the_same_results_and_goes_on(
     run_sweep(again, listed, on_event=lambda event: events.append(event.kind))
     assert "start" not in events
     assert command("report", again).code == 0
+
+
+def test_tasks_with_names_alike_share_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    for name, task in (("a", "regex:(0|1)*"), ("b", "regex:(0)1*")):
+        job = folder / "jobs" / name
+        job.mkdir(parents=True)
+        write_json(job / "job.json", {})
+        facts = dict.fromkeys((*NOTHING, "name", "seed", "status", "error"))
+        write_json(job / "result.json", {"schema": 1, "key": name, "task": task, **facts})
+    write_json(folder / "sweep.json", {"schema": 1})
+    assert pack(folder, tmp_path / "packed") == 2
+    assert unpack(tmp_path / "packed", tmp_path / "again") == 2
 
 
 def test_what_a_sweep_has_already_is_kept(sweep: Path, tmp_path: Path) -> None:

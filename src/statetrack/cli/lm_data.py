@@ -18,7 +18,7 @@ def lm_data(*, out: Path, json: str | None = None, **options: Any) -> None:
     """Tokenise text into a data folder, once, for training and evaluation.
 
     Args:
-        out: the data folder; if it holds the same data already, nothing is done.
+        out: the data folder; if it was made with the same options, nothing is done.
     """
     from statetrack.lm.extra import require_lm
 
@@ -34,7 +34,10 @@ def lm_data(*, out: Path, json: str | None = None, **options: Any) -> None:
     with console.status("reading") as status:
         made = build_data(config, out, lambda progress: status.update(_text(progress)))
     if there:
-        console.print(f"{out} holds this data already.")
+        console.print(
+            f"{out} was made with these options before; the sources were not read again.",
+            soft_wrap=True,
+        )
     columns = ["split", "documents", "tokens", "files"]
     splits = {split: getattr(made, split) for split in SPLITS}
     rows = [

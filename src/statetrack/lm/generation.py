@@ -81,15 +81,19 @@ def continue_text(
     start = time.perf_counter()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = model.generate(
-            given,
-            attention_mask=torch.ones_like(given),
-            max_new_tokens=tokens,
-            eos_token_id=end,
-            pad_token_id=0 if end is None else end,  # one sequence has no padding
-            streamer=_Pieces(tokenizer, show) if show else None,
-            **chosen,
-        )
+        try:
+            made = model.generate(
+                given,
+                attention_mask=torch.ones_like(given),
+                max_new_tokens=tokens,
+                eos_token_id=end,
+                pad_token_id=0 if end is None else end,  # one sequence has no padding
+                streamer=_Pieces(tokenizer, show) if show else None,
+                **chosen,
+            )
+        except IndexError:  # of an embedding, of tokens or of positions
+            length = f"{len(ids):,} tokens of the prompt and {tokens:,} more"
+            raise UserError(f"{language_model.name} cannot read {length}") from None
     seconds = time.perf_counter() - start
     new = made[0, len(ids) :].tolist()
     new = new[:-1] if new and new[-1] == end else new

@@ -66,6 +66,11 @@ class StateTrackConfig(PreTrainedConfig):
         """The number of tokens."""
         return int(self.model["vocab_size"])
 
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        """Change the number of tokens, as `resize_token_embeddings` does."""
+        self.model["vocab_size"] = value
+
     @property
     def hidden_size(self) -> int:
         """The width of the residual stream."""

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedModel,
@@ -68,6 +67,8 @@ def load_language_model(
             f"allow_neg_eigval changes the range of converted models; {path} is not one"
         )
     length = config.get("training_length") or config.get("max_position_embeddings")
+    if "data_fingerprint" in config:
+        raise UserError(f"{path} has no model yet: `lm train` writes it with its first checkpoint")
     if "schema" in config:
         run = Run.open(folder)
         length = run.config.training.max_length
@@ -99,8 +100,8 @@ def _load_hf(folder: Path) -> PreTrainedModel:
             )
     except UserError:
         raise
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = str(error).strip().split("\n")[0]
+    except Exception as error:  # a wrong config.json ends in errors of any type
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UserError(f"cannot load a causal language model from {folder}: {reason}") from None
 
 

@@ -103,7 +103,8 @@ def _in_one_pass(model: PreTrainedModel) -> Read:
 
 def _agrees(model: PreTrainedModel, read: Read) -> bool:
     """Whether reading in two segments gives the logits of one pass."""
-    tokens = torch.arange(PROBE)[None] % model.config.vocab_size
+    most = getattr(model.config, "max_position_embeddings", None) or PROBE
+    tokens = torch.arange(min(PROBE, most))[None] % model.config.vocab_size
     whole, _ = _in_one_pass(model)(tokens, None)
     first, state = read(tokens[:, : PROBE // 2], None)
     if state is None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from statetrack.config import changed, check_types, option, to_dict
+from statetrack.errors import UserError
 from statetrack.files import LockedError
 from statetrack.lm.audit import audit
 from statetrack.lm.data.build import build_data
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.data.shards import TokenData
-from statetrack.lm.evaluation_data import open_data
+from statetrack.lm.evaluation_data import open_all, open_data
 from statetrack.lm.load import load_language_model
 from statetrack.lm.perplexity import make_reader, measure_perplexity
 from statetrack.lm.perplexity_report import figure_positions
@@ -72,6 +73,10 @@ class PretrainingJob(SweepJob):
     def measure(
         self, folder: Path, report: Callable[[Any], None], callbacks: Sequence[Callback]
     ) -> dict[str, Any]:
+        texts = [Path(text) for text in self.texts]
+        for text in texts:  # before the hours of training
+            if not text.is_file():
+                raise UserError(f"{text}, a text to measure perplexity on, is no file")
         place = folder.parents[1] / "data" / data_name(self.data)
         shared_data(self.data, place)
         tokens = TokenData.open(place)
@@ -89,8 +94,9 @@ class PretrainingJob(SweepJob):
         validation = [row for row in rows if row["kind"] == "validation"]
         language = load_language_model(run.folder)
         needed = self.chunks * self.max_length + 1
-        sets = [open_data(path, language, needed) for path in (place, *map(Path, self.texts))]
-        sets[0] = sets[0]._replace(name="held-out")
+        sets = [open_data(place, language, needed)._replace(name="held-out")]
+        if texts:
+            sets += open_all(texts, language, needed)
         reader = make_reader(language)
         doubled = {config.context_length << i for i in range(self.max_length.bit_length())}
         positions = sorted({*figure_positions(self.max_length), *doubled})

@@ -39,7 +39,7 @@ def make_document(
     done = [r for r in results.of(jobs) if r["status"] == "done"]
     groups: dict[str, list[Found]] = {}
     for result in done:
-        groups.setdefault(result["title"], []).append(result)
+        groups.setdefault(result["name"].rpartition(" seed ")[0], []).append(result)
     differences = _differences(groups, jobs[0].config.context_length)
     return Document(
         name="language-models",

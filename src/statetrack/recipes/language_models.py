@@ -20,7 +20,7 @@ MODELS = {
     "laptop": (("tiny", "delta_net"), ("tiny", "mamba")),
     "paper": (("340m", "delta_net"), ("1.3b", "delta_net"), ("mamba-370m", "mamba")),
 }  # preset and mixer
-PAPER_DATA = "fineweb"
+PAPER_TOKENIZER = "fla-hub/gla-1.3B-100B"  # Mistral's, 32,000 tokens
 LENGTHENED = 8  # positions up to this multiple of the training length
 CPU_SECONDS = {"delta_net": 2700.0, "mamba": 3600.0}  # of a laptop run
 
@@ -47,7 +47,8 @@ def _job(settings: Settings, name: str, mixer: str, allow: bool, seed: int) -> P
     options: dict[str, Any] = {"max_length": LENGTHENED * config.context_length}
     data, seconds = DataConfig(), CPU_SECONDS[mixer]
     if settings.scale == "paper":
-        data, seconds = DataConfig(source=(PAPER_DATA,)), 3.6e6
+        data = DataConfig(source=("fineweb",), tokenizer=PAPER_TOKENIZER, bos=True)
+        seconds = 3.6e6
     if settings.scale == "smoke":
         few: dict[str, Any] = {"steps": 2, "warmup": 1, "log_every": 1, "checkpoint_every": 2}
         config = replace(config, **few, batch_size=2, context_length=32, validation_batches=1)
@@ -85,6 +86,11 @@ def _notes(settings: Settings) -> list[str]:
             "2 to 3 million parameters and 10 million tokens of Python's standard library, with a "
             "byte-level BPE of 4,096 tokens, instead of 340 million to 1.3 billion parameters and "
             "100 billion tokens of FineWeb; three seeds per model instead of one."
+        )
+    if settings.scale == "paper":
+        notes.append(
+            "The paper's four evaluation sets are not among the data: save them as text files and "
+            "give them with --texts, or measure the models with `statetrack lm perplexity`."
         )
     if not settings.texts:
         notes.append("Other texts are measured with --texts FILE ....")

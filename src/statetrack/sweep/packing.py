@@ -54,14 +54,14 @@ def pack(sweep: Path, out: Path) -> int:
         folder = path.parent
         result = read_result(folder)
         line = {"folder": folder.name, "job": read_json(folder / JOB), "result": result}
-        lines[str(result["task"])].append(json.dumps(line, separators=(",", ":")))
+        lines[plain_name(str(result["task"]))].append(json.dumps(line, separators=(",", ":")))
     if not lines:
         raise UserError(f"{sweep} has no results yet")
     with sole_writer(out):
-        for task, found in lines.items():
+        for name, found in lines.items():
             # without a time stamp: the same results give the same file
             data = gzip.compress(("\n".join(found) + "\n").encode(), mtime=0)
-            write_atomic(out / f"{plain_name(task)}{SUFFIX}", data)
+            write_atomic(out / f"{name}{SUFFIX}", data)
         write_json(out / SWEEP, about)
     return sum(map(len, lines.values()))
 

@@ -102,7 +102,7 @@ def test_the_command(source: Path, tmp_path: Path, command: Command) -> None:
     assert facts["train"]["documents"] + facts["validation"]["documents"] == 60
     again = command(*words)
     assert again.code == 0
-    assert "holds this data already" in again.out
+    assert "was made with these options before" in again.out
     other = command(*words, "--bos")
     assert other.code == 2
     assert "was made with bos False, not True" in other.err

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from accelerate.utils import broadcast
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -31,7 +31,10 @@ class Processes:
 
     def __init__(self, shard: bool = False) -> None:
         # on a CPU accelerate starts no group of processes unless it is told to use the CPU
-        self.accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+        # and whatever `accelerate config` says, precision and accumulation are the run's own
+        self.accelerator = Accelerator(
+            cpu=not torch.accelerator.is_available(), mixed_precision="no"
+        )
         self.rank, self.count = self.accelerator.process_index, self.accelerator.num_processes
         self.device: torch.device = self.accelerator.device
         self.main = self.rank == 0
@@ -39,6 +42,11 @@ class Processes:
         started = int(os.environ.get("WORLD_SIZE", "1"))
         if self.count != started:
             raise UserError(f"{started} processes were started, but accelerate found {self.count}")
+        kind = self.accelerator.distributed_type
+        if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+            raise UserError(
+                f"accelerate is set to {kind.value}: start plain processes, with --shard"
+            )
         if shard and not torch.distributed.is_initialized():
             line = "torchrun --nproc-per-node N -m statetrack lm train ..."
             raise UserError(f"shard splits the weights among processes; start several: {line}")

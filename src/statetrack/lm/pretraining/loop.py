@@ -201,7 +201,7 @@ class _Loop:
         for part, batch in enumerate(self.data.micro_batches(self.data.batches, step)):
             with self.processes.gradients(self.wrapped, average=part == parts - 1):
                 loss = self.loss(batch) / parts
-                self.processes.accelerator.backward(loss)
+                loss.backward()
             total += loss.detach()
         limit = math.inf if config.clip is None else config.clip
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
@@ -282,7 +282,7 @@ class _Loop:
             model,
             training_length=self.config.context_length,
             eos_token_id=about.eos,
-            bos_token_id=about.bos_id,
+            bos_token_id=about.bos_id if about.bos else None,
         )
 
 

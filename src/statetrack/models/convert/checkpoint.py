@@ -61,6 +61,10 @@ class Options:
             raise UserError(f"the checkpoint's layer_types must be a list; got {kinds!r}")
         for kind in kinds:
             one_of("the checkpoint's layer_types", kind, ("linear_attention", "full_attention"))
+        if len(kinds) != len(default):
+            raise UserError(
+                f"the checkpoint's layer_types must name {len(default)} layers; got {len(kinds)}"
+            )
         return kinds
 
     def ignore(self, *names: str) -> None:

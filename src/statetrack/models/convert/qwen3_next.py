@@ -28,7 +28,9 @@ ROPE = {"rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mr
 def qwen3_next(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
     """Convert a `Qwen3NextForCausalLM` without experts."""
     num_layers, experts = options.size("num_hidden_layers", 48), options.get("num_experts", 512)
-    step, dense = options.get("decoder_sparse_step", 1), options.get("mlp_only_layers", None) or []
+    step, dense = options.size("decoder_sparse_step", 1), options.get("mlp_only_layers", None) or []
+    if not isinstance(dense, list):
+        raise UserError(f"the checkpoint's mlp_only_layers must be a list; got {dense!r}")
     if experts and any(n not in dense and (n + 1) % step == 0 for n in range(num_layers)):
         raise UserError(
             f"the checkpoint has {experts} experts (num_experts), and models here have one MLP; "
