@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from statetrack.files import check_folder
@@ -48,8 +49,8 @@ def lm_audit(
             audit(language, source, tokens=tokens, length=length, on_progress=status.update)
             for source in open_all(data, language, tokens)
         ]
-    words = ["statetrack lm audit", checkpoint, "--data", *data]
-    options = f"--tokens {tokens} --length {length}"
-    document = audit_document(audits, f"{' '.join(map(str, words))} {options}")
+    words = ["statetrack", "lm", "audit", str(checkpoint), "--data", *map(str, data)]
+    words += ["--tokens", str(tokens), "--length", str(length)]
+    document = audit_document(audits, shlex.join(words))
     publish_document(console, document, out)
     write_result(json, {"results": [found.to_dict() for found in audits]})

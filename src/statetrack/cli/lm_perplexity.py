@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from statetrack.errors import UserError
@@ -68,9 +69,10 @@ def lm_perplexity(
                     on_progress=status.update,
                 )
                 curves.append(curve)
-    words = ["statetrack lm perplexity", *checkpoints, "--data", *data]
-    options = f"--max-length {max_length} --chunks {chunks}"
-    document = perplexity_document(curves, f"{' '.join(map(str, words))} {options}")
+    words = ["statetrack", "lm", "perplexity", *map(str, checkpoints), "--data", *map(str, data)]
+    words += ["--names", *names] if names else []
+    words += ["--max-length", str(max_length), "--chunks", str(chunks)]
+    document = perplexity_document(curves, shlex.join(words))
     publish_document(console, document, out)
     positions = figure_positions(max_length)
     write_result(json, {"results": [curve.to_dict(positions) for curve in curves]})
