@@ -1,4 +1,4 @@
-"""What the transitions of a language model do on real text: reflect, rotate, keep or forget.
+"""Count the transitions of a language model on real text that reflect, rotate, keep or forget.
 
 A transition acts on parts of the state that are independent of each other: the entries of a
 diagonal A(x_t), or the whole state of a head. Each part at each token is of one kind:
@@ -213,7 +213,7 @@ class ReflectingToken(NamedTuple):
 
 @dataclass(frozen=True)
 class Audit:
-    """What the transitions of a model do on a text."""
+    """The shares of a model's transitions on a text that reflect, rotate, keep and forget."""
 
     checkpoint: str
     data: str

@@ -72,7 +72,7 @@ def _summary(found: Audit) -> str:
 
 
 def _lengths(found: Audit, layer: LayerAudit, head: int | None = None) -> list[str]:
-    """How long a sign survives in each number type, as text."""
+    """Format the number of tokens for which a sign survives, for each number type."""
     lengths = [layer.survives(name, head) for name in PRECISIONS]
     return [f"{found.length // 2:,} or more" if n is None else f"{n:,}" for n in lengths]
 

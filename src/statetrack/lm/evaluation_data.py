@@ -118,7 +118,7 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def _identity(tokenizer: Tokenizer) -> str:
-    """What decides how a text becomes tokens, as text."""
+    """Return the parts of a tokenizer that turn text into tokens, as JSON."""
     parts: dict[str, Any] = json.loads(tokenizer.to_str())
     kept = {name: parts[name] for name in CONTENT}
     return json.dumps([kept, sorted(tokenizer.get_vocab().items())], sort_keys=True)

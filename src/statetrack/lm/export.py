@@ -20,7 +20,7 @@ BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 class Exported(NamedTuple):
-    """What was written."""
+    """The folder, type and size of an exported model."""
 
     folder: Path
     model_type: str

@@ -1,4 +1,4 @@
-"""Whether the packages of the extra `lm` are installed."""
+"""Check that the packages of the extra `lm` are installed."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from statetrack.lm.load import LanguageModel
 
 
 class Continuation(NamedTuple):
-    """What a model generated after a prompt."""
+    """A prompt and the text that a model generated after it."""
 
     prompt: str
     text: str

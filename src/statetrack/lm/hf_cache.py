@@ -81,7 +81,7 @@ class StateTrackCache(Cache):
         return self._decoder
 
     def _situation(self, batch_size: int) -> tuple[int, ...]:
-        """What a recording depends on."""
+        """Return the values that a recording depends on: after a change it is made anew."""
         return batch_size, torch.get_num_threads(), *(w.data_ptr() for w in self._weights)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

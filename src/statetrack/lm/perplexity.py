@@ -189,7 +189,7 @@ class PerplexityCurve:
 
     @property
     def chunks(self) -> int:
-        """How many chunks were read."""
+        """The number of chunks that were read."""
         return len(self.totals)
 
     def at(self, position: int) -> float:

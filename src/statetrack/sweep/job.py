@@ -22,7 +22,10 @@ THEOREM_6 = "theorem6"  # a value of Job.compiled that is no language
 
 
 class SweepJob(ABC):
-    """What a sweep does in one folder. Subclasses are frozen dataclasses with these two fields."""
+    """A unit of work of a sweep, in a folder of its own.
+
+    Subclasses are frozen dataclasses with the fields `name` and `seconds`.
+    """
 
     name: str  # what people read; need not be unique
     seconds: float  # expected CPU seconds

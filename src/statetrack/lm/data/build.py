@@ -22,7 +22,7 @@ TRAINING = 10**8  # characters that a tokenizer is trained on, at most
 
 
 class DataProgress(NamedTuple):
-    """How far `build_data` is."""
+    """The progress of `build_data`."""
 
     doing: str
     documents: int

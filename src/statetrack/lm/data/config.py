@@ -1,4 +1,4 @@
-"""What `statetrack lm data` is asked for."""
+"""The options of `statetrack lm data`."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class SplitFiles:
 
 @dataclasses.dataclass(frozen=True)
 class DataDescription:
-    """What `data.json` holds."""
+    """The content of `data.json`."""
 
     vocab_size: int
     dtype: Literal["uint16", "uint32"]
@@ -103,7 +103,7 @@ class TokenData:
     Attributes:
         folder: The data folder.
         split: "train" or "validation".
-        description: What `data.json` holds.
+        description: the content of `data.json`.
         num_tokens: How many tokens the split has, BOS and EOS included.
         document_starts: [documents] where each document starts, increasing from 0.
     """
@@ -134,7 +134,7 @@ class TokenData:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens the tokenizer has."""
+        """The number of tokens in the vocabulary."""
         return self.description.vocab_size
 
     @property

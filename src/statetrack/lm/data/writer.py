@@ -55,7 +55,7 @@ def write_tokens(
         shard_tokens: The greatest number of tokens in a file.
 
     Returns:
-        What `data.json` holds.
+        The content of `data.json`.
     """
     with data_writer(folder, shard_tokens) as writer:
         writer.start(vocab_size=vocab_size, eos=eos, bos_id=bos_id, bos=bos, tokenizer=tokenizer)

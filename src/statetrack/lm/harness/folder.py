@@ -37,7 +37,7 @@ class NewTask(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskAbout:
-    """What the index says of a task."""
+    """The entry of a task in the index."""
 
     name: str  # in lm-eval
     source: str  # the task or the data set it is made of

@@ -79,7 +79,7 @@ class PretrainingRun(RunFolder):
 
     @property
     def model_folder(self) -> Path:
-        """Where the newest model is, in the format of transformers."""
+        """The folder of the newest model, in the format of transformers."""
         return self.folder / "model"
 
     @property

@@ -168,7 +168,7 @@ def _label(run: PretrainingRun, runs: list[PretrainingRun]) -> str:
 
 
 def _guards(pairs: list[Pair]) -> list[str]:
-    """What the runs of a pair have in common, and what was kept from them."""
+    """State the data, the order and the weight decay that both runs of a pair share."""
     config = pairs[0].narrow.config
     bos = TokenData.open(config.data_folder).description.bos
     return [
