@@ -22,7 +22,7 @@ MODELS = {
 }  # preset and mixer
 PAPER_TOKENIZER = "fla-hub/gla-1.3B-100B"  # Mistral's, 32,000 tokens
 LENGTHENED = 8  # positions up to this multiple of the training length
-CPU_SECONDS = {"delta_net": 2700.0, "mamba": 3600.0}  # of a laptop run
+CPU_SECONDS = {"delta_net": 2700.0, "mamba": 3600.0}  # of a laptop run, estimated
 
 
 @cache
