@@ -340,7 +340,7 @@ def test_auto_is_native_on_the_cpu_unless_in_float64(monkeypatch):
 
 
 def test_float64_is_refused():
-    with pytest.raises(UserError, match="cannot use its native backend: it serves tensors on the"):
+    with pytest.raises(UserError, match="cannot use its backend native: it serves tensors on the"):
         delta_rule(**delta_rule_inputs(1, 5, 1, 2, 2), backend="native")
 
 

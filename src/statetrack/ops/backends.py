@@ -10,29 +10,60 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError, check_type
-from statetrack.kernels import library
+from statetrack.kernels import gpu, library
 
-# Not every op has every one of these; an op says which it has when the choice is impossible.
-BACKENDS = ("naive", "torch", "native")
+# an op has some of these
+BACKENDS = ("naive", "torch", "native", *gpu.BACKENDS)
 
 
-def choose(op: str, backend: str, available: Sequence[str], *tensors: Tensor | None) -> str:
-    """The backend to use: "auto" is native, torch or naive, the first that can."""
+def choose(
+    op: str,
+    backend: str,
+    available: Sequence[str],
+    *tensors: Tensor | None,
+    unfit: Mapping[str, str] | None = None,
+) -> str:
+    """Return the backend to use.
+
+    "auto" goes by the tensors: on the CPU native, torch or naive, on a GPU fla, triton, torch or
+    naive, the first that can serve them.
+
+    Args:
+        op: its name, for messages.
+        backend: what the user asked for.
+        available: the backends that the op has.
+        *tensors: all tensors of the call.
+        unfit: backends that cannot serve this call for a reason besides its tensors' device and
+            dtype, with the reason.
+    """
     check_type(f"{op}: backend", backend, str, "a text")
+    unfit = unfit or {}
     if backend == "auto":
-        if "native" in available and library.serves(*tensors):
+        if "native" in available and "native" not in unfit and library.serves(*tensors):
             return "native"
+        if any(x is not None and x.is_cuda for x in tensors):
+            for name in gpu.BACKENDS:
+                if name not in available or name in unfit:
+                    continue
+                if gpu.refusal(name, *tensors) is None:
+                    return name
+                if gpu.missing(name):
+                    gpu.warn_missing(name)
         return "torch" if "torch" in available else "naive"
     if backend not in available:
         raise UserError(
             f"{op} has no backend {backend!r}; it has: {', '.join(['auto', *available])}"
         )
-    if backend == "native" and not library.serves(*tensors):
+    reason = unfit.get(backend)
+    if reason is None and backend in gpu.BACKENDS:
+        reason = gpu.refusal(backend, *tensors)
+    if reason is None and backend == "native" and not library.serves(*tensors):
         reason = library.WHY_MISSING or (
             "it serves tensors on the CPU that are not float64, outside of torch.func transforms "
             "and forward-mode differentiation"
         )
-        raise UserError(f"{op} cannot use its native backend: {reason}")
+    if reason is not None:
+        raise UserError(f"{op} cannot use its backend {backend}: {reason}")
     return backend
 
 

@@ -1,0 +1,72 @@
+"""The packages for GPUs, Triton and flash-linear-attention: whether they can serve a call.
+
+Neither is imported before an op needs it. With TRITON_INTERPRET=1 Triton's interpreter runs the
+same kernels on tensors on the CPU, which is slow and for tests.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from statetrack.kernels.operators import library
+from statetrack.kernels.transforms import transformed
+
+BACKENDS = ("fla", "triton")
+"""The backends of ops on GPUs, the preferred one first."""
+INSTALL = {
+    "triton": 'pip install "triton>=3.5"',
+    "fla": 'pip install "statetrack[gpu]"',
+}
+"""The command that installs what a backend needs."""
+_PACKAGES = {"triton": ("triton",), "fla": ("triton", "fla")}
+
+
+def interpreting() -> bool:
+    """Whether Triton's interpreter runs its kernels, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@cache
+def missing(backend: str) -> str | None:
+    """Return the command that installs what a GPU backend lacks, None if it lacks nothing."""
+    there = all(find_spec(package) for package in _PACKAGES[backend])
+    return None if there else INSTALL[backend]
+
+
+def refusal(backend: str, *tensors: Tensor | None) -> str | None:
+    """Return why a GPU backend cannot serve these tensors, None if it can."""
+    if command := missing(backend):
+        return f"it is not installed: {command}"
+    if transformed():
+        return "it has no torch.func transforms and no forward-mode differentiation"
+    for x in tensors:
+        if x is not None and x.dtype is torch.float64:
+            return "it does not compute in float64"
+        if x is not None and not (x.is_cuda or (x.is_cpu and interpreting())):
+            return f"it needs tensors on a GPU (CUDA or ROCm); got {x.device}"
+    return None
+
+
+@cache
+def warn_missing(backend: str) -> None:
+    """Warn, once, that a backend is not installed and GPU tensors are served by a slower one."""
+    message = f"{backend} is not installed, so ops on GPU tensors are slower: {INSTALL[backend]}"
+    warnings.warn(message, stacklevel=2)
+
+
+def gpu_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    """Define torch.ops.statetrack.<name> for GPUs, Triton's interpreter and tracing; return it."""
+    name = schema.partition("(")[0]
+    library.define(schema)
+    for key in ("CUDA", "CPU"):
+        library.impl(name, run, key)
+    torch.library.register_fake(f"statetrack::{name}", fake, lib=library)
+    return getattr(torch.ops.statetrack, name)
