@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 LIBRARY := pyproject.toml setup.py $(wildcard csrc/*) src/statetrack/kernels/interface.h
 
-.PHONY: demo test test-lm test-lowest test-peers docs notebooks wheel sanitize cross browser fuzz peers format clean
+.PHONY: demo test test-lm test-lowest test-peers test-gpu docs notebooks wheel sanitize cross browser fuzz peers format clean
 .NOTPARALLEL: # the environments share the native library in src/
 
 demo: .venv/installed
@@ -41,6 +41,12 @@ test-lowest: .venv-lowest/installed
 test-peers: peers
 	.venv-peers-hf/bin/python -m pytest tests/peers/hf
 	.venv-peers-fla/bin/python -m pytest tests/peers/fla
+
+# The Triton kernels, without a GPU: run by Triton's interpreter against the definitions, and compiled
+# for real GPUs.
+test-gpu: .venv-peers-fla/installed
+	TRITON_INTERPRET=1 .venv-peers-fla/bin/python -m pytest -n 2 --durations 5 tests/gpu/interpreted
+	.venv-peers-fla/bin/python -m pytest -n 2 --durations 5 tests/gpu/compiled
 
 # The wheel, with a compiler and without, in environments of its own.
 wheel: .venv/installed-dev

@@ -25,8 +25,8 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
-# `make test-peers` runs these, in environments with other packages
-collect_ignore = ["peers"]
+# `make test-peers` and `make test-gpu` run these, in environments with other packages
+collect_ignore = ["peers", "gpu"]
 
 ROOT = Path(__file__).parent.parent
 
