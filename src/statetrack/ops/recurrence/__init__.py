@@ -1,6 +1,7 @@
 """The ops with a matrix-valued state: the delta rule, its products and gated linear attention.
 
-They are one recurrence, on one native kernel (see `Recurrence` in kernels/interface.h). Each has a
+They are one recurrence, on one native kernel (see `Recurrence` in kernels/interface.h), and on GPUs
+on the kernels of flash-linear-attention (fla.py). Each has a
 form for a single token, for decoding, which changes its state in place and has no gradients.
 """
 
@@ -49,7 +50,8 @@ def delta_rule(
         initial_state: [B, H, K, V] ([N, H, K, V] with `cu_seqlens`), zero if absent.
         output_final_state: whether to return the state after the last token.
         cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1).
-        backend: "auto", "naive" (the defining loop), "torch" (chunkwise) or "native" (C++, CPU).
+        backend: "auto", "naive" (the defining loop), "torch" (chunkwise), "native" (C++, CPU) or
+            "fla" (flash-linear-attention, GPUs, where q, k or v has half precision).
 
     Returns:
         o [B, T, H, V] in the type of `v`, and the final state in float32 (float64 if any input
