@@ -1,8 +1,8 @@
 """The ops with a matrix-valued state: the delta rule, its products and gated linear attention.
 
 They are one recurrence, on one native kernel (see `Recurrence` in kernels/interface.h), and on GPUs
-on the kernels of flash-linear-attention (fla.py). Each has a
-form for a single token, for decoding, which changes its state in place and has no gradients.
+on the kernels of flash-linear-attention (fla.py). Each has a form for a single token, for decoding,
+which changes its state in place and has no gradients.
 """
 
 from __future__ import annotations
