@@ -1,0 +1,94 @@
+"""The devices that models compute on: their names, which of them are there, where a module is."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+
+from statetrack.errors import UserError, check_type
+
+KINDS = ("cpu", "cuda", "mps")
+"""Kinds of devices; cuda stands for GPUs of NVIDIA and, in builds of torch for ROCm, of AMD."""
+
+_preferred_gpu: int | None = None
+
+
+def check_device_name(name: str) -> None:
+    """Raise a UserError unless a text names a device, be it on this machine or another."""
+    check_type("device", name, str, "a text")
+    if name != "auto" and not re.fullmatch(rf"({'|'.join(KINDS)})(:[0-9]{{1,4}})?", name):
+        raise UserError(f"device must be auto, {', '.join(KINDS)} or such as cuda:1; got {name!r}")
+
+
+def available_devices() -> list[str]:
+    """List the devices of this machine by name, the CPU first."""
+    found = ["cpu", *(f"cuda:{i}" for i in range(count_gpus()))]
+    return [*found, "mps"] if torch.backends.mps.is_available() else found
+
+
+def count_gpus() -> int:
+    """Return how many GPUs torch can use here: of NVIDIA, or of AMD in a build for ROCm."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def use_device(name: str = "auto") -> torch.device:
+    """Return the device that a name stands for; a GPU becomes torch's current one.
+
+    Args:
+        name: "cpu", "cuda", "cuda:1", "mps", ...; "auto" is cuda if there is a GPU, else cpu. It
+            is never mps, which has no float64 and lacks operations.
+
+    Raises:
+        UserError: This machine has no such device.
+
+    >>> use_device("cpu")
+    device(type='cpu')
+    """
+    check_device_name(name)
+    if name == "auto":
+        name = "cuda" if count_gpus() else "cpu"
+    kind, _, index = name.partition(":")
+    found = available_devices()
+    same = [other for other in found if other.partition(":")[0] == kind]
+    if not same or (index and int(index) >= len(same)):
+        raise UserError(f"there is no device {name} here; there is: {', '.join(found)}")
+    if kind != "cuda":
+        return torch.device(kind)
+    if index:
+        device = torch.device(kind, int(index))
+    elif _preferred_gpu is not None:
+        device = torch.device(kind, _preferred_gpu % len(same))
+    else:
+        device = torch.device(kind, torch.cuda.current_device())
+    torch.cuda.set_device(device)  # kernels of Triton run on the current GPU
+    return device
+
+
+def prefer_gpu(number: int) -> None:
+    """Let "cuda" stand for this GPU in this process, counted around if there are fewer."""
+    global _preferred_gpu
+    _preferred_gpu = number
+
+
+def device_title(device: torch.device) -> str:
+    """Return a device's name for reports; of a GPU also its model."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return str(device)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Return the device of a module's parameters and buffers; the CPU if it has none."""
+    for tensors in (module.parameters(), module.buffers()):
+        for tensor in tensors:
+            return tensor.device
+    return torch.device("cpu")
+
+
+def on_cpu() -> AbstractContextManager[object]:
+    """A context in which new tensors are on the CPU, whatever torch's default device is."""
+    # only where it is needed: in it every call of torch takes longer
+    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
