@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from statetrack.errors import UserError, check_type
+
+M = TypeVar("M", bound=nn.Module)
 
 KINDS = ("cpu", "cuda", "mps")
 """Kinds of devices; cuda stands for GPUs of NVIDIA and, in builds of torch for ROCm, of AMD."""
@@ -88,7 +93,16 @@ def device_of(module: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def on_cpu() -> AbstractContextManager[object]:
-    """A context in which new tensors are on the CPU, whatever torch's default device is."""
-    # only where it is needed: in it every call of torch takes longer
-    return nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """A context, or decorator, that makes new tensors on the CPU, whatever torch's default is."""
+    if torch.get_default_device().type == "cpu":
+        yield  # torch's own context would make every call slower
+        return
+    with torch.device("cpu"):
+        yield
+
+
+def cpu_copy(module: M) -> M:
+    """Return a module with its parameters and buffers on the CPU: itself if they are there."""
+    return module if device_of(module).type == "cpu" else copy.deepcopy(module).cpu()
