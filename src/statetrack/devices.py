@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from statetrack.errors import UserError, check_type
 
@@ -91,6 +91,13 @@ def device_of(module: nn.Module) -> torch.device:
         for tensor in tensors:
             return tensor.device
     return torch.device("cpu")
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the CPU to a device; a GPU gets it without making the CPU wait."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()  # from other memory the copy waits for what the GPU does
+    return tensor.to(device, non_blocking=True)
 
 
 @contextmanager

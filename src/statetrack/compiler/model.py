@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -67,6 +67,11 @@ class CompiledModel(Compiled):
     @property
     def device(self) -> torch.device:
         return device_of(self.model)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the model to a device; return this."""
+        self.model.to(device)
+        return self
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor) -> Tensor:

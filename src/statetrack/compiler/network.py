@@ -343,7 +343,7 @@ class CompiledRNN(nn.Module, Compiled):
             named = re.fullmatch(GROUP_NAME, language.text) is not None
             if not named or not np.array_equal(group(language.text).table, language.value.table):
                 raise UserError(f"group {language.text} has no known name: save a DFA instead")
-        tables = {name: table.contiguous() for name, table in self.state_dict().items()}
+        tables = {name: table.cpu().contiguous() for name, table in self.state_dict().items()}
         write_atomic(folder / TABLES_FILE, safetensors.torch.save(tables))
 
 

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from statetrack.devices import to_device
 from statetrack.tasks import Task
 from statetrack.training.batches import Batches
 
@@ -67,7 +68,4 @@ class DeviceBatches:
         )
 
     def _move(self, values: NDArray[Any]) -> Tensor:
-        tensor = torch.from_numpy(values)
-        if self.device.type == "cuda":
-            tensor = tensor.pin_memory()  # else the copy would wait for the device
-        return tensor.to(self.device, non_blocking=True)
+        return to_device(torch.from_numpy(values), self.device)

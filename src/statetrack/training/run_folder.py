@@ -32,6 +32,19 @@ from statetrack.training.tensors import restore_tensors, training_tensors
 CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
 
 
+def named_devices(about: Path) -> list[str]:
+    """Return the devices that the JSON file of a checkpoint names."""
+    data = read_json(about)
+    found = data.get("devices") if isinstance(data, dict) else None
+    return [*map(str, found)] if isinstance(found, list) else []
+
+
+def with_device(devices: list[str], device: torch.device) -> list[str]:
+    """Return the devices of a run with one more, unless it is the last one."""
+    title = device_title(device)
+    return devices if devices[-1:] == [title] else [*devices, title]
+
+
 class RunFolder:
     """A folder with a configuration and rows of metrics, of any kind of training."""
 
@@ -150,8 +163,8 @@ class Run(RunFolder):
         With an optimiser it names the devices that the run was trained on so far.
         """
         devices = self.devices
-        if optimizer is not None and devices[-1:] != [title := device_title(device_of(model))]:
-            devices.append(title)
+        if optimizer is not None:
+            devices = with_device(devices, device_of(model))
         tensors = training_tensors(model, optimizer)
         data = safetensors.torch.save({name: tensor.cpu() for name, tensor in tensors.items()})
         file = self.checkpoint_file(step)
@@ -169,9 +182,7 @@ class Run(RunFolder):
     def devices(self) -> list[str]:
         """The devices that it was trained on, one after the other; older checkpoints name none."""
         steps = self.checkpoint_steps()
-        about = read_json(self.checkpoint_file(steps[-1]).with_suffix(".json")) if steps else None
-        found = about.get("devices") if isinstance(about, dict) else None
-        return [*map(str, found)] if isinstance(found, list) else []
+        return named_devices(self.checkpoint_file(steps[-1]).with_suffix(".json")) if steps else []
 
     def _drop_old(self) -> None:
         """Remove incomplete checkpoints and all but the last two."""
