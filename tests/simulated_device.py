@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -76,7 +77,10 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             raise RuntimeError(f"{name}: tensors on the device and on the CPU")
     if on_device and isinstance(kwargs.get("generator"), torch.Generator):
         raise RuntimeError(f"{name}: a generator of the CPU for a tensor on the device")
-    made = func(*pytree.tree_map(_held, args), **pytree.tree_map(_held, kwargs))
+    # a device has random numbers of its own: those of the CPU go on as if nothing were drawn
+    own = torch.Tag.nondeterministic_seeded in func.tags and on_device
+    with torch.random.fork_rng(devices=[], enabled=own):
+        made = func(*pytree.tree_map(_held, args), **pytree.tree_map(_held, kwargs))
     if not on_device:
         return made
     known = {id(x.held): x for x in ours}  # what an operation in place returns
@@ -87,6 +91,18 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return known[id(x)] if id(x) in known else OnDevice(x)
 
     return pytree.tree_map(placed, made)
+
+
+class _Constructors(TorchFunctionMode):
+    """Makes tensors of numbers, which torch never fills on a meta device, on the CPU first."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor) and _is_device(kwargs.get("device")):
+            return func(*args, **{**kwargs, "device": "cpu"}).to(DEVICE)
+        if func is Tensor.new_tensor and isinstance(args[0], OnDevice):
+            return torch.tensor(*args[1:], **{"dtype": args[0].dtype, **kwargs}).to(DEVICE)
+        return func(*args, **kwargs)
 
 
 class _Machine(TorchDispatchMode):
@@ -106,7 +122,7 @@ def simulated_device() -> Iterator[torch.device]:
         # a module's parameters are replaced: to write into them would leave out what they hold
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         try:
-            with _Machine():
+            with _Constructors(), _Machine():
                 yield DEVICE
         finally:
             torch.__future__.set_overwrite_module_params_on_conversion(overwrite)
