@@ -1,0 +1,334 @@
+"""Exact back-propagation of sequences whose activations do not fit into memory at once.
+
+The model reads a sequence chunk by chunk, without gradients; only the state before each chunk is
+kept. Then, from the last chunk to the first, a chunk is computed again with gradients, and its
+backward pass hands the gradient of its first state to the chunk before it. The result is that of a
+plain backward pass except for rounding. The time is that of one more forward pass.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from statetrack.config import at_least
+from statetrack.errors import UserError, check_type
+from statetrack.ops import cross_entropy
+from statetrack.ops.ragged import check_cu_seqlens
+
+Model = Callable[..., tuple[Tensor, Any]]  # (tokens, state, mask or cu_seqlens) -> (logits, state)
+ChunkLoss = Callable[[Tensor, slice], Tensor]  # (logits [B, C, V], their positions) -> a number
+
+
+class ChunkOutput(NamedTuple):
+    """What the model returns for a chunk."""
+
+    columns: slice  # its positions
+    logits: Tensor  # [B, C, V]
+    state: Any  # after it
+
+
+def chunked_backward(
+    model: Model,
+    tokens: Tensor,
+    loss: ChunkLoss,
+    chunk_length: int,
+    *,
+    state: Any = None,
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    context: Callable[[bool], AbstractContextManager[Any]] = lambda last: nullcontext(),
+) -> tuple[Tensor, Any]:
+    """Back-propagate the sum of the losses of all chunks, with the memory of one chunk.
+
+    The gradients are added to the `grad` of the parameters and, through `state`, of what it was
+    computed from; they equal those of `loss(model(tokens)).backward()` except for rounding. Besides
+    one chunk, memory holds the state before every chunk. Attention has its whole cache as state, so
+    its part grows with the length.
+
+    Args:
+        model: a SequenceModel, or what is called like one. Random numbers that it draws, as for
+            dropout, are the same in both passes over a chunk.
+        tokens: [B, T].
+        loss: called with a chunk's logits [B, C, V] and its positions, a slice of 0..T; returns the
+            chunk's part of the loss. `chunk_cross_entropy(targets)` makes one.
+        chunk_length: the greatest C.
+        state: the state that an earlier call returned; None for the first one.
+        mask: [B, T] bool, False for positions that do not exist.
+        cu_seqlens: [N + 1] boundaries of sequences packed into one row, without a `state`.
+        context: returns what surrounds the gradient pass over a chunk; called with whether it is
+            the last of these passes, in which several processes average their gradients.
+
+    Returns:
+        The loss and the state after the last token (of the last packed sequence), both without
+        gradients.
+
+    Example:
+        >>> import torch
+        >>> from statetrack import ModelConfig, SequenceModel, chunk_cross_entropy, chunked_backward
+        >>> model, tokens = SequenceModel(ModelConfig(vocab_size=5)), torch.randint(5, (1, 1001))
+        >>> goal = chunk_cross_entropy(tokens[:, 1:])
+        >>> loss, _ = chunked_backward(model, tokens[:, :-1], goal, chunk_length=100)
+    """
+    reader = _Reader(model, tokens, chunk_length, state, mask, cu_seqlens)
+    if not torch.is_grad_enabled():
+        raise UserError("chunked_backward computes gradients, but they are disabled here")
+    kept = _Kept(tokens.device)
+    before = pytree.tree_map_only(Tensor, Tensor.detach, state)
+    with torch.no_grad():
+        for chunk in reader.chunks[:-1]:
+            kept.append(before)
+            before = reader.read(chunk, before).state
+    kept.append(before)
+    del before
+    with context(len(reader.chunks) == 1):
+        total, final, gradients = _back(reader, reader.chunks[-1], kept.pop(), loss, [])
+    for chunk in reversed(reader.chunks[:-1]):
+        with context(chunk is reader.chunks[0]), kept.same_random_numbers():
+            part, _, gradients = _back(reader, chunk, kept.pop(), loss, gradients)
+        total = total + part
+    _pass_on(pytree.tree_leaves(state), gradients)
+    return total, final
+
+
+def chunked_forward(
+    model: Model,
+    tokens: Tensor,
+    chunk_length: int,
+    *,
+    state: Any = None,
+    mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+) -> Iterator[ChunkOutput]:
+    """Yield the output for each chunk of up to `chunk_length` tokens, in order.
+
+    The arguments are those of `chunked_backward`.
+    """
+    reader = _Reader(model, tokens, chunk_length, state, mask, cu_seqlens)
+    for chunk in reader.chunks:
+        output = reader.read(chunk, state)
+        yield output
+        state = output.state
+
+
+def chunk_cross_entropy(targets: Tensor, ignore_index: int = -100) -> ChunkLoss:
+    """Return a loss for chunks whose sum is the mean cross-entropy of all targets.
+
+    Args:
+        targets: [B, T] int64.
+        ignore_index: the target of positions that do not count.
+    """
+    counted = int((targets != ignore_index).sum())
+
+    def loss(logits: Tensor, columns: slice) -> Tensor:
+        part = targets[:, columns]
+        count = int((part != ignore_index).sum())
+        if counted and not count:
+            return logits.new_zeros(())  # where the mean would be undefined
+        mean = cross_entropy(logits.flatten(0, 1), part.flatten(), ignore_index=ignore_index)
+        return mean if count == counted else mean * (count / counted)
+
+    return loss
+
+
+class _Chunk(NamedTuple):
+    """Positions that the model reads at once."""
+
+    columns: slice
+    first: bool  # whether it begins sequences, so that no state enters it
+    cu_seqlens: list[int] | None = None  # of the sequences in it, if there are several
+
+
+class _Reader:
+    """Reads tokens chunk by chunk."""
+
+    def __init__(
+        self,
+        model: Model,
+        tokens: Tensor,
+        chunk_length: int,
+        state: Any,
+        mask: Tensor | None,
+        cu_seqlens: Tensor | None,
+    ) -> None:
+        check_type("tokens", tokens, Tensor, "a tensor")
+        check_type("chunk_length", chunk_length, int, "a whole number")
+        at_least("chunk_length", chunk_length, 1)
+        if tokens.dim() != 2 or 0 in tokens.shape:
+            raise UserError(f"tokens must be [B, T], neither of them 0; got {list(tokens.shape)}")
+        if mask is not None and cu_seqlens is not None:
+            raise UserError("give a mask or cu_seqlens, not both")
+        if mask is not None and (not isinstance(mask, Tensor) or mask.shape != tokens.shape):
+            raise UserError(f"mask must be a tensor [B, T] = {list(tokens.shape)}")
+        if state is not None and cu_seqlens is not None:
+            raise UserError("chunks of packed sequences take no state: each sequence starts anew")
+        self.model, self.tokens, self.mask = model, tokens, mask
+        batch, length = tokens.shape
+        if cu_seqlens is None:
+            starts = range(0, length, chunk_length)
+            ends = [min(start + chunk_length, length) for start in starts]
+            self.chunks = [
+                _Chunk(slice(start, end), first=state is None and start == 0)
+                for start, end in zip(starts, ends, strict=True)
+            ]
+        else:
+            self.chunks = _cut_packed(check_cu_seqlens(cu_seqlens, batch, length), chunk_length)
+
+    def read(self, chunk: _Chunk, state: Any) -> ChunkOutput:
+        """Read a chunk from the state before it."""
+        layout = {} if self.mask is None else {"mask": self.mask[:, chunk.columns]}
+        packed = chunk.cu_seqlens is not None
+        if packed:
+            layout["cu_seqlens"] = torch.tensor(chunk.cu_seqlens, device=self.tokens.device)
+        # A weight that autocast has cast without gradients must not serve the pass with gradients.
+        torch.clear_autocast_cache()
+        before = None if chunk.first else state
+        logits, state = self.model(self.tokens[:, chunk.columns], before, **layout)
+        if packed:  # the others have ended
+            state = pytree.tree_map_only(Tensor, lambda part: part[-1:].clone(), state)
+        return ChunkOutput(chunk.columns, logits, state)
+
+
+def _cut_packed(bounds: list[int], chunk_length: int) -> list[_Chunk]:
+    """Cut packed sequences into chunks.
+
+    A chunk either goes on with the sequence that was cut, up to its end, or begins with a new one.
+    So a state of one row is all that is carried.
+    """
+    chunks, start = list[_Chunk](), 0
+    while start < bounds[-1]:
+        following = bisect_right(bounds, start)
+        if bounds[following - 1] < start:
+            end = min(start + chunk_length, bounds[following])
+            chunks.append(_Chunk(slice(start, end), first=False))
+        else:
+            end = min(start + chunk_length, bounds[-1])
+            cuts = [bound - start for bound in bounds[following : bisect_left(bounds, end)]]
+            inner = [0, *cuts, end - start] if cuts else None
+            chunks.append(_Chunk(slice(start, end), True, inner))
+        start = end
+    return chunks
+
+
+def _back(
+    reader: _Reader, chunk: _Chunk, state: Any, loss: ChunkLoss, gradients: list[Any]
+) -> tuple[Tensor, Any, list[Any]]:
+    """Back-propagate a chunk, given the gradients of the state after it, a flat list.
+
+    Returns its loss, the state after it, and the gradients of the state before it.
+    """
+    before = None if chunk.first else pytree.tree_map_only(Tensor, _leaf, state)
+    output = reader.read(chunk, before)
+    part = loss(output.logits, chunk.columns)
+    # A backward pass inside of autocast would round the gradients.
+    with torch.autocast(reader.tokens.device.type, enabled=False):
+        _pass_on([part, *pytree.tree_leaves(output.state)], [torch.ones_like(part), *gradients])
+    after = pytree.tree_map_only(Tensor, Tensor.detach, output.state)
+    found = [leaf.grad if isinstance(leaf, Tensor) else None for leaf in pytree.tree_leaves(before)]
+    return part.detach(), after, found
+
+
+def _leaf(part: Tensor) -> Tensor:
+    """A part of a state as a variable, unless it has integers."""
+    part = part.detach()
+    return part.requires_grad_() if part.is_floating_point() or part.is_complex() else part
+
+
+def _pass_on(values: list[Any], gradients: list[Any]) -> None:
+    """Back-propagate the gradients of values, of those that depend on a variable.
+
+    Others are constants, as the scale m of mLSTM, which no gradient goes through.
+    """
+    pairs = [
+        (value, gradient)
+        for value, gradient in zip(values, gradients, strict=False)  # none of a state: no gradients
+        if gradient is not None and value.requires_grad
+    ]
+    if pairs:
+        torch.autograd.backward(*zip(*pairs, strict=True))
+
+
+class _Kept:
+    """The states before chunks, and those of the random generators."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.states = list[tuple[list[Any], pytree.TreeSpec]]()  # as flat lists
+        self.random = list[list[Tensor]]()
+
+    def append(self, state: Any) -> None:
+        parts, spec = pytree.tree_flatten(pytree.tree_map_only(Tensor, _alone, state))
+        for index, part in enumerate(parts):
+            self._share(index, part)
+        self.states.append((parts, spec))
+        self.random.append(_random_states(self.device))
+
+    def pop(self) -> Any:
+        """Forget and return the last state."""
+        self.random.pop()
+        return pytree.tree_unflatten(*self.states.pop())
+
+    def _share(self, index: int, new: Any) -> None:
+        """Let the parts of earlier states that `new` begins with be views of it.
+
+        Attention's cache grows by a chunk each time: copies of it would take memory that is
+        quadratic in the length.
+        """
+        if not self.states or len(self.states[-1][0]) <= index:
+            return
+        old = self.states[-1][0][index]
+        if not _begins_with(new, old):
+            return
+        for parts, _ in reversed(self.states):
+            if len(parts) <= index or not isinstance(parts[index], Tensor):
+                break
+            if parts[index].data_ptr() != old.data_ptr():
+                break  # no view of `old`
+            parts[index] = new[:, : parts[index].shape[1]]
+
+    @contextmanager
+    def same_random_numbers(self) -> Iterator[None]:
+        """Let the random numbers inside be those of the first pass over the last chunk."""
+        now = _random_states(self.device)
+        _set_random_states(self.device, self.random[-1])
+        try:
+            yield
+        finally:
+            _set_random_states(self.device, now)
+
+
+def _alone(part: Tensor) -> Tensor:
+    """A part of a state as a tensor of its own: a view keeps all of the tensor that it is of."""
+    return part.clone() if part.untyped_storage().nbytes() > part.nbytes else part
+
+
+def _begins_with(new: Any, old: Any) -> bool:
+    """Whether a part of a state has grown along the positions [B, S, ...] and kept what it had."""
+    if not (isinstance(new, Tensor) and isinstance(old, Tensor) and new.dtype == old.dtype):
+        return False
+    if new.dim() < 2 or new.dim() != old.dim() or new.shape[1] <= old.shape[1]:
+        return False
+    start = new[:, : old.shape[1]]
+    return start.shape == old.shape and torch.equal(start, old)
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    """The states of the generators of the CPU and of a device."""
+    states = [torch.get_rng_state()]
+    if device.type not in ("cpu", "meta"):
+        own = () if device.type == "mps" else (device,)  # there is one such device
+        states.append(torch.get_device_module(device).get_rng_state(*own))
+    return states
+
+
+def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        own = () if device.type == "mps" else (device,)
+        torch.get_device_module(device).set_rng_state(state, *own)
