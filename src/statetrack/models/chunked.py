@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from statetrack.config import at_least
 from statetrack.errors import UserError, check_type
+from statetrack.models.chunk_starts import ChunkStarts
 from statetrack.ops import cross_entropy
 from statetrack.ops.ragged import check_cu_seqlens
 
@@ -79,19 +80,19 @@ def chunked_backward(
     reader = _Reader(model, tokens, chunk_length, state, mask, cu_seqlens)
     if not torch.is_grad_enabled():
         raise UserError("chunked_backward computes gradients, but they are disabled here")
-    kept = _Kept(tokens.device)
-    before = pytree.tree_map_only(Tensor, Tensor.detach, state)
+    given = pytree.tree_map_only(Tensor, _detached, state)
+    *earlier, chunk = reader.chunks
+    starts = ChunkStarts(given, tokens.device)
     with torch.no_grad():
-        for chunk in reader.chunks[:-1]:
-            kept.append(before)
-            before = reader.read(chunk, before).state
-    kept.append(before)
-    del before
-    with context(len(reader.chunks) == 1):
-        total, final, gradients = _back(reader, reader.chunks[-1], kept.pop(), loss, [])
-    for chunk in reversed(reader.chunks[:-1]):
-        with context(chunk is reader.chunks[0]), kept.same_random_numbers():
-            part, _, gradients = _back(reader, chunk, kept.pop(), loss, gradients)
+        for one in earlier:
+            starts.append(reader.read(one, starts.state).state)
+    with context(not earlier):
+        total, final, gradients = _back(reader, chunk, starts.state, loss, [])
+    while earlier:
+        chunk = earlier.pop()
+        starts.pop()
+        with context(not earlier), starts.same_random_numbers():
+            part, _, gradients = _back(reader, chunk, starts.state, loss, gradients)
         total = total + part
     _pass_on(pytree.tree_leaves(state), gradients)
     return total, final
@@ -217,13 +218,12 @@ def _cut_packed(bounds: list[int], chunk_length: int) -> list[_Chunk]:
 
 
 def _back(
-    reader: _Reader, chunk: _Chunk, state: Any, loss: ChunkLoss, gradients: list[Any]
+    reader: _Reader, chunk: _Chunk, before: Any, loss: ChunkLoss, gradients: list[Any]
 ) -> tuple[Tensor, Any, list[Any]]:
     """Back-propagate a chunk, given the gradients of the state after it, a flat list.
 
     Returns its loss, the state after it, and the gradients of the state before it.
     """
-    before = None if chunk.first else pytree.tree_map_only(Tensor, _leaf, state)
     output = reader.read(chunk, before)
     part = loss(output.logits, chunk.columns)
     # A backward pass inside of autocast would round the gradients.
@@ -234,10 +234,9 @@ def _back(
     return part.detach(), after, found
 
 
-def _leaf(part: Tensor) -> Tensor:
-    """A part of a state as a variable, unless it has integers."""
-    part = part.detach()
-    return part.requires_grad_() if part.is_floating_point() or part.is_complex() else part
+def _detached(part: Tensor) -> Tensor:
+    """A part of a state as a variable of its own if it is one, else as a constant."""
+    return part.detach().requires_grad_(part.requires_grad)
 
 
 def _pass_on(values: list[Any], gradients: list[Any]) -> None:
@@ -251,84 +250,4 @@ def _pass_on(values: list[Any], gradients: list[Any]) -> None:
         if gradient is not None and value.requires_grad
     ]
     if pairs:
-        torch.autograd.backward(*zip(*pairs, strict=True))
-
-
-class _Kept:
-    """The states before chunks, and those of the random generators."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.states = list[tuple[list[Any], pytree.TreeSpec]]()  # as flat lists
-        self.random = list[list[Tensor]]()
-
-    def append(self, state: Any) -> None:
-        parts, spec = pytree.tree_flatten(pytree.tree_map_only(Tensor, _alone, state))
-        for index, part in enumerate(parts):
-            self._share(index, part)
-        self.states.append((parts, spec))
-        self.random.append(_random_states(self.device))
-
-    def pop(self) -> Any:
-        """Forget and return the last state."""
-        self.random.pop()
-        return pytree.tree_unflatten(*self.states.pop())
-
-    def _share(self, index: int, new: Any) -> None:
-        """Let the parts of earlier states that `new` begins with be views of it.
-
-        Attention's cache grows by a chunk each time: copies of it would take memory that is
-        quadratic in the length.
-        """
-        if not self.states or len(self.states[-1][0]) <= index:
-            return
-        old = self.states[-1][0][index]
-        if not _begins_with(new, old):
-            return
-        for parts, _ in reversed(self.states):
-            if len(parts) <= index or not isinstance(parts[index], Tensor):
-                break
-            if parts[index].data_ptr() != old.data_ptr():
-                break  # no view of `old`
-            parts[index] = new[:, : parts[index].shape[1]]
-
-    @contextmanager
-    def same_random_numbers(self) -> Iterator[None]:
-        """Let the random numbers inside be those of the first pass over the last chunk."""
-        now = _random_states(self.device)
-        _set_random_states(self.device, self.random[-1])
-        try:
-            yield
-        finally:
-            _set_random_states(self.device, now)
-
-
-def _alone(part: Tensor) -> Tensor:
-    """A part of a state as a tensor of its own: a view keeps all of the tensor that it is of."""
-    return part.clone() if part.untyped_storage().nbytes() > part.nbytes else part
-
-
-def _begins_with(new: Any, old: Any) -> bool:
-    """Whether a part of a state has grown along the positions [B, S, ...] and kept what it had."""
-    if not (isinstance(new, Tensor) and isinstance(old, Tensor) and new.dtype == old.dtype):
-        return False
-    if new.dim() < 2 or new.dim() != old.dim() or new.shape[1] <= old.shape[1]:
-        return False
-    start = new[:, : old.shape[1]]
-    return start.shape == old.shape and torch.equal(start, old)
-
-
-def _random_states(device: torch.device) -> list[Tensor]:
-    """The states of the generators of the CPU and of a device."""
-    states = [torch.get_rng_state()]
-    if device.type not in ("cpu", "meta"):
-        own = () if device.type == "mps" else (device,)  # there is one such device
-        states.append(torch.get_device_module(device).get_rng_state(*own))
-    return states
-
-
-def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    for state in states[1:]:
-        own = () if device.type == "mps" else (device,)
-        torch.get_device_module(device).set_rng_state(state, *own)
+        torch.autograd.backward([v for v, _ in pairs], [g for _, g in pairs])

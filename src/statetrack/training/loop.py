@@ -11,25 +11,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from statetrack.config import to_dict
 from statetrack.errors import UserError, check_type
 from statetrack.files import check_new, sole_writer
 from statetrack.memory import check_memory
-from statetrack.models import MODULE_BYTES, ModelConfig, SequenceModel, model_size
-from statetrack.ops import cross_entropy
-from statetrack.tasks import IGNORE, FiniteDataset, HeldOut, generator
+from statetrack.models import (
+    MODULE_BYTES,
+    ModelConfig,
+    SequenceModel,
+    chunked_backward,
+    model_size,
+)
+from statetrack.tasks import FiniteDataset, HeldOut, generator
 from statetrack.training.batches import Batches, finite_training_set
 from statetrack.training.callbacks import Callback
 from statetrack.training.config import RunConfig
 from statetrack.training.evaluate import evaluate
+from statetrack.training.objective import Objective
 from statetrack.training.optim import (
     learning_rate,
     make_optimizer,
-    recorded_betas,
-    saturation_penalty,
     saturation_weight,
 )
 from statetrack.training.run_folder import Run, RunFolder
@@ -103,12 +105,12 @@ def train(
     run = _open(folder, config) if resume else None
     whole = config if run is None or steps is None else extended(config, steps, run)
     longest = whole.task.input_size(whole.training.max_length)
-    check_training_memory(whole.model, whole.training.batch_size, longest)
-    torch.manual_seed(whole.training.seed)
+    t = whole.training
+    check_training_memory(whole.model, t.batch_size, longest, t.backward_chunk)
+    torch.manual_seed(t.seed)
     model = SequenceModel(whole.model)
     start_row = None if init_from is None else start_from(model, whole, init_from)
-    optimizer = make_optimizer(model, whole.training)
-    t = whole.training
+    optimizer = make_optimizer(model, t)
     dataset = finite_training_set(whole)
     data = Batches(whole, dataset)
     for segment in data.segments:
@@ -167,18 +169,22 @@ def _open(folder: Path, config: RunConfig) -> Run:
     return run
 
 
-def check_training_memory(model: ModelConfig, batch_size: int, length: int) -> None:
+def check_training_memory(
+    model: ModelConfig, batch_size: int, length: int, chunk: int | None = None
+) -> None:
     """Raise a UserError if training needs more memory than there is, by a lower bound.
 
     Args:
         model: the model.
         batch_size: sequences that are read at once.
         length: tokens of the longest of them.
+        chunk: tokens of each that are back-propagated at once; None for all.
     """
-    size, tokens = model_size(model), batch_size * length
-    # weights, gradients and AdamW's two moments; per token at least the inputs of each block, its
-    # mixer and its MLP, and the logits with their gradient
-    numbers = 4 * size.parameters + batch_size * size.state
+    chunk = min(chunk or length, length)
+    size, tokens = model_size(model), batch_size * chunk
+    # weights, gradients and AdamW's two moments; a state for each chunk; per token at least the
+    # inputs of each block, its mixer and its MLP, and the logits with their gradient
+    numbers = 4 * size.parameters + batch_size * size.state * math.ceil(length / chunk)
     numbers += tokens * (3 * model.num_layers * model.hidden_size + 2 * model.vocab_size)
     what = f"training {size.parameters:.3g} parameters with AdamW on {tokens:,} tokens at once"
     check_memory(4 * numbers + MODULE_BYTES * size.modules, what)
@@ -295,25 +301,22 @@ class _Loop:
         config, task = self.config, self.run.config.task
         batch = self.data.batch(step)
         tokens, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
-        weight = saturation_weight(config, step)
+        real, weight = tokens != task.pad, saturation_weight(config, step)
+        objective = Objective(self.model, targets, real, weight, self.autocast)
         state = self.state if self.data.first_part(step) < step else None
-        with self.autocast, recorded_betas(self.model) as betas:
-            logits, state = self.model(tokens, state)
-        self.state = pytree.tree_map_only(Tensor, Tensor.detach, state)
-        loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
-        penalty = torch.zeros(())
-        if weight and betas:
-            penalty = weight * saturation_penalty(betas, tokens != task.pad)
         self.optimizer.zero_grad(set_to_none=True)
-        (loss + penalty).backward()
+        chunk = config.backward_chunk or tokens.shape[1]
+        with objective.recording():
+            _, self.state = chunked_backward(
+                objective.run, tokens, objective.part, chunk, state=state
+            )
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
         self.optimizer.step()
-        right = logits.argmax(-1).numpy() == batch.targets
-        accuracy = float(right[task.scored(batch.targets)].mean())
-        return float(loss.detach()), float(penalty.detach()), accuracy
+        accuracy = float(objective.right[task.scored(batch.targets)].mean())
+        return objective.loss, objective.penalty, accuracy
 
     @torch.no_grad()
     def recompute_state(self, start: int) -> None:
