@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from statetrack.config import at_least
+from statetrack.config import at_least, within
 from statetrack.errors import UserError, check_type
 from statetrack.models.chunk_starts import ChunkStarts
 from statetrack.ops import cross_entropy
@@ -125,6 +125,12 @@ def chunk_cross_entropy(targets: Tensor, ignore_index: int = -100) -> ChunkLoss:
         targets: [B, T] int64.
         ignore_index: the target of positions that do not count.
     """
+    check_type("targets", targets, Tensor, "a tensor")
+    if targets.dim() != 2 or targets.dtype != torch.int64:
+        got = f"{list(targets.shape)} of {targets.dtype}"
+        raise UserError(f"targets must be [B, T] of int64; got {got}")
+    check_type("ignore_index", ignore_index, int, "a whole number")
+    within("ignore_index", ignore_index, -(2**63), 2**63 - 1)
     counted = int((targets != ignore_index).sum())
 
     def loss(logits: Tensor, columns: slice) -> Tensor:
@@ -161,8 +167,9 @@ class _Reader:
         check_type("tokens", tokens, Tensor, "a tensor")
         check_type("chunk_length", chunk_length, int, "a whole number")
         at_least("chunk_length", chunk_length, 1)
-        if tokens.dim() != 2 or 0 in tokens.shape:
-            raise UserError(f"tokens must be [B, T], neither of them 0; got {list(tokens.shape)}")
+        if tokens.dim() != 2 or 0 in tokens.shape or tokens.layout is not torch.strided:
+            got = f"{list(tokens.shape)}, {tokens.layout}"
+            raise UserError(f"tokens must be dense, [B, T], neither of them 0; got {got}")
         if mask is not None and cu_seqlens is not None:
             raise UserError("give a mask or cu_seqlens, not both")
         if mask is not None and (not isinstance(mask, Tensor) or mask.shape != tokens.shape):
@@ -187,7 +194,8 @@ class _Reader:
         packed = chunk.cu_seqlens is not None
         if packed:
             layout["cu_seqlens"] = torch.tensor(chunk.cu_seqlens, device=self.tokens.device)
-        # A weight that autocast has cast without gradients must not serve the pass with gradients.
+        # Older versions of torch would use a weight that autocast has cast without gradients also
+        # in the pass with gradients.
         torch.clear_autocast_cache()
         before = None if chunk.first else state
         logits, state = self.model(self.tokens[:, chunk.columns], before, **layout)
