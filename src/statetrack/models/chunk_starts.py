@@ -1,0 +1,113 @@
+"""The states before the chunks of `chunked_backward`, in as little memory as they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+class ChunkStarts:
+    """A stack of states, and of the random generators' states at the time they were added.
+
+    Args:
+        state: before the first chunk, as the caller gives it; it stays as it is.
+        device: whose random generator counts, besides the CPU's.
+    """
+
+    def __init__(self, state: Any, device: torch.device) -> None:
+        self.device = device
+        self._first = state
+        self._later = list[tuple[list[Any], pytree.TreeSpec]]()  # flat
+        self._random = [_random_states(device)]
+
+    @property
+    def state(self) -> Any:
+        """The last state; unless it is the first one, its parts are variables."""
+        if not self._later:
+            return self._first
+        parts, spec = self._later[-1]
+        return pytree.tree_unflatten([_variable(part) for part in parts], spec)
+
+    def append(self, state: Any) -> None:
+        """Add the state before the next chunk, computed without gradients."""
+        parts, spec = pytree.tree_flatten(state)
+        parts = [_own_memory(part) for part in parts]
+        for index, part in enumerate(parts):
+            self._share(index, part)
+        self._later.append((parts, spec))
+        self._random.append(_random_states(self.device))
+
+    def pop(self) -> None:
+        """Forget the last state."""
+        self._later.pop()
+        self._random.pop()
+
+    @contextmanager
+    def same_random_numbers(self) -> Iterator[None]:
+        """Draw the random numbers inside that were drawn after the last state was added."""
+        now = _random_states(self.device)
+        _set_random_states(self.device, self._random[-1])
+        try:
+            yield
+        finally:
+            _set_random_states(self.device, now)
+
+    def _share(self, index: int, new: Any) -> None:
+        """Make a part of earlier states a view of the same part of the newest, if that has grown.
+
+        Attention's cache does. Copies of it would take memory quadratic in the length.
+        """
+        if not self._later or not _has_grown(old := self._later[-1][0][index], new):
+            return
+        for parts, _ in reversed(self._later):
+            part = parts[index]
+            if not isinstance(part, Tensor) or part.data_ptr() != old.data_ptr():
+                break  # it is no view of the old one
+            parts[index] = new[:, : part.shape[1]]
+
+
+def _has_grown(old: Any, new: Any) -> bool:
+    """Whether a part [B, S, ...] has a longer S and begins with the old values."""
+    if not (isinstance(old, Tensor) and isinstance(new, Tensor)):
+        return False
+    if old.dtype != new.dtype or min(old.dim(), new.dim()) < 2 or old.shape[1] >= new.shape[1]:
+        return False
+    return torch.equal(new[:, : old.shape[1]], old)
+
+
+def _own_memory(part: Any) -> Any:
+    """A part of a state without the rest of a tensor that it is a view of."""
+    if isinstance(part, Tensor) and part.untyped_storage().nbytes() > part.nbytes:
+        return part.clone()
+    return part
+
+
+def _variable(part: Any) -> Any:
+    """A part of a state as a variable, if it has real or complex numbers."""
+    if isinstance(part, Tensor) and (part.is_floating_point() or part.is_complex()):
+        return part.detach().requires_grad_()
+    return part
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    """The states of the generators of the CPU and of a device."""
+    states = [torch.get_rng_state()]
+    if device.type not in ("cpu", "meta"):
+        states.append(torch.get_device_module(device).get_rng_state(*_which(device)))
+    return states
+
+
+def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    for state in states[1:]:
+        torch.get_device_module(device).set_rng_state(state, *_which(device))
+
+
+def _which(device: torch.device) -> tuple[torch.device, ...]:
+    """The argument that names a device; torch.mps has one device and takes none."""
+    return () if device.type == "mps" else (device,)
