@@ -136,8 +136,8 @@ def test_without_an_initial_state(case, gate):
 @pytest.mark.parametrize("bounds", [[0, 1, 5, 7], [0, 3, 6]], ids=str)
 def test_packed_sequences(case, bounds):
     op, make = CASES[case]
-    inputs = make(B=1, T=bounds[-1], H=1, K=3, V=2, gate="decay")
-    inputs["initial_state"] = draw(1)(len(bounds) - 1, 1, 3, 2)
+    inputs = make(B=1, T=bounds[-1], H=2, K=3, V=2, gate="decay")
+    inputs["initial_state"] = draw(1)(len(bounds) - 1, 2, 3, 2)
     assert_right(op, inputs, cu_seqlens=torch.tensor(bounds, dtype=torch.int32))
 
 
