@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from statetrack.config import to_dict
 from statetrack.devices import device_of, on_cpu, use_device

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from statetrack.devices import on_cpu, to_device
+from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.files import check_new, sole_writer
 from statetrack.lm.data import PackedBatch, PackedBatches, TokenData

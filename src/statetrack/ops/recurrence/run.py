@@ -24,6 +24,9 @@ from statetrack.ops.recurrence.native import recurrence_native
 # (q, k, v, beta, gate, state) -> (o, state), q scaled already, gates as they multiply the state
 Implementation = Callable[..., tuple[Tensor, Tensor]]
 
+# of the Triton kernels, whose programs hold whole columns of a state in registers
+MOST_KEYS = 256
+
 
 def run_recurrence(
     op: str,
@@ -40,7 +43,7 @@ def run_recurrence(
 
     `tensors` are q, k, v, beta, g, decay and initial_state. With
     `factors` n, k, v and beta have n entries per token, [B, T * n, H, ...]. The implementations
-    with beta get them as [B, T, n, H, ...]. The native kernel serves every op here.
+    with beta get them as [B, T, n, H, ...]. The native and the Triton kernel serve every op here.
     """
     q, k, v, beta, g, decay, initial_state = tensors
     needed = {"q": q, "k": k, "v": v} | ({"beta": beta} if has_beta else {})
@@ -79,7 +82,10 @@ def run_recurrence(
     unfit = {}
     if backend == "fla" or q.is_cuda:
         unfit = unfit_fla(q, k, v, gate, bounds, g is not None)
-    backend = choose(op, backend, (*implementations, "native", "fla"), *given, unfit=unfit)
+    if K > MOST_KEYS:
+        unfit["triton"] = f"it serves heads of at most {MOST_KEYS} key channels; got {K}"
+    available = (*implementations, "native", "fla", "triton")
+    backend = choose(op, backend, available, *given, unfit=unfit)
     dtype = compute_dtype(*given)
     out_dtype = v.dtype
     scale = K**-0.5 if scale is None else as_number(op, "scale", scale)
@@ -91,6 +97,12 @@ def run_recurrence(
         with full_precision(q):
             o, state = recurrence_fla(*given, bounds, scale, n, g is not None, output_final_state)
         return o.to(out_dtype), state
+    if backend == "triton":
+        from statetrack.ops.recurrence.gpu import recurrence_triton  # imports Triton
+
+        ends = None if cu_seqlens is None else cu_seqlens.to(q.device, torch.int64)
+        o, state = recurrence_triton(*given, ends, scale, n, g is not None)
+        return o, state if output_final_state else None
 
     q, k, v = q.to(dtype) * scale, k.to(dtype), v.to(dtype)
     if gate is not None:
