@@ -13,8 +13,13 @@ import triton
 from torch import Tensor
 
 from statetrack.kernels.gpu import KernelExample, gpu_operator
+from statetrack.kernels.launch import Launch
 from statetrack.kernels.operators import differentiable, needs_gradients
-from statetrack.ops.selective_scan.gpu_kernels import backward_kernel, forward_kernel, step_kernel
+from statetrack.ops.selective_scan.gpu_kernels import (
+    selective_scan_backward_kernel,
+    selective_scan_forward_kernel,
+    selective_scan_step_kernel,
+)
 from statetrack.ops.selective_scan.native import INPUTS, STATES, definition
 
 
@@ -56,36 +61,45 @@ def _dense(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
+def _shared(u: Tensor, A: Tensor, D: Tensor | None, bounds: Tensor | None) -> dict[str, Any]:
+    """What both directions have in common."""
+    blocks = scan_blocks(u.shape[2], A.shape[1])._asdict()
+    del blocks["num_warps"]
+    return blocks | {
+        "A": A.contiguous(),
+        "D": _dense(D),
+        "bounds": _dense(bounds),
+        "T": u.shape[1],
+        "channels": u.shape[2],
+        "N": A.shape[1],
+    }
+
+
 def _grid(u: Tensor, bounds: Tensor | None, BD: int) -> tuple[int, int]:
     """The number of sequences and of blocks of channels."""
     return len(u) if bounds is None else len(bounds) - 1, triton.cdiv(u.shape[2], BD)
 
 
-def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_launch(y: Tensor, state: Tensor, checkpoints: Tensor, *inputs: Any) -> Launch:
     u, delta, A, B, C, D, z, initial, bounds, negative, final, keep = inputs
-    y, state, checkpoints = _fake_forward(*inputs)
-    BT, BN, BD, num_warps = scan_blocks(u.shape[2], A.shape[1])
-    sequences, blocks = _grid(u, bounds, BD)
-    forward_kernel[(sequences * blocks,)](
-        **_rows(u=u, delta=delta, B=B, C=C, z=z),
-        A=A.contiguous(),
-        D=_dense(D),
-        initial=_dense(initial),
-        bounds=_dense(bounds),
-        y=y,
-        final=state if final else None,
-        checkpoints=checkpoints if keep else None,
-        T=u.shape[1],
-        channels=u.shape[2],
-        N=A.shape[1],
-        NEGATIVE=negative,
-        BT=BT,
-        BN=BN,
-        BD=BD,
-        num_warps=num_warps,
-        enable_fp_fusion=True,
-    )
-    return y, state, checkpoints
+    blocks = scan_blocks(u.shape[2], A.shape[1])
+    sequences, channel_blocks = _grid(u, bounds, blocks.BD)
+    arguments = _rows(u=u, delta=delta, B=B, C=C, z=z) | _shared(u, A, D, bounds)
+    arguments |= {
+        "initial": _dense(initial),
+        "y": y,
+        "final": state if final else None,
+        "checkpoints": checkpoints if keep else None,
+        "NEGATIVE": negative,
+    }
+    programs = sequences * channel_blocks
+    return Launch(selective_scan_forward_kernel, programs, blocks.num_warps, arguments)
+
+
+def _forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    outputs = _fake_forward(*inputs)
+    _forward_launch(*outputs, *inputs).run()
+    return outputs
 
 
 def _fake_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -102,49 +116,59 @@ def _fake_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
+def _partial_sums(u: Tensor, A: Tensor, bounds: Tensor | None) -> dict[str, Tensor]:
+    """Room for the gradients that programs have a part of: first is the dimension to sum over."""
+    batch, length, channels = u.shape
+    N = A.shape[1]
+    sequences, channel_blocks = _grid(u, bounds, scan_blocks(channels, N).BD)
+    shapes = {
+        "dA": (sequences, channels, N),
+        "dB": (channel_blocks, batch * length, N),
+        "dC": (channel_blocks, batch * length, N),
+        "dD": (sequences, channels),
+    }
+    return {name: u.new_empty(shape, dtype=torch.float32) for name, shape in shapes.items()}
+
+
+def _backward_launch(
+    grads: Sequence[Tensor],
+    sums: dict[str, Tensor],
+    dy: Tensor,
+    d_final: Tensor | None,
+    checkpoints: Tensor,
+    *inputs: Any,
+) -> Launch:
+    u, delta, A, B, C, D, z, initial, bounds, negative = inputs
+    du, ddelta, _, _, _, _, dz, d_initial = grads
+    blocks = scan_blocks(u.shape[2], A.shape[1])
+    sequences, channel_blocks = _grid(u, bounds, blocks.BD)
+    arguments = _rows(u=u, delta=delta, B=B, C=C, z=z, dy=dy) | _shared(u, A, D, bounds) | sums
+    arguments |= {
+        "checkpoints": checkpoints,
+        "d_final": _dense(d_final),
+        "du": du,
+        "ddelta": ddelta,
+        "dz": dz,
+        "d_initial": None if initial is None else d_initial,
+        "tokens": u.shape[0] * u.shape[1],
+        "NEGATIVE": negative,
+    }
+    programs = sequences * channel_blocks
+    return Launch(selective_scan_backward_kernel, programs, blocks.num_warps, arguments)
+
+
 def _backward(
     dy: Tensor, d_final: Tensor | None, checkpoints: Tensor, *inputs: Any
 ) -> tuple[Tensor, ...]:
-    u, delta, A, B, C, D, z, initial, bounds, negative = inputs
-    batch, length, channels = u.shape
-    N = A.shape[1]
-    BT, BN, BD, num_warps = scan_blocks(channels, N)
-    sequences, blocks = _grid(u, bounds, BD)
+    u, _, A, B, C, D, _, _, bounds, _ = inputs
     grads = _fake_backward(dy, d_final, checkpoints, *inputs)
-    du, ddelta, _, _, _, _, dz, d_initial = grads
-    of_states = u.new_empty(sequences, channels, N, dtype=torch.float32)
-    of_skip = u.new_empty(sequences, channels, dtype=torch.float32)
-    of_B, of_C = u.new_empty(2, blocks, batch * length, N, dtype=torch.float32)
-    backward_kernel[(sequences * blocks,)](
-        **_rows(u=u, delta=delta, B=B, C=C, z=z, dy=dy),
-        A=A.contiguous(),
-        D=_dense(D),
-        bounds=_dense(bounds),
-        checkpoints=checkpoints,
-        d_final=_dense(d_final),
-        du=du,
-        ddelta=ddelta,
-        dA=of_states,
-        dB=of_B,
-        dC=of_C,
-        dD=of_skip,
-        dz=dz,
-        d_initial=None if initial is None else d_initial,
-        T=length,
-        tokens=batch * length,
-        channels=channels,
-        N=N,
-        NEGATIVE=negative,
-        BT=BT,
-        BN=BN,
-        BD=BD,
-        num_warps=num_warps,
-        enable_fp_fusion=True,
-    )
-    dA = of_states.sum(0).to(A.dtype)
-    dB, dC = (x.sum(0).view(B.shape) for x in (of_B, of_C))
-    dD = grads[5] if D is None else of_skip.sum(0).to(D.dtype)
-    return du, ddelta, dA, dB.to(B.dtype), dC.to(C.dtype), dD, dz, d_initial
+    sums = _partial_sums(u, A, bounds)
+    _backward_launch(grads, sums, dy, d_final, checkpoints, *inputs).run()
+    du, ddelta, _, _, _, dD, dz, d_initial = grads
+    dA = sums["dA"].sum(0).to(A.dtype)
+    dB, dC = (sums[name].sum(0).view(x.shape).to(x.dtype) for name, x in (("dB", B), ("dC", C)))
+    dD = dD if D is None else sums["dD"].sum(0).to(D.dtype)
+    return du, ddelta, dA, dB, dC, dD, dz, d_initial
 
 
 def _fake_backward(
@@ -192,33 +216,35 @@ def selective_scan_triton(*inputs: Any) -> tuple[Tensor, Tensor | None]:
 # ---- one token
 
 
-def _step(state: Tensor, *inputs: Any) -> Tensor:
+def _step_launch(y: Tensor, state: Tensor, *inputs: Any) -> Launch:
     u, delta, A, B, C, D, z, negative = inputs
-    y = _fake_step(state, *inputs)
     batch, channels, N = state.shape
     BN = triton.next_power_of_2(N)
     BD = max(1, min(triton.next_power_of_2(channels), 512 // BN))
-    rows = {"u": u, "delta": delta, "B": B, "C": C, "z": z}
-    rows = {name: x if x is None or x.stride(1) == 1 else x.contiguous() for name, x in rows.items()}
-    strides = {f"{name}_row": 0 if x is None else x.stride(0) for name, x in rows.items()}
-    step_kernel[(batch * triton.cdiv(channels, BD),)](
-        state,
-        **rows,
-        **strides,
-        A=A.contiguous(),
-        D=_dense(D),
-        y=y,
-        channels=channels,
-        state_row=state.stride(0),
-        state_channel=state.stride(1),
-        state_n=state.stride(2),
-        N=N,
-        NEGATIVE=negative,
-        BN=BN,
-        BD=BD,
-        num_warps=4,
-        enable_fp_fusion=True,
-    )
+    arguments: dict[str, Any] = {
+        "state": state,
+        "A": A.contiguous(),
+        "D": _dense(D),
+        "y": y,
+        "channels": channels,
+        "N": N,
+        "NEGATIVE": negative,
+        "BN": BN,
+        "BD": BD,
+    }
+    strides = zip(("state_row", "state_channel", "state_n"), state.stride(), strict=True)
+    arguments |= dict(strides)
+    for name, x in (("u", u), ("delta", delta), ("B", B), ("C", C), ("z", z)):
+        if x is not None and x.stride(1) != 1:
+            x = x.contiguous()
+        arguments |= {name: x, f"{name}_row": 0 if x is None else x.stride(0)}
+    programs = batch * triton.cdiv(channels, BD)
+    return Launch(selective_scan_step_kernel, programs, max(1, min(4, BN * BD // 32)), arguments)
+
+
+def _step(state: Tensor, *inputs: Any) -> Tensor:
+    y = _fake_step(state, *inputs)
+    _step_launch(y, state, *inputs).run()
     return y
 
 
@@ -232,3 +258,37 @@ selective_scan_step_triton = gpu_operator(
     _fake_step,
 )
 """y [B, D] of one token; `state` [B, D, N] is updated in place."""
+
+
+def examples() -> list[KernelExample]:
+    """Describe the kernels in training and decoding, for a model of 370 million parameters."""
+    B, T, D, N = 8, 2048, 2048, 16
+    size = f"B {B}, T {T}, D {D}, N {N}"
+
+    def empty(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    rows, A, skip = empty(B, T, D), empty(D, N, dtype=torch.float32), empty(D, dtype=torch.float32)
+    inputs = rows, rows, A, empty(B, T, N), empty(B, T, N), skip, rows, None, None, True
+    outputs = _fake_forward(*inputs, False, True)
+    forward = _forward_launch(*outputs, *inputs, False, True)
+    kept, sums = outputs[2], _partial_sums(rows, A, None)
+    grads = _fake_backward(rows, None, kept, *inputs)
+    backward = _backward_launch(grads, sums, rows, None, kept, *inputs)
+    state, token = empty(B, D, N, dtype=torch.float32), empty(B, D)
+    keys = empty(B, N)
+    step = _step_launch(token, state, token, token, A, keys, keys, skip, token, True)
+
+    def bytes_of(*tensors: Tensor) -> float:
+        return float(sum(x.nbytes for x in tensors))
+
+    given = bytes_of(*(x for x in inputs if isinstance(x, Tensor)))
+    moved = given + bytes_of(outputs[0], kept)
+    moved_back = given + bytes_of(rows, kept, rows, rows, rows, *sums.values())
+    moved_step = bytes_of(state, state, A, skip, *[token] * 4, keys, keys)
+    # operations for each number of the states: an exponential counts as one
+    return [
+        forward.example("selective_scan forward", size, 9 * B * T * D * N, moved),
+        backward.example("selective_scan backward", size, 32 * B * T * D * N, moved_back),
+        step.example("selective_scan step", f"B {B}, D {D}, N {N}", 9 * B * D * N, moved_step),
+    ]

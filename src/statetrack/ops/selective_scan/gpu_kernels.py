@@ -45,9 +45,10 @@ def _transition(delta, A, NEGATIVE: tl.constexpr):
 
 
 @triton.jit
-def _load(x, t, token, column, mask):
-    """Rows t and columns [BT, .] of x in float32, 0 outside of the mask."""
-    return tl.load(x + t[:, None] * token + column[None, :], mask=mask, other=0.0).to(tl.float32)
+def _load(x, here, token, place, column, mask):
+    """Tokens here + place and columns [BT, .] of x in float32, 0 outside of the mask."""
+    at = x + here * token + (place[:, None] * token + column[None, :])
+    return tl.load(at, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -65,7 +66,7 @@ def _sequence(bounds, sequence, T, BT: tl.constexpr):
 
 
 @triton.jit
-def forward_kernel(
+def selective_scan_forward_kernel(
     u, delta, A, B, C, D, z, initial, bounds,
     y, final, checkpoints,
     T, channels,
@@ -89,13 +90,13 @@ def forward_kernel(
         h = tl.load(initial + sequence * channels * N + of_state, mask=ok, other=0.0).to(tl.float32)
     if D is not None:
         skip = tl.load(D + d, mask=d_ok, other=0.0).to(tl.float32)
-    u += row * u_row + start * u_token
-    delta += row * delta_row + start * delta_token
-    B += row * B_row + start * B_token
-    C += row * C_row + start * C_token
-    y += (row * T + start) * channels
+    u += row * u_row
+    delta += row * delta_row
+    B += row * B_row
+    C += row * C_row
+    y += row * T * channels
     if z is not None:
-        z += row * z_row + start * z_token
+        z += row * z_row
     place = tl.arange(0, BT)
 
     for chunk in range(0, tl.cdiv(length, BT)):
@@ -103,13 +104,15 @@ def forward_kernel(
             tl.store(
                 checkpoints + ((kept + chunk) * N + n[:, None]) * channels + d[None, :], h, mask=ok
             )
-        t = (chunk * BT + place).to(tl.int64)
-        in_row = (t < length)[:, None] & d_ok[None, :]
-        in_key = (t < length)[:, None] & n_ok[None, :]
-        delta_t = _load(delta, t, delta_token, d, in_row)  # 0 after the end: the state stays
-        u_t = _load(u, t, u_token, d, in_row)
-        B_t = _load(B, t, B_token, n, in_key)
-        C_t = _load(C, t, C_token, n, in_key)
+        here = start + chunk * BT
+        exists = place[:, None] < length - chunk * BT
+        in_row, in_key = exists & d_ok[None, :], exists & n_ok[None, :]
+        delta_t = _load(
+            delta, here, delta_token, place, d, in_row
+        )  # 0 after the end: the state stays
+        u_t = _load(u, here, u_token, place, d, in_row)
+        B_t = _load(B, here, B_token, place, n, in_key)
+        C_t = _load(C, here, C_token, place, n, in_key)
         a = _transition(delta_t, a_log, NEGATIVE)
         b = (delta_t * u_t)[:, None, :] * B_t[:, :, None]
         b = tl.where((place == 0)[:, None, None], a * h[None, :, :] + b, b)
@@ -118,9 +121,9 @@ def forward_kernel(
         if D is not None:
             out += skip[None, :] * u_t
         if z is not None:
-            z_t = _load(z, t, z_token, d, in_row)
+            z_t = _load(z, here, z_token, place, d, in_row)
             out *= z_t * tl.sigmoid(z_t)
-        to = y + t[:, None] * channels + d[None, :]
+        to = y + here * channels + (place[:, None] * channels + d[None, :])
         tl.store(to, out.to(y.dtype.element_ty), mask=in_row)
         h = tl.sum(tl.where((place == BT - 1)[:, None, None], hs, 0.0), 0)
 
@@ -129,7 +132,7 @@ def forward_kernel(
 
 
 @triton.jit
-def backward_kernel(
+def selective_scan_backward_kernel(
     u, delta, A, B, C, D, z, bounds, checkpoints, dy, d_final,
     du, ddelta, dA, dB, dC, dD, dz, d_initial,
     T, tokens, channels,
@@ -140,8 +143,8 @@ def backward_kernel(
 ):  # fmt: skip
     """Gradients; dA [S, D, N] and dD [S, D] by sequence, dB and dC [., B * T, N] by block.
 
-    With g_t the gradient of h_t, and G_t = a_t g_t what arrives at h_{t-1} from the tokens after it:
-    g_t = C_t dy_t + G_{t+1}, and the gradient of delta_t A is g_t a_t h_{t-1}, for 2 exp - 1
+    With g_t the gradient of h_t and G_t = a_t g_t, which h_{t-1} gets from h_t:
+    g_t = C_t dy_t + G_{t+1}. The gradient of delta_t A is g_t a_t h_{t-1}, or for a_t = 2 exp - 1
     g_t (a_t + 1) h_{t-1}.
     """
     blocks = tl.cdiv(channels, BD)
@@ -162,34 +165,28 @@ def backward_kernel(
     if D is not None:
         skip = tl.load(D + d, mask=d_ok, other=0.0).to(tl.float32)
         dskip = tl.zeros([BD], tl.float32)
-    first = row * T + start
-    u += row * u_row + start * u_token
-    delta += row * delta_row + start * delta_token
-    B += row * B_row + start * B_token
-    C += row * C_row + start * C_token
-    dy += row * dy_row + start * dy_token
-    du += first * channels
-    ddelta += first * channels
-    dB += (block * tokens + first) * N
-    dC += (block * tokens + first) * N
+    u += row * u_row
+    delta += row * delta_row
+    B += row * B_row
+    C += row * C_row
+    dy += row * dy_row
     if z is not None:
-        z += row * z_row + start * z_token
-        dz += first * channels
+        z += row * z_row
     place = tl.arange(0, BT)
     chunks = tl.cdiv(length, BT)
 
     for reverse in range(0, chunks):
         chunk = chunks - 1 - reverse
-        t = (chunk * BT + place).to(tl.int64)
-        in_row = (t < length)[:, None] & d_ok[None, :]
-        in_key = (t < length)[:, None] & n_ok[None, :]
-        to_row = t[:, None] * channels + d[None, :]
-        to_key = t[:, None] * N + n[None, :]
-        delta_t = _load(delta, t, delta_token, d, in_row)
-        u_t = _load(u, t, u_token, d, in_row)
-        B_t = _load(B, t, B_token, n, in_key)
-        C_t = _load(C, t, C_token, n, in_key)
-        dy_t = _load(dy, t, dy_token, d, in_row)
+        here = start + chunk * BT
+        exists = place[:, None] < length - chunk * BT
+        in_row, in_key = exists & d_ok[None, :], exists & n_ok[None, :]
+        to_row = (row * T + here) * channels + (place[:, None] * channels + d[None, :])
+        to_key = (block * tokens + row * T + here) * N + (place[:, None] * N + n[None, :])
+        delta_t = _load(delta, here, delta_token, place, d, in_row)
+        u_t = _load(u, here, u_token, place, d, in_row)
+        B_t = _load(B, here, B_token, place, n, in_key)
+        C_t = _load(C, here, C_token, place, n, in_key)
+        dy_t = _load(dy, here, dy_token, place, d, in_row)
         before = tl.load(
             checkpoints + ((kept + chunk) * N + n[:, None]) * channels + d[None, :],
             mask=ok,
@@ -205,7 +202,7 @@ def backward_kernel(
         h_before = tl.where(is_first, before[None, :, :], h_before)
 
         if z is not None:
-            z_t = _load(z, t, z_token, d, in_row)
+            z_t = _load(z, here, z_token, place, d, in_row)
             gate = tl.sigmoid(z_t)
             out = tl.sum(h * C_t[:, :, None], 1)
             if D is not None:
@@ -225,6 +222,7 @@ def backward_kernel(
 
         dB_t = tl.sum(g * (delta_t * u_t)[:, None, :], 2)
         tl.store(dB + to_key, dB_t, mask=in_key)
+        B_t = _load(B, here, B_token, place, n, in_key)  # again, to free its registers in between
         written = tl.sum(g * B_t[:, :, None], 1)  # gradient of delta_t u_t
         slope = g * h_before * (a + 1 if NEGATIVE else a)  # gradient of delta_t A
         da_log += tl.sum(slope * delta_t[:, None, :], 0)
@@ -245,7 +243,7 @@ def backward_kernel(
 
 
 @triton.jit
-def step_kernel(
+def selective_scan_step_kernel(
     state, u, delta, A, B, C, D, z, y,
     channels, state_row, state_channel, state_n,
     u_row, delta_row, B_row, C_row, z_row,
