@@ -271,7 +271,7 @@ def test_auto_takes_the_native_kernels_where_they_serve(monkeypatch):
     assert calls == []
     selective_scan(**{name: x.float() for name, x in inputs.items()})
     assert calls == ["selective_scan_forward"]
-    with pytest.raises(UserError, match=r"native backend: .*not float64"):
+    with pytest.raises(UserError, match=r"backend native: .*not float64"):
         selective_scan(**inputs, backend="native")
 
 

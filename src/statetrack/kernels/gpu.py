@@ -28,6 +28,25 @@ INSTALL = {
 }
 """The command that installs what a backend needs."""
 _PACKAGES = {"triton": ("triton",), "fla": ("triton", "fla")}
+# Found out once, here: torch.compile traces `missing`, but can trace neither a search nor a cache.
+_MISSING = {
+    name: None if all(find_spec(package) for package in packages) else INSTALL[name]
+    for name, packages in _PACKAGES.items()
+}
+
+
+@dataclass(frozen=True)
+class KernelExample:
+    """A Triton kernel at a typical size, for compiling ahead of time and for estimates."""
+
+    name: str
+    kernel: Any  # triton.JITFunction
+    arguments: dict[str, Any]  # parameter -> Triton type such as "*fp32", or constant value
+    num_warps: int
+    size: str  # the size in words, such as "B 8, T 2048, D 2048, N 16"
+    flops: float  # of one launch at this size
+    bytes: float  # moved to and from memory by it
+    programs: int  # of its grid
 
 
 @dataclass(frozen=True)
@@ -49,11 +68,9 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@cache
 def missing(backend: str) -> str | None:
     """Return the command that installs what a GPU backend lacks, None if it lacks nothing."""
-    there = all(find_spec(package) for package in _PACKAGES[backend])
-    return None if there else INSTALL[backend]
+    return _MISSING[backend]
 
 
 def refusal(backend: str, *tensors: Tensor | None) -> str | None:

@@ -21,6 +21,7 @@ from statetrack.config import at_least, within
 from statetrack.errors import UserError, check_type
 from statetrack.models.chunk_starts import ChunkStarts
 from statetrack.ops import cross_entropy
+from statetrack.ops.backends import full_precision
 from statetrack.ops.ragged import check_cu_seqlens
 
 Model = Callable[..., tuple[Tensor, Any]]  # (tokens, state, mask or cu_seqlens) -> (logits, state)
@@ -240,7 +241,7 @@ def _back(
     output = reader.read(chunk, before)
     part = loss(output.logits, chunk.columns)
     # A backward pass inside of autocast would round the gradients.
-    with torch.autocast(reader.tokens.device.type, enabled=False):
+    with full_precision(part):
         _pass_on([part, *pytree.tree_leaves(output.state)], [torch.ones_like(part), *gradients])
     after = pytree.tree_map_only(Tensor, Tensor.detach, output.state)
     found = [leaf.grad if isinstance(leaf, Tensor) else None for leaf in pytree.tree_leaves(before)]
