@@ -14,7 +14,7 @@ from statetrack import UserError
 from statetrack.layers import MLSTM, DeltaProduct, GatedDeltaNet, Mamba2, Mixer, operations
 from statetrack.ops import delta_product, delta_rule, gated_linear_attention
 from statetrack.testing.inputs import Tensors, draw
-from tests.gpu.interpreted.fla_kernels import interpreted_fla  # noqa: F401
+from tests.gpu.fla_kernels import interpreted_fla  # noqa: F401
 from tests.ops.common import assert_all_close, assert_close, run
 from tests.ops.inputs import delta_product_inputs, delta_rule_inputs, linear_attention_inputs
 from tests.peers.common import logits_and_gradients, random_weights
