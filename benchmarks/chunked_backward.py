@@ -24,7 +24,16 @@ from statetrack.terminal import check_json, make_console, print_table, write_res
 WIDTH, LAYERS, VOCABULARY = 128, 2, 256
 WARM_UP = 64  # tokens
 TOLERANCE = 1e-3  # of loss and gradient norm in float32, relative
-COLUMNS = ["mixer", "tokens", "plain MB", "chunked MB", "ratio", "plain CPU s", "chunked", "ratio"]
+COLUMNS = [
+    "mixer",
+    "tokens",
+    "plain MB",
+    "chunked MB",
+    "ratio",
+    "plain CPU s",
+    "chunked CPU s",
+    "ratio",
+]
 
 
 def main(

@@ -54,8 +54,8 @@ class ChunkStarts:
             return part
         before = self._later[-1][0][index] if self._later else None
         if index not in self._rows and _alike(before, part):
-            self._rows[index] = part.new_empty(self._count, *part.shape)
-        if index in self._rows and _alike(row := self._rows[index][len(self._later)], part):
+            self._rows[index] = part.new_empty(self._count - 1, *part.shape)  # not of the first
+        if index in self._rows and _alike(row := self._rows[index][len(self._later) - 1], part):
             return row.copy_(part)
         # of a view, the rest of its tensor would be kept too
         own = part.clone() if part.untyped_storage().nbytes() > part.nbytes else part
