@@ -316,7 +316,7 @@ def test_activations_of_one_chunk_are_kept(mixer):
 def test_starts_take_no_more_memory_than_their_numbers(config):
     """Views of a chunk's tensors would; and copies of a cache that grows."""
     layer: Mixer = config.build(VARIANT_SIZE).double()
-    starts, state = ChunkStarts(None, torch.device("cpu")), None
+    starts, state = ChunkStarts(None, 6, torch.device("cpu")), None
     seen = list[Any]()
     with torch.no_grad():
         for n in range(6):
@@ -333,6 +333,27 @@ def test_starts_take_no_more_memory_than_their_numbers(config):
     most = last + 6 * 16 if config.name == "attention" else 6 * last  # 16 bytes of lengths
     assert sum(storages.values()) <= most
     assert starts.state is None
+
+
+def test_starts_of_any_shape():
+    """Parts that grow, keep their size, become shorter, change their type, and are no tensors."""
+    normal = draw(0)
+    long = normal(1, 9, 2)
+    sizes = [2, 2, 5, 5, 3, 9, 9, 1, 0, 4]
+    states = [(long[:, :size], normal(1, size), normal(1, 3).float(), size, None) for size in sizes]
+    states[6] = (*states[6][:2], torch.ones(1, 3, dtype=torch.int64), *states[6][3:])
+    starts = ChunkStarts(None, len(states), torch.device("cpu"))
+    for state in states:
+        starts.append(state)
+    for expected in reversed(states):
+        for mine, right in zip(starts.state, expected, strict=True):
+            if isinstance(right, Tensor):
+                assert torch.equal(mine, right)
+                assert mine.dtype == right.dtype
+                assert mine.requires_grad == right.is_floating_point()
+            else:
+                assert mine == right
+        starts.pop()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -16,13 +16,16 @@ class ChunkStarts:
 
     Args:
         state: before the first chunk, as the caller gives it; it stays as it is.
+        count: how many states will be added.
         device: whose random generator counts, besides the CPU's.
     """
 
-    def __init__(self, state: Any, device: torch.device) -> None:
+    def __init__(self, state: Any, count: int, device: torch.device) -> None:
         self.device = device
         self._first = state
+        self._count = count
         self._later = list[tuple[list[Any], pytree.TreeSpec]]()  # flat
+        self._rows = dict[int, Tensor]()  # by the index of a part: the same part of all states
         self._random = [_random_states(device)]
 
     @property
@@ -36,11 +39,29 @@ class ChunkStarts:
     def append(self, state: Any) -> None:
         """Add the state before the next chunk, computed without gradients."""
         parts, spec = pytree.tree_flatten(state)
-        parts = [_own_memory(part) for part in parts]
-        for index, part in enumerate(parts):
-            self._share(index, part)
-        self._later.append((parts, spec))
-        self._random.append(_random_states(self.device))
+        self._later.append(([self._keep(index, part) for index, part in enumerate(parts)], spec))
+        now = _random_states(self.device)
+        before = self._random[-1]
+        self._random.append(before if all(map(torch.equal, before, now)) else now)
+
+    def _keep(self, index: int, part: Any) -> Any:
+        """Return a part of the next state in memory of its own.
+
+        Parts that keep their shape are rows of one tensor: small tensors that live long, between
+        large ones that do not, would leave gaps in memory that no large one fits into.
+        """
+        if not isinstance(part, Tensor):
+            return part
+        before = self._later[-1][0][index] if self._later else None
+        if index not in self._rows and _alike(before, part):
+            self._rows[index] = part.new_empty(self._count - 1, *part.shape)  # not of the first
+        if index in self._rows and _alike(row := self._rows[index][len(self._later) - 1], part):
+            return row.copy_(part)
+        # of a view, the rest of its tensor would be kept too
+        own = part.clone() if part.untyped_storage().nbytes() > part.nbytes else part
+        if _has_grown(before, own):
+            self._share(index, before, own)
+        return own
 
     def pop(self) -> None:
         """Forget the last state."""
@@ -57,13 +78,11 @@ class ChunkStarts:
         finally:
             _set_random_states(self.device, now)
 
-    def _share(self, index: int, new: Any) -> None:
-        """Make a part of earlier states a view of the same part of the newest, if that has grown.
+    def _share(self, index: int, old: Tensor, new: Tensor) -> None:
+        """Make a part of earlier states a view of the newest, which begins with the old one.
 
         Attention's cache does. Copies of it would take memory quadratic in the length.
         """
-        if not self._later or not _has_grown(old := self._later[-1][0][index], new):
-            return
         for parts, _ in reversed(self._later):
             part = parts[index]
             if not isinstance(part, Tensor) or part.data_ptr() != old.data_ptr():
@@ -71,20 +90,18 @@ class ChunkStarts:
             parts[index] = new[:, : part.shape[1]]
 
 
-def _has_grown(old: Any, new: Any) -> bool:
+def _alike(old: Any, new: Tensor) -> bool:
+    """Whether a part has kept its shape and type."""
+    return isinstance(old, Tensor) and old.shape == new.shape and old.dtype == new.dtype
+
+
+def _has_grown(old: Any, new: Tensor) -> TypeGuard[Tensor]:
     """Whether a part [B, S, ...] has a longer S and begins with the old values."""
-    if not (isinstance(old, Tensor) and isinstance(new, Tensor)):
+    if not isinstance(old, Tensor) or old.dtype != new.dtype:
         return False
-    if old.dtype != new.dtype or min(old.dim(), new.dim()) < 2 or old.shape[1] >= new.shape[1]:
+    if min(old.dim(), new.dim()) < 2 or old.shape[1] >= new.shape[1]:
         return False
     return torch.equal(new[:, : old.shape[1]], old)
-
-
-def _own_memory(part: Any) -> Any:
-    """A part of a state without the rest of a tensor that it is a view of."""
-    if isinstance(part, Tensor) and part.untyped_storage().nbytes() > part.nbytes:
-        return part.clone()
-    return part
 
 
 def _variable(part: Any) -> Any:

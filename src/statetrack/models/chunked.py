@@ -83,7 +83,7 @@ def chunked_backward(
         raise UserError("chunked_backward computes gradients, but they are disabled here")
     given = pytree.tree_map_only(Tensor, _detached, state)
     *earlier, chunk = reader.chunks
-    starts = ChunkStarts(given, tokens.device)
+    starts = ChunkStarts(given, len(earlier), tokens.device)
     with torch.no_grad():
         for one in earlier:
             starts.append(reader.read(one, starts.state).state)
