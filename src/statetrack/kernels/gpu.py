@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -27,6 +28,20 @@ INSTALL = {
 }
 """The command that installs what a backend needs."""
 _PACKAGES = {"triton": ("triton",), "fla": ("triton", "fla")}
+
+
+@dataclass(frozen=True)
+class KernelExample:
+    """A Triton kernel at a typical size, for compiling ahead of time and for estimates."""
+
+    name: str
+    kernel: Any  # triton.JITFunction
+    arguments: dict[str, Any]  # parameter -> Triton type such as "*fp32", or constant value
+    num_warps: int
+    size: str  # the size in words, such as "B 8, T 2048, D 2048, N 16"
+    flops: float  # of one launch at this size
+    bytes: float  # moved to and from memory by it
+    programs: int  # of its grid
 
 
 def interpreting() -> bool:
