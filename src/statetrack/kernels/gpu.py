@@ -80,8 +80,14 @@ def warn_missing(backend: str) -> None:
 def gpu_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
     """Define torch.ops.statetrack.<name> for GPUs, Triton's interpreter and tracing; return it."""
     name = schema.partition("(")[0]
+
+    def on_gpu(*inputs: Any) -> Any:
+        first = next(x for x in inputs if isinstance(x, Tensor))
+        with torch.cuda.device_of(first):  # Triton launches on the current device
+            return run(*inputs)
+
     library.define(schema)
-    for key in ("CUDA", "CPU"):
-        library.impl(name, run, key)
+    library.impl(name, on_gpu, "CUDA")
+    library.impl(name, run, "CPU")
     torch.library.register_fake(f"statetrack::{name}", fake, lib=library)
     return getattr(torch.ops.statetrack, name)

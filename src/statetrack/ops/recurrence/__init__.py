@@ -1,7 +1,8 @@
 """The ops with a matrix-valued state: the delta rule, its products and gated linear attention.
 
-They are one recurrence, on one native kernel (see `Recurrence` in kernels/interface.h). Each has a
-form for a single token, for decoding, which changes its state in place and has no gradients.
+They are one recurrence, on one native kernel (see `Recurrence` in kernels/interface.h) and on
+Triton's kernels for GPUs (gpu_kernels.py). Each has a form for a single token, for decoding, which
+changes its state in place and has no gradients.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def delta_rule(
         initial_state: [B, H, K, V] ([N, H, K, V] with `cu_seqlens`), zero if absent.
         output_final_state: whether to return the state after the last token.
         cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1).
-        backend: "auto", "naive" (the defining loop), "torch" (chunkwise) or "native" (C++, CPU).
+        backend: "auto", "naive" (the defining loop), "torch" (chunkwise), "native" (C++, CPU) or
+            "triton" (GPU, K up to 256).
 
     Returns:
         o [B, T, H, V] in the type of `v`, and the final state in float32 (float64 if any input
@@ -169,7 +171,7 @@ def delta_rule_step(
         beta: [B, H].
         g, decay: [B, H], as in `delta_rule`.
         scale: as in `delta_rule`.
-        backend: "auto", "torch" or "native".
+        backend: "auto", "torch", "native" (CPU) or "triton" (GPU).
 
     Returns:
         o [B, H, V] in the type of `v`.
@@ -199,7 +201,7 @@ def delta_product_step(
         beta: [B, n, H].
         g, decay: [B, H], as in `delta_rule`.
         scale: as in `delta_rule`.
-        backend: "auto", "torch" or "native".
+        backend: "auto", "torch", "native" (CPU) or "triton" (GPU).
 
     Returns:
         o [B, H, V] in the type of `v`.
@@ -229,7 +231,7 @@ def gated_linear_attention_step(
         v: [B, H, V].
         g, decay: [B, H] or [B, H, K], as in `gated_linear_attention`.
         scale: as in `delta_rule`.
-        backend: "auto", "torch" or "native".
+        backend: "auto", "torch", "native" (CPU) or "triton" (GPU).
 
     Returns:
         o [B, H, V] in the type of `v`.

@@ -110,7 +110,8 @@ def _single(x: Any) -> Any:
     return None if x is None else x.float()
 
 
-def _definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
+def definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
+    """The operator as a composition of differentiable torch operations, in float32."""
     # they import this module
     from statetrack.ops import delta_product, gated_linear_attention
 
@@ -142,7 +143,7 @@ operator(
     _backward,
     _fake_backward,
 )
-differentiable("recurrence", _gradients, _definition, reads=[2])
+differentiable("recurrence", _gradients, definition, reads=[2])
 
 
 def recurrence_native(*inputs: Any) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,9 @@ from statetrack.ops.recurrence.native import recurrence_native
 # (q, k, v, beta, gate, state) -> (o, state), q scaled already, gates as they multiply the state
 Implementation = Callable[..., tuple[Tensor, Tensor]]
 
+# of the Triton kernels, whose programs hold whole columns of a state in registers
+MOST_KEYS = 256
+
 
 def run_recurrence(
     op: str,
@@ -39,7 +42,7 @@ def run_recurrence(
 
     `tensors` are q, k, v, beta, g, decay and initial_state. With
     `factors` n, k, v and beta have n entries per token, [B, T * n, H, ...]. The implementations
-    with beta get them as [B, T, n, H, ...]. The native kernel serves every op here.
+    with beta get them as [B, T, n, H, ...]. The native and the Triton kernel serve every op here.
     """
     q, k, v, beta, g, decay, initial_state = tensors
     needed = {"q": q, "k": k, "v": v} | ({"beta": beta} if has_beta else {})
@@ -75,7 +78,10 @@ def run_recurrence(
             raise UserError(f"{op}: scale must be one number; got shape {list(scale.shape)}")
         q, scale = q.to(compute_dtype(q, scale)) * scale, 1.0
     given = (q, k, v, beta, gate, initial_state)
-    backend = choose(op, backend, (*implementations, "native"), *given)
+    unfit = {}
+    if K > MOST_KEYS:
+        unfit["triton"] = f"it serves heads of at most {MOST_KEYS} key channels; got {K}"
+    backend = choose(op, backend, (*implementations, "native", "triton"), *given, unfit=unfit)
     dtype = compute_dtype(*given)
     out_dtype = v.dtype
     scale = K**-0.5 if scale is None else as_number(op, "scale", scale)
@@ -83,6 +89,12 @@ def run_recurrence(
         ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64, device="cpu")
         o, state = recurrence_native(*given, ends, scale, n, g is not None)
         return o.to(out_dtype), state if output_final_state else None
+    if backend == "triton":
+        from statetrack.ops.recurrence.gpu import recurrence_triton  # imports Triton
+
+        ends = None if cu_seqlens is None else cu_seqlens.to(q.device, torch.int64)
+        o, state = recurrence_triton(*given, ends, scale, n, g is not None)
+        return o, state if output_final_state else None
 
     q, k, v = q.to(dtype) * scale, k.to(dtype), v.to(dtype)
     if gate is not None:

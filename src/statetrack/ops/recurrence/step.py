@@ -39,11 +39,14 @@ def run_step(
     if torch.is_grad_enabled():
         refuse_gradients(op, *inputs, scale)
     scale = state.shape[2] ** -0.5 if scale is None else as_number(op, "scale", scale)
-    if backend == "auto":
-        native = serves(*inputs)
+    if not (backend == "auto" and serves(*inputs)):
+        backend = choose(op, backend, ("torch", "native", "triton"), *inputs)
+    if backend == "triton":
+        from statetrack.ops.recurrence.gpu import recurrence_step_triton  # imports Triton
+
+        o = recurrence_step_triton(*inputs, n, scale)
     else:
-        native = choose(op, backend, ("torch", "native"), *inputs) == "native"
-    o = (_recurrence_step if native else _torch)(*inputs, n, scale)
+        o = (_torch if backend == "torch" else _recurrence_step)(*inputs, n, scale)
     return o if o.dtype == v.dtype else o.to(v.dtype)
 
 

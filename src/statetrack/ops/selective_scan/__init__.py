@@ -58,8 +58,9 @@ def selective_scan(
         initial_state: [B, D, N] ([S, D, N] for S sequences in `cu_seqlens`), zero if absent.
         output_final_state: whether to return the state after the last token.
         cu_seqlens: [S + 1] boundaries of sequences packed into one row (batch 1).
-        backend: "auto", "naive" (the defining loop), "torch" (blocked scan) or "native" (C++
-            kernels, which "auto" takes where they can serve the tensors).
+        backend: "auto", "naive" (the defining loop), "torch" (blocked scan), "native" (C++
+            kernels) or "triton" (kernels for GPUs); "auto" takes kernels where they can serve the
+            tensors.
 
     Returns:
         y [B, T, D] in the type of `u`, and the final state in float32 (float64 if any input is)
@@ -90,13 +91,18 @@ def selective_scan(
         check_shape(op, "initial_state", initial_state, "[B, D, N]", shape)
 
     tensors = (u, delta, A, B, C, D, z, initial_state)
-    backend = choose(op, backend, (*_IMPLEMENTATIONS, "native"), *tensors)
+    backend = choose(op, backend, (*_IMPLEMENTATIONS, "native", "triton"), *tensors)
     dtype = compute_dtype(*tensors)
     out_dtype = u.dtype
     if backend == "native":
         ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64, device="cpu")
         y, final = selective_scan_native(*tensors, ends, allow_neg_eigval, output_final_state)
         return y.to(out_dtype), final
+    if backend == "triton":
+        from statetrack.ops.selective_scan.gpu import selective_scan_triton  # imports Triton
+
+        ends = None if cu_seqlens is None else cu_seqlens.to(u.device, torch.int64)
+        return selective_scan_triton(*tensors, ends, allow_neg_eigval, output_final_state)
 
     implementation = _IMPLEMENTATIONS[backend]
     run = partial(implementation, A=A.to(dtype), negative=allow_neg_eigval)

@@ -104,7 +104,8 @@ def _gradients(
     return torch.ops.statetrack.selective_scan_backward(dy, d_final, *kept, *given)
 
 
-def _definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
+def definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
+    """The operator as a composition of differentiable torch operations, in float32."""
     from statetrack.ops.selective_scan import selective_scan  # which imports this module
 
     *tensors, bounds, negative, final, _ = inputs
@@ -120,19 +121,19 @@ def _definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
 
 
 INPUTS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z"
-_STATES = "Tensor? initial, Tensor? bounds, bool negative"
+STATES = "Tensor? initial, Tensor? bounds, bool negative"
 _selective_scan = operator(
-    f"selective_scan({INPUTS}, {_STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)",
+    f"selective_scan({INPUTS}, {STATES}, bool final, bool keep) -> (Tensor, Tensor, Tensor)",
     _forward,
     _fake_forward,
 )
 operator(
-    f"selective_scan_backward(Tensor dy, Tensor? d_final, Tensor checkpoints, {INPUTS}, {_STATES})"
+    f"selective_scan_backward(Tensor dy, Tensor? d_final, Tensor checkpoints, {INPUTS}, {STATES})"
     f" -> ({', '.join(['Tensor'] * 8)})",
     _backward,
     _fake_backward,
 )
-differentiable("selective_scan", _gradients, _definition, reads=[2])
+differentiable("selective_scan", _gradients, definition, reads=[2])
 
 
 def selective_scan_native(*inputs: Any) -> tuple[Tensor, Tensor | None]:

@@ -44,7 +44,7 @@ def selective_scan_step(
         state: [B, D, N], overwritten with the state after this token.
         u, delta: [B, D]; A: [D, N]; B, C: [B, N]; D: [D]; z: [B, D], as in `selective_scan`.
         allow_neg_eigval: whether eigenvalues cover [-1, 1].
-        backend: "auto", "torch" or "native".
+        backend: "auto", "torch", "native" or "triton".
 
     Returns:
         y [B, D] in the type of `u`.
@@ -66,9 +66,14 @@ def selective_scan_step(
     tensors = (u, delta, A, B, C, D, z)
     if torch.is_grad_enabled():
         refuse_gradients(op, state, *tensors)
-    if choose(op, backend, ("torch", "native"), state, *tensors) == "native":
+    backend = choose(op, backend, ("torch", "native", "triton"), state, *tensors)
+    if backend == "native":
         native = torch.ops.statetrack.selective_scan_step
         return native(state, *tensors, allow_neg_eigval).to(u.dtype)
+    if backend == "triton":
+        from statetrack.ops.selective_scan.gpu import selective_scan_step_triton  # imports Triton
+
+        return selective_scan_step_triton(state, *tensors, allow_neg_eigval)
     dtype = compute_dtype(state, *tensors)
     out_dtype = u.dtype
     with full_precision(u):

@@ -42,7 +42,7 @@ def short_conv(
 
     Args:
         x: [B, T, D].
-        weight: [D, W]; the native backend takes W up to 8.
+        weight: [D, W]; the native and triton backends take W up to 8.
         bias: [D].
         silu: whether y becomes silu(y).
         sizes: the channels of each part, D in all; one part if absent.
@@ -52,7 +52,8 @@ def short_conv(
             zeros if absent.
         mask: [B, T] bool, False for padding at the right ends.
         cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1); instead of `mask`.
-        backend: "auto", "naive" (plain torch) or "native" (C++ kernels for CPUs).
+        backend: "auto", "naive" (plain torch), "native" (C++ kernels for CPUs) or "triton"
+            (kernels for GPUs).
 
     Returns:
         The parts [B, T, size], in the type of `x`, but in float32 or wider if normalised: a key
@@ -91,13 +92,18 @@ def short_conv(
         raise UserError(f"{op}: head_sizes must divide sizes {parts}, or be 0; got {units}")
 
     tensors = x, weight, bias, window
-    if backend == "native" and width > MAX_WIDTH:
-        raise UserError(f"{op}: the native backend takes widths up to {MAX_WIDTH}; got {width}")
-    available = tuple(_IMPLEMENTATIONS) if width <= MAX_WIDTH else ("naive",)
-    run = _IMPLEMENTATIONS[choose(op, backend, available, *tensors)]
-    dtype = compute_dtype(*tensors)
-    wide_dtype = torch.promote_types(x.dtype, torch.float32)
-    wide = [None if t is None else t.to(dtype) for t in tensors]
-    outputs, after = run(*wide, lengths, parts, units, silu, eps)
-    ys = [y.to(wide_dtype if h else x.dtype) for y, h in zip(outputs, units, strict=True)]
-    return tuple(ys if ragged is None else map(ragged.unpad, ys)), after.to(x.dtype)
+    limit = f"it takes widths up to {MAX_WIDTH}; got {width}"
+    unfit = {} if width <= MAX_WIDTH else dict.fromkeys(("native", "triton"), limit)
+    backend = choose(op, backend, (*_IMPLEMENTATIONS, "triton"), *tensors, unfit=unfit)
+    if backend == "triton":
+        from statetrack.ops.short_conv.gpu import short_conv_triton  # imports Triton
+
+        ys, after = short_conv_triton(*tensors, lengths, parts, units, silu, eps)
+    else:
+        dtype = compute_dtype(*tensors)
+        wide_dtype = torch.promote_types(x.dtype, torch.float32)
+        wide = [None if t is None else t.to(dtype) for t in tensors]
+        outputs, after = _IMPLEMENTATIONS[backend](*wide, lengths, parts, units, silu, eps)
+        ys = [y.to(wide_dtype if h else x.dtype) for y, h in zip(outputs, units, strict=True)]
+        after = after.to(x.dtype)
+    return tuple(ys if ragged is None else map(ragged.unpad, ys)), after

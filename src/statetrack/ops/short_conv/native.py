@@ -104,13 +104,13 @@ def _gradients(grads: Sequence[Any], inputs: Sequence[Any], _: Any) -> tuple[Ten
     return torch.ops.statetrack.short_conv_backward(given, d_final, *inputs)
 
 
-_INPUTS = (
+INPUTS = (
     "Tensor x, Tensor weight, Tensor? bias, Tensor? window, Tensor? lengths, int[] sizes, "
     "int[] head_sizes, bool silu, float eps"
 )
-_short_conv = operator(f"short_conv({_INPUTS}) -> (Tensor[], Tensor)", _forward, _fake_forward)
+_short_conv = operator(f"short_conv({INPUTS}) -> (Tensor[], Tensor)", _forward, _fake_forward)
 operator(
-    f"short_conv_backward(Tensor[] d_parts, Tensor? d_final, {_INPUTS}) -> "
+    f"short_conv_backward(Tensor[] d_parts, Tensor? d_final, {INPUTS}) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
     _backward,
     _fake_backward,
