@@ -28,7 +28,7 @@ CHANNELS, WIDTH = 2048, 4  # of the convolution
 class Peer:
     """A kernel of flash-linear-attention."""
 
-    work: str  # what it is part of, as the names of our examples begin
+    work: str  # what it is part of
     kernel: Any
     constants: Mapping[str, Any]  # arguments that are no tensors; None: absent
     num_warps: int
@@ -128,12 +128,12 @@ PEERS = (
         "convolution forward",
         conv.causal_conv1d_fwd_kernel,
         {**_CONV, "B": "i32"},
-        4, 3, "fp32", _STRIDES,
+        4, 3, types={**_STRIDES, "weight": "*fp32", "dw": "*fp32"},
     ),
     Peer(
         "convolution backward",
         conv.causal_conv1d_bwd_kernel,
         {**_CONV, "B": "i32"},
-        4, 3, "fp32", _STRIDES,
+        4, 3, types={**_STRIDES, "weight": "*fp32", "dw": "*fp32"},
     ),
 )  # fmt: skip

@@ -122,10 +122,10 @@ def _taken(found: dict[str, int]) -> str:
 
 def _expected(found: dict[str, Any]) -> str:
     limit = "" if found["limit"] == "none" else f" ({found['limit']})"
-    return (
-        f"{1e6 * found['seconds']:.3g} µs {found['bound']} / {found['occupancy']:.0%}{limit} / "
-        f"{found['rounds']:.2g}"
-    )
+    microseconds = 1e6 * found["seconds"]
+    time = f"{microseconds:.3g} µs" if microseconds < 999 else f"{microseconds / 1e3:.3g} ms"
+    occupancy = f"{found['occupancy']:.0%}{limit}"
+    return f"{time} {found['bound']} / {occupancy} / {found['rounds']:.2g}"
 
 
 def _scaled(number: float) -> str:

@@ -49,7 +49,7 @@ class Estimate:
     seconds: float  # the least that arithmetic and memory allow
     bound: str  # which of the two: "arithmetic" or "memory"
     occupancy: float  # warps that a multiprocessor holds / those that it could hold
-    limit: str  # what limits them: "registers", "shared memory" or "none"
+    limit: str  # what limits them: "registers", "shared memory", "blocks" or "none"
     rounds: float  # programs of the launch / those that the GPU holds at once
 
 
@@ -70,10 +70,11 @@ def resident_blocks(found: Resources, num_warps: int, gpu: GPU) -> tuple[int, st
     """Return how many blocks a multiprocessor holds at once, and what limits them."""
     unit = gpu.register_unit
     each = -(-max(found.registers, 1) * gpu.warp_size // unit) * unit  # registers of a warp
-    most = min(gpu.warps * gpu.schedulers // num_warps, gpu.blocks)
     limits = {
+        "none": gpu.warps * gpu.schedulers // num_warps,
+        "blocks": gpu.blocks,
         "registers": gpu.registers // each * gpu.schedulers // num_warps,
         "shared memory": gpu.shared // max(found.shared + gpu.reserved, 1),
     }
     limit = min(limits, key=lambda name: limits[name])
-    return (limits[limit], limit) if limits[limit] < most else (most, "none")
+    return limits[limit], limit

@@ -24,7 +24,7 @@ from tests.gpu.compiled.kernels import LARGE, SUM
         ("A100", 255, 0, 8, 1, "registers"),
         ("A100", 16, 80 * KIB, 4, 2, "shared memory"),  # 164 / (80 + 1)
         ("H100", 16, 100 * KIB, 4, 2, "shared memory"),
-        ("H100", 16, 0, 1, 32, "none"),  # 32 blocks
+        ("H100", 16, 0, 1, 32, "blocks"),
         ("MI300X", 64, 0, 4, 8, "none"),  # 512 / 64 = 8 waves of each SIMD
         ("MI300X", 65, 0, 4, 7, "registers"),  # 72 registers a lane
         ("MI300X", 32, 33 * KIB, 4, 1, "shared memory"),
