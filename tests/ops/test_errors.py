@@ -112,7 +112,7 @@ def test_both_gates():
 
 
 @pytest.mark.parametrize("op", [delta_rule, selective_scan])
-@pytest.mark.parametrize("backend", ["triton", "", "Naive"])
+@pytest.mark.parametrize("backend", ["cuda", "", "Naive"])
 def test_unknown_backends(op, backend):
     message = f"{op.__name__} has no backend '{backend}'; it has: auto, naive, torch"
     with pytest.raises(UserError, match=message):

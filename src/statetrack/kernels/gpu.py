@@ -28,6 +28,11 @@ INSTALL = {
 }
 """The command that installs what a backend needs."""
 _PACKAGES = {"triton": ("triton",), "fla": ("triton", "fla")}
+# Found out once, here: torch.compile traces `missing`, but can trace neither a search nor a cache.
+_MISSING = {
+    name: None if all(find_spec(package) for package in packages) else INSTALL[name]
+    for name, packages in _PACKAGES.items()
+}
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,9 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-@cache
 def missing(backend: str) -> str | None:
     """Return the command that installs what a GPU backend lacks, None if it lacks nothing."""
-    there = all(find_spec(package) for package in _PACKAGES[backend])
-    return None if there else INSTALL[backend]
+    return _MISSING[backend]
 
 
 def refusal(backend: str, *tensors: Tensor | None) -> str | None:

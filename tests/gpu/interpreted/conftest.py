@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from triton.runtime.interpreter import ScanOps
 
+OWN_SCAN = ScanOps.generic_scan
+
 
 def scan_slices(self: Any, inputs: Any) -> list[Any]:
     """A scan that combines slices of tensors; the interpreter's own takes every number alone."""
