@@ -30,6 +30,7 @@ from statetrack.ops import (
     short_conv,
     slstm,
 )
+from statetrack.ops.ragged import Ragged
 from statetrack.testing.case import tensors
 from statetrack.testing.inputs import Tensors, draw
 from tests.ops.inputs import (
@@ -139,6 +140,14 @@ def test_no_call_forgets_the_device(name, backend):
 )
 def test_results_are_on_the_device_of_the_inputs(name, backend):
     assert all(x.is_meta for x in run(name, backend, leaves(name, "meta")))
+
+
+def test_rows_with_a_mask():
+    mask, x = normal(2, 5) > 0, normal(2, 5, 3)
+    with torch.device("meta"):
+        ragged = Ragged.from_mask(mask)
+        y = ragged.unpad(ragged.pad(x))
+    assert torch.equal(y, x * mask[..., None])
 
 
 def test_both_checks_find_what_forgets_the_device(monkeypatch):

@@ -348,7 +348,7 @@ def test_a_missing_library_is_named(monkeypatch):
     inputs = {name: x.float() for name, x in delta_rule_inputs(1, 5, 1, 2, 2).items()}
     monkeypatch.setattr(library, "WHY_MISSING", "not built: install a compiler")
     delta_rule(**inputs)  # the torch backend
-    with pytest.raises(UserError, match="native backend: not built: install a compiler"):
+    with pytest.raises(UserError, match="backend native: not built: install a compiler"):
         delta_rule(**inputs, backend="native")
 
 

@@ -22,7 +22,7 @@ from tests.ops.pointwise import poisoned, strided
 TOLERANCE = 2e-6
 GATES = pytest.mark.parametrize("gate", [None, "g", "decay"], ids=["no-gate", "g", "decay"])
 SIZES = pytest.mark.parametrize(  # T, K, V
-    "sizes", [(1, 1, 1), (7, 3, 8), (4, 8, 3), (3, 16, 20), (3, 20, 16), (7, 1, 3)], ids=str
+    "sizes", [(1, 1, 1), (7, 3, 8), (4, 8, 3), (3, 16, 20), (3, 20, 16)], ids=str
 )
 
 
@@ -133,7 +133,7 @@ def test_without_an_initial_state(case, gate):
 
 
 @EACH
-@pytest.mark.parametrize("bounds", [[0, 1, 5, 9], [0, 3, 6, 7]], ids=str)
+@pytest.mark.parametrize("bounds", [[0, 1, 5, 7], [0, 3, 6]], ids=str)
 def test_packed_sequences(case, bounds):
     op, make = CASES[case]
     inputs = make(B=1, T=bounds[-1], H=2, K=3, V=2, gate="decay")

@@ -133,9 +133,8 @@ def _step(
     LOG_GATE: tl.constexpr,
 ):
     """Load what step s does to the state: its gate, which is 1 inside a token, k and u."""
-    if gate is None:
-        a = tl.full(i.shape, 1.0, tl.float32)
-    else:
+    a = tl.full(i.shape, 1.0, tl.float32)
+    if gate is not None:
         gates: tl.constexpr = K if CHANNELS else 1
         gate_t = gate + (s // FACTORS) * gate_token + head * gates
         a = _gate(gate_t, i, tl.where(s % FACTORS == 0, K, 0), CHANNELS, LOG_GATE)
@@ -170,10 +169,7 @@ def recurrence_states(
     BK: tl.constexpr,
     BV: tl.constexpr,
 ):
-    """Keep the state before every CHUNK-th step of each sequence.
-
-    Those of sequence n, whose first step is s, begin at s // CHUNK + n: they do not overlap.
-    """
+    """Keep the state before every CHUNK-th step of each sequence."""
     row, sequence, head, first, tokens = _sequence(bounds, T, H)
     i = tl.arange(0, BK)
     j = tl.program_id(1) * BV + tl.arange(0, BV)
@@ -186,6 +182,7 @@ def recurrence_states(
     else:
         S = tl.load(initial + row * K * V + block, mask=inside, other=0.0)
     for c in range(tl.cdiv(steps, CHUNK)):
+        # sequences do not overlap: each may begin one slot after its share of the steps before it
         slot = (start // CHUNK + sequence + c) * H + head
         tl.store(states + slot * K * V + i[:, None] + j[None, :] * K, S, mask=inside)
         for n in range(tl.minimum(CHUNK, steps - c * CHUNK)):
@@ -291,8 +288,8 @@ def recurrence_backward(
             if gate is not None:
                 # of log a, without a division: a dL/da
                 da = tl.sum(G * (X if LOG_GATE else S), axis=0)
-                at = (token_part + t) * H + head
                 channels = tl.where(s % FACTORS == 0, K, 0)
+                at = (token_part + t) * H + head
                 if CHANNELS:
                     tl.store(dgate + at * K + i, da, mask=i < channels)
                 else:
