@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "allocator": {"errors"},
     "config": {"errors"},
+    "devices": {"errors"},
     "files": {"errors"},
     "memory": {"errors"},
     "plugins": {"errors"},
@@ -33,34 +34,36 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"errors", "config", "files", "automata", "memory", "plugins"},
     "training": {
         "errors", "config", "files", "layers", "memory", "models", "ops", "plugins", "tasks",
+        "devices",
     },
     "compiler": {
         "errors", "config", "files", "terminal", "automata", "kernels", "layers", "models", "ops",
-        "tasks", "training",
+        "tasks", "training", "devices",
     },
     "explanation": {"errors", "files", "terminal", "automata", "compiler", "layers"},
     "diagnosis": {
         "errors", "config", "files", "terminal", "automata", "compiler", "explanation", "layers",
-        "models", "ops", "tasks", "training",
+        "models", "ops", "tasks", "training", "devices",
     },
     "hardening": {
         "errors", "config", "files", "terminal", "automata", "compiler", "diagnosis", "layers",
-        "models", "ops", "tasks", "training",
+        "models", "ops", "tasks", "training", "devices",
     },
     "sweep": {
         "allocator", "errors", "config", "files", "terminal", "compiler", "diagnosis", "hardening",
-        "models", "tasks", "training",
+        "models", "tasks", "training", "devices",
     },
     "report": {
         "errors", "config", "files", "terminal", "compiler", "diagnosis", "sweep", "training",
+        "devices",
     },
     "lm": {
         "errors", "allocator", "config", "files", "memory", "terminal", "diagnosis", "integrations",
-        "layers", "models", "ops", "plugins", "report", "sweep", "tasks", "training",
+        "layers", "models", "ops", "plugins", "report", "sweep", "tasks", "training", "devices",
     },
     "recipes": {
         "errors", "allocator", "config", "files", "terminal", "automata", "compiler", "diagnosis",
-        "hardening", "layers", "lm", "models", "report", "sweep", "tasks", "training",
+        "hardening", "layers", "lm", "models", "report", "sweep", "tasks", "training", "devices",
     },
 }  # fmt: skip
 

@@ -32,11 +32,33 @@ T = TypeVar("T")
 
 MAX_WHOLE = 2**53  # what every reader of JSON can represent
 LONG_LIST = 16  # names that fit into a message
+DEVICE_HELP = (
+    "where to compute: cpu, cuda, cuda:1, ... or mps; auto is cuda if there is a GPU, else cpu "
+    "(never mps)"
+)
 
 
-def option(default: Any, help: str, low: float | None = None, high: float | None = None) -> Any:
-    """Make a dataclass field with a default, one line of help and the least and greatest value."""
-    return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high})
+def option(
+    default: Any,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    identity: bool = True,
+) -> Any:
+    """Make a dataclass field.
+
+    Args:
+        default: its value if none is given.
+        help: one line for people.
+        low: the least value.
+        high: the greatest value, if there is a least one.
+        identity: whether it is part of what a configuration describes. The device is not: two
+            configurations that differ in it are equal, and in JSON it appears unless it has its
+            default.
+    """
+    metadata = {"help": help, "low": low, "high": high}
+    return dataclasses.field(default=default, metadata=metadata, compare=identity)
 
 
 class Named:
@@ -123,16 +145,22 @@ def shared_values(new: Any, old: Any) -> Any:
 def to_dict(config: Any) -> dict[str, Any]:
     """Convert a configuration to plain JSON values."""
     out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}
-    out.update({name: _map(getattr(config, name), to_dict) for name in hints(type(config))})
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.init and (field.compare or value != field.default):
+            out[field.name] = _map(value, to_dict)
     return out
 
 
 def changed(config: Any) -> dict[str, Any]:
-    """Convert a configuration to plain JSON values, without the options at their default."""
+    """Convert a configuration to plain JSON values, without the options at their default.
+
+    Options that are no part of what it describes are left out, too: see `option`.
+    """
     out: dict[str, Any] = {"name": config.name} if isinstance(config, Named) else {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if field.init and value != field.default:
+        if field.init and field.compare and value != field.default:
             out[field.name] = _map(value, changed)
     return out
 

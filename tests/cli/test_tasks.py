@@ -76,7 +76,7 @@ def test_horizon(command: Command, run_folder: Path, monkeypatch: pytest.MonkeyP
     from tests.training.fakes import right_up_to
 
     model = right_up_to(Run.open(run_folder).config.task, 17)
-    monkeypatch.setattr(Run, "model", lambda self: model)
+    monkeypatch.setattr(Run, "model", lambda self, **where: model)
     code, out, err = command("eval", run_folder, *SMALL, "--curve", "30", "--json", "-")
     assert code == 0
     assert json.loads(out)["curve"]["horizon"] == 17

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from statetrack.terminal import make_console, print_table, write_result
 
 if TYPE_CHECKING:
+    import torch
+
     from statetrack.testing import Result
 
 
@@ -28,6 +30,7 @@ def check(
     *,
     only: tuple[str, ...] = (),
     allow_neg_eigval: bool | None = None,
+    device: str = "auto",
     json: str | None = None,
 ) -> int:
     """Check that layers compute the same numbers however they are called (docs/conformance.md).
@@ -40,16 +43,21 @@ def check(
         only: names of the checks to run; all of them if absent.
         allow_neg_eigval: only variants with this value of the switch; both ranges if absent.
     """
+    from statetrack.devices import use_device
     from statetrack.testing import check_layer
 
     console = make_console(json)
+    place = use_device(device)
     subjects = list(_subjects(what, allow_neg_eigval))
     reports = []
     with console.status("checking") as status:
         for n, subject in enumerate(subjects, 1):
             status.update(f"{n} of {len(subjects)}: {subject.title}")
             report = check_layer(
-                subject.factory, only=only or None, title=subject.title, perturb=subject.perturb
+                partial(_on, place, subject.factory),
+                only=only or None,
+                title=subject.title,
+                perturb=subject.perturb,
             )
             reports.append(report)
     for group in dict.fromkeys(subject.group for subject in subjects):
@@ -68,6 +76,10 @@ def check(
     console.print(", ".join(f"{n:,} {status}" for status, n in counts.items()))
     write_result(json, {**counts, "layers": [report.as_json() for report in reports]})
     return 1 if counts["failed"] else 0
+
+
+def _on(device: torch.device, factory: Callable[[], Any]) -> Any:
+    return factory().to(device)
 
 
 def _subjects(what: str | None, switch: bool | None) -> Iterator[_Subject]:

@@ -20,6 +20,7 @@ def compile(
     tokens_per_element: int = 1,
     prove: bool = False,
     verbose: bool = False,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Compile a regular language into a linear RNN that is exact at any length.
@@ -36,9 +37,13 @@ def compile(
             factor per token is enough; S5 takes at least 4.
         prove: prove that the network computes the automaton for words of any length.
         verbose: show the settings, the cascade, its stages and every layer as well.
+        device: where --prove lets the ops run, which is what the proof is about: cpu, cuda,
+            cuda:1, ... or mps; auto is cuda if there is a GPU, else cpu (never mps).
     """
     from statetrack.compiler import compile as compile_language
+    from statetrack.devices import use_device
 
+    place = use_device(device)
     if out is not None:
         check_new(out)
     console = make_console(json)
@@ -51,7 +56,7 @@ def compile(
     proof = None
     if prove:
         with console.status("proving"):
-            proof = net.prove()
+            proof = net.to(place).prove()
         if not proof.holds:
             raise UserError(f"not written, for the proof fails: {proof}")
     report = net.report(proof, verbose=verbose)

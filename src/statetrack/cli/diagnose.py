@@ -18,6 +18,7 @@ def diagnose(
     precision: str = "",
     figure: Path | None = None,
     verbose: bool = False,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Find the length up to which a run's model is right, what limits it, what it cannot learn.
@@ -53,6 +54,7 @@ def diagnose(
             tolerance=tolerance,
             max_length=max_length,
             samples=samples,
+            device=device,
             precision=[name.strip() for name in precision.split(",") if name.strip()],
             on_progress=status.update,
         )

@@ -19,6 +19,7 @@ def evaluate(
     data_seed: int | None = None,
     curve: int | None = None,
     figure: Path | None = None,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Evaluate a run by length.
@@ -51,7 +52,7 @@ def evaluate(
     wanted = list(dict.fromkeys([length_range(text) for text in lengths] or default))
     for low, high in wanted:
         task.check_lengths(low, high)
-    model = opened.model()
+    model = opened.model(device=device)
     console = make_console(json)
     rows = []
     traced = None

@@ -21,6 +21,7 @@ def harden(
     orders: tuple[int, ...] = (1, 2, 3),
     checkpoint: int | None = None,
     verbose: bool = False,
+    device: str = "auto",
     json: str | None = None,
 ) -> int:
     """Round a trained model to an exact one, which works at any length.
@@ -70,7 +71,7 @@ def harden(
     facts: dict[str, Any] = {"run": str(run), "out": None}
     with console.status("hardening") as status:
         step, _ = opened.load(checkpoint)
-        trained = opened.model(step)
+        trained = opened.model(step, device=device)
         find_roundings(trained)  # refuse first what no training helps
         validation = training_lengths(config)
         skill = learned(trained, config.task, validation)

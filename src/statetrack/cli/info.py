@@ -12,6 +12,7 @@ def info(*, json: str | None = None) -> None:
     import torch
 
     from statetrack import __version__
+    from statetrack.devices import available_devices
     from statetrack.kernels import library
     from statetrack.ops.backends import BACKENDS
     from statetrack.sweep.pool import cores
@@ -23,6 +24,7 @@ def info(*, json: str | None = None) -> None:
         "torch": torch.__version__,
         "platform": platform.platform(),
         "cores": cores(),
+        "devices": ", ".join(available_devices()),
         "torch threads": torch.get_num_threads(),
         "cpu capability": torch.backends.cpu.get_cpu_capability(),
         "op backends": ", ".join(BACKENDS),

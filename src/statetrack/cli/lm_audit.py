@@ -16,6 +16,7 @@ def lm_audit(
     tokens: int = 16384,
     length: int = 1024,
     out: Path | None = None,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Find what a model's transitions do on real text: reflect, rotate, keep or forget.
@@ -44,13 +45,13 @@ def lm_audit(
 
     console = make_console(json)
     with console.status("loading") as status:
-        language = load_language_model(checkpoint)
+        language = load_language_model(checkpoint, device=device)
         audits = [
             audit(language, source, tokens=tokens, length=length, on_progress=status.update)
             for source in open_all(data, language, tokens)
         ]
     words = ["statetrack", "lm", "audit", str(checkpoint), "--data", *map(str, data)]
     words += ["--tokens", str(tokens), "--length", str(length)]
-    document = audit_document(audits, shlex.join(words))
+    document = audit_document(audits, shlex.join(words), device)
     publish_document(console, document, out)
     write_result(json, {"results": [found.to_dict() for found in audits]})

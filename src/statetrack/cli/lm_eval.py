@@ -26,6 +26,7 @@ def lm_eval(
     max_length: int | None = None,
     online: bool = False,
     out: Path | None = None,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Evaluate language models with lm-evaluation-harness.
@@ -67,13 +68,13 @@ def lm_eval(
         selection = select_tasks(tasks, data, online=online)
     done = evaluate_checkpoints(
         checkpoints, selection, limit=limit, batch_size=batch_size, max_length=max_length,
-        progress=partial(console.print, soft_wrap=True),
+        device=device, progress=partial(console.print, soft_wrap=True),
     )  # fmt: skip
     facts = {
         "checkpoints": [str(path) for path in checkpoints],
         "documents of each task": "all" if limit is None else f"the first {limit:,}",
         "lm-eval": version("lm-eval"),
-        **environment(),
+        **environment(device),
         "seconds": time.monotonic() - started,
     }
     document = scores_document(done, selection, facts)

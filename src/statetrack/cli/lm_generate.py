@@ -16,6 +16,7 @@ def lm_generate(
     temperature: float = 1.0,
     top_p: float = 1.0,
     seed: int = 0,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Continue a text with a language model; the text appears as it is generated.
@@ -35,7 +36,7 @@ def lm_generate(
 
     console = make_console(json)
     with console.status(f"loading {checkpoint}"):
-        model = load_language_model(checkpoint)
+        model = load_language_model(checkpoint, device=device)
 
     def show(text: str) -> None:
         console.print(_printable(text), end="", soft_wrap=True)

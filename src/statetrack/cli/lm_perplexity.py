@@ -18,6 +18,7 @@ def lm_perplexity(
     max_length: int = 16384,
     chunks: int = 16,
     out: Path | None = None,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Measure perplexity against position, past the training length, in bounded memory.
@@ -56,7 +57,7 @@ def lm_perplexity(
     with console.status("loading") as status:
         labels = distinct_names(checkpoints)
         for checkpoint, label, name in zip(checkpoints, labels, names or labels, strict=True):
-            language = load_language_model(checkpoint)._replace(name=label)
+            language = load_language_model(checkpoint, device=device)._replace(name=label)
             reader = make_reader(language)
             for source in open_all(data, language, chunks * max_length + 1):
                 curve = measure_perplexity(
@@ -72,7 +73,7 @@ def lm_perplexity(
     words = ["statetrack", "lm", "perplexity", *map(str, checkpoints), "--data", *map(str, data)]
     words += ["--names", *names] if names else []
     words += ["--max-length", str(max_length), "--chunks", str(chunks)]
-    document = perplexity_document(curves, shlex.join(words))
+    document = perplexity_document(curves, shlex.join(words), device)
     publish_document(console, document, out)
     positions = figure_positions(max_length)
     write_result(json, {"results": [curve.to_dict(positions) for curve in curves]})

@@ -11,12 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from statetrack.config import hints, one_of, unknown
+from statetrack.config import DEVICE_HELP, hints, one_of, unknown
 from statetrack.errors import UserError
 
 # options of (almost) every command
-HELP = {"json": "write the result as JSON to a file; - for standard output"}
-METAVARS = {"json": "FILE|-"}
+HELP = {
+    "json": "write the result as JSON to a file; - for standard output",
+    "device": DEVICE_HELP,
+}
+METAVARS = {"json": "FILE|-", "device": "{auto,cpu,cuda,mps}"}
 KINDS: dict[Any, tuple[str, str]] = {  # the type's placeholder in --help, and its name in messages
     int: ("INT", "a whole number"),
     float: ("NUMBER", "a number"),

@@ -22,6 +22,7 @@ def report(
     out: Path | None = None,
     curve: int | None = None,
     samples: int = 256,
+    device: str = "auto",
     json: str | None = None,
 ) -> None:
     """Make a page, tables and figures of a sweep or of runs.
@@ -56,7 +57,7 @@ def report(
         else:
             from statetrack.report.runs import runs_document
 
-            document = runs_document(paths, longest=curve, samples=samples)
+            document = runs_document(paths, longest=curve, samples=samples, device=device)
             made = {out or free_folder(Path("runs"), "report"): document}
     for folder, document in made.items():
         publish_document(console, document, folder)

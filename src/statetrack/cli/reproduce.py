@@ -34,6 +34,7 @@ def reproduce(
     engine_options: tuple[str, ...] = (),
     retry_failed: bool = False,
     plan: bool = False,
+    device: str = "auto",
     json: str | None = None,
 ) -> int:
     """Run the experiments behind a table or figure of the paper, and write the report.
@@ -57,12 +58,14 @@ def reproduce(
         transformer_heads: heads of the Transformer, which the paper leaves open.
         transformer_rope: rotary positions for the Transformer, or none; the paper leaves it open.
         out: the folder of runs and reports; runs/reproduce-SCALE if absent.
-        jobs: runs side by side; one per core if absent, or all with Slurm.
+        jobs: runs side by side; if absent one per GPU where they are used, else one per core, or
+            all with Slurm.
         engine: where to run: on this machine or on a Slurm cluster.
         engine_options: for Slurm, such as partition=cpu time=120 mem_gb=4.
         retry_failed: do runs that failed earlier once more.
         plan: only print what would be run and how long it takes.
     """
+    from statetrack.devices import check_device_name, use_device
     from statetrack.recipes.plan import make_plan
     from statetrack.recipes.recipe import Settings, find_recipe, installed_recipes
     from statetrack.sweep.engine import check_options, read_results, write_sweep_file
@@ -70,6 +73,9 @@ def reproduce(
 
     options = dict(map(engine_option, engine_options))
     check_options(jobs, engine, options, ())
+    check_device_name(device)
+    if engine == "local" and not plan:
+        use_device(device)
     settings = Settings(
         scale, early, seeds, texts, mamba_conv, xlstm_layers, transformer_heads, transformer_rope
     )
@@ -92,7 +98,7 @@ def reproduce(
     names = [recipe.name for recipe in recipes]
     write_sweep_file(folder, shlex.join(["statetrack", *sys.argv[1:]]), names, asdict(settings))
     where = {"engine": engine, "engine_options": options, "retry_failed": retry_failed}
-    return run_recipes(console, recipes, settings, folder, jobs, json, **where)
+    return run_recipes(console, recipes, settings, folder, jobs, json, device, **where)
 
 
 def print_plan(console: PlainConsole, plan: Plan, folder: Path) -> None:
@@ -136,6 +142,7 @@ def run_recipes(
     folder: Path,
     workers: int | None,
     json: str | None,
+    device: str = "auto",
     **engine_settings: Any,
 ) -> int:
     """Run the jobs of recipes in a sweep's folder, and print and write their documents.
@@ -145,8 +152,9 @@ def run_recipes(
         recipes: what to run.
         settings: of the recipes.
         folder: of the sweep; what it holds already is not repeated.
-        workers: processes side by side; one per core if absent.
+        workers: processes side by side; if absent, one for each GPU in use or for each core.
         json: the file for the documents as JSON, or - for standard output.
+        device: where the jobs compute.
         **engine_settings: further options of `run_sweep`.
 
     Returns:
@@ -160,7 +168,8 @@ def run_recipes(
     from statetrack.sweep.engine import read_results, run_sweep
 
     def every(found: Any) -> list[Any]:
-        return [job for recipe in recipes for job in recipe.jobs(settings, Results(found))]
+        listed = (job for recipe in recipes for job in recipe.jobs(settings, Results(found)))
+        return [job.on(device) for job in listed]
 
     complete = False
     try:

@@ -9,7 +9,9 @@ from statetrack.errors import UserError
 from statetrack.terminal import make_console, print_table, write_result
 
 
-def run(folder: Path, words: tuple[str, ...] = (), *, json: str | None = None) -> None:
+def run(
+    folder: Path, words: tuple[str, ...] = (), *, device: str = "auto", json: str | None = None
+) -> None:
     """Let a compiled network read words: accepted or not, and the last state.
 
     Args:
@@ -20,7 +22,7 @@ def run(folder: Path, words: tuple[str, ...] = (), *, json: str | None = None) -
     from statetrack.compiler.folders import load_compiled
 
     console = make_console(json)
-    net = load_compiled(folder)
+    net = load_compiled(folder, device=device)
     try:
         if not words and sys.stdin.isatty():
             console.print("Words from standard input, one a line, Ctrl-D in the end:")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from statetrack.sweep.status import JobStatus
 
 MAX_JOBS = 10_000
+SINGLE = ("device", "compile")  # options that are no part of what a run is
 REFRESH = 2.0  # seconds between looks at the folder
 
 
@@ -53,10 +54,10 @@ def sweep(
 ) -> int:
     """Train and evaluate a grid of models. Run it again to continue; see also `sweep status`.
 
-    Every option of `statetrack train` takes several values: --lr 1e-3,1e-4 --seed 0-4
-    --allow-neg-eigval both. An option that a task or mixer lacks is left out for it. Finished runs
-    are not repeated, interrupted ones resume, and two processes may work on one sweep. The exit
-    code is 1 if a run failed.
+    Every option of `statetrack train`, except for --device and --compile, takes several values:
+    --lr 1e-3,1e-4 --seed 0-4 --allow-neg-eigval both. An option that a task or mixer lacks is left
+    out for it. Finished runs are not repeated, interrupted ones resume, and two processes may work
+    on one sweep. The exit code is 1 if a run failed.
 
     Args:
         task: tasks, separated by commas; parity if absent.
@@ -64,7 +65,8 @@ def sweep(
         preset: paper, repo or demo: start from what they train.
         config: start from this file, e.g. a run's config.json.
         out: the sweep's folder; runs/sweep-TASK if absent.
-        jobs: runs side by side; one per core if absent, or all with Slurm.
+        jobs: runs side by side; if absent one per GPU where they are used, else one per core, or
+            all with Slurm.
         lengths: lengths to evaluate, and ranges such as 40-256; by default the training range and
             the validation lengths.
         curve: trace accuracy against length up to this one.
@@ -77,6 +79,7 @@ def sweep(
         track: tensorboard, wandb: send the metrics there as well.
         plan: only print what would be run.
     """
+    from statetrack.devices import use_device
     from statetrack.sweep.display import SweepDisplay
     from statetrack.sweep.engine import check_options, read_results, run_sweep, write_sweep_file
 
@@ -85,6 +88,9 @@ def sweep(
     measured = {"curve": curve, "samples": samples, "harden": harden, "spectrum": spectrum}
     chosen = {"task": task, "mixer": mixer, "preset": preset, "config": config}
     grid = list(_grid(chosen, values, lengths, measured))
+    if engine == "local" and not plan:
+        for device in {job.device for job in grid}:
+            use_device(device)
     console = make_console(json)
     tasks = "+".join(dict.fromkeys(job.config.task.name for job in grid))
     folder = out or Path("runs") / plain_name(f"sweep-{tasks}")
@@ -127,7 +133,7 @@ def sweep_options(first: dict[str, Any]) -> list[Option]:
     found: dict[str, Option] = {}
     for names in _combinations(first):
         for option in train_options(names):
-            found.setdefault(option.name, several(option))
+            found.setdefault(option.name, option if option.name in SINGLE else several(option))
     return list(found.values())
 
 
@@ -159,7 +165,9 @@ def _grid(
         if all(m.no_switch for m in base.model.pattern):
             options.pop("allow_neg_eigval", None)
         axes = {
-            name: several_values(options[name], given) if isinstance(given, str) else (given,)
+            name: several_values(options[name], given)
+            if isinstance(given, str) and name not in SINGLE
+            else (given,)
             for name, given in values.items()
             if name in options
         }

@@ -17,6 +17,7 @@ from statetrack.compiler.proof import Mistake, Proof
 from statetrack.compiler.text_to_dfa import Language
 from statetrack.compiler.wording import abridge, counted, size_of
 from statetrack.config import unknown
+from statetrack.devices import on_cpu
 from statetrack.errors import UserError, check_type
 from statetrack.files import free_folder, plain_name, whole_folder, write_json
 
@@ -62,6 +63,11 @@ class Compiled(ABC):
     @abstractmethod
     def __call__(self, tokens: Tensor) -> Tensor:
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where it computes."""
 
     @abstractmethod
     def certificate(self) -> dict[str, Any]:
@@ -120,7 +126,7 @@ class Compiled(ABC):
             tokens = np.zeros((len(part), longest), dtype=np.int64)  # later symbols change nothing
             for row, symbols in zip(tokens, part, strict=True):
                 row[: len(symbols)] = symbols
-            after = self(torch.from_numpy(tokens)).numpy()
+            after = self(torch.from_numpy(tokens).to(self.device)).cpu().numpy()
             states += [
                 int(row[len(symbols) - 1]) if symbols else self.dfa.start
                 for row, symbols in zip(after, part, strict=True)
@@ -133,13 +139,15 @@ class Compiled(ABC):
                 results[-1]["output"] = self.dfa.outputs[state]
         return results
 
+    @on_cpu()
     def prove(self, max_states: int = MAX_PROOF_STATES) -> Proof:
         """Prove that it computes the DFA for words of any length, or find a word that refutes it.
 
         Every step, from every state on every symbol, is taken by the real ops, in float32 and
         bfloat16 (where that holds all numbers); the results must be right bit for bit. That chunks
         of tokens are as exact as single ones follows from the certificate; without it the claim is
-        "token by token" only.
+        "token by token" only. The ops run where the network is: a proof on one device says nothing
+        of another one.
 
         Args:
             max_states: the most states of the network that the proof may visit.
@@ -151,6 +159,7 @@ class Compiled(ABC):
         how = "token by token" + " and in chunks" * bool(checked.certificate["exact"])
         states, formats = counted(self.dfa.states, "state"), " and ".join(checked.formats)
         claim = f"{self.title} computes {self.name} ({states}), {how}, in {formats}"
+        claim += "" if self.device.type == "cpu" else f" on {self.device.type}"
         word, reason = checked.mistake or (None, "")
         return Proof(claim, checked.evidence, word, reason, checked.certificate)
 

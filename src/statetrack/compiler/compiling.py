@@ -24,6 +24,7 @@ from statetrack.compiler.stages_to_network import LAYERS, stages_to_layers
 from statetrack.compiler.text_to_dfa import Language, find_language, word_problem
 from statetrack.compiler.wording import counted
 from statetrack.config import at_least, one_of
+from statetrack.devices import on_cpu
 from statetrack.errors import UserError, check_type
 
 Given = str | DFA | Group | Cascade
@@ -63,6 +64,7 @@ def compile(
     dtype: Dtype = ...,
     tokens_per_element: int = ...,
 ) -> CompiledRNN | CompiledModel: ...
+@on_cpu()
 def compile(
     language: Given,
     target: str = "auto",
@@ -73,7 +75,7 @@ def compile(
 ) -> CompiledRNN | CompiledModel:
     """Compile a language into a linear RNN that computes the state of its DFA after each symbol.
 
-    It does so exactly and at any length:
+    It does so exactly and at any length, and is made on the CPU:
 
         net = compile("(ab)*")
         assert net.accepts(["abab", "aba"]) == [True, False]

@@ -15,6 +15,7 @@ from statetrack.compiler.compiling import MODEL, compile
 from statetrack.compiler.model import CompiledModel
 from statetrack.compiler.network import TABLES_FILE, CompiledRNN
 from statetrack.compiler.text_to_dfa import Language
+from statetrack.devices import on_cpu, use_device
 from statetrack.errors import UserError, check_type
 from statetrack.files import read_json, regular
 from statetrack.models import SequenceModel
@@ -39,11 +40,12 @@ def is_hardened(folder: Path) -> bool:
     return (folder / HARDENED).is_file()
 
 
-def load(folder: Path | str) -> SequenceModel | CompiledRNN | CompiledModel:
+def load(folder: Path | str, *, device: str = "cpu") -> SequenceModel | CompiledRNN | CompiledModel:
     """Load what `train`, `harden` or `compile` has written to a folder.
 
     Args:
         folder: a run folder, or what `statetrack compile` has written.
+        device: where it shall be, as `TrainingConfig.device`.
 
     Returns:
         The SequenceModel of a run that was trained or hardened, at its last checkpoint, ready to
@@ -55,17 +57,21 @@ def load(folder: Path | str) -> SequenceModel | CompiledRNN | CompiledModel:
     check_type("folder", folder, (str, Path), "the path of a folder")
     folder = Path(folder)
     compiled = is_compiled(folder) or holds_tables(folder)
-    return load_compiled(folder) if compiled else Run.open(folder).model()
+    if compiled:
+        return load_compiled(folder, device=device)
+    return Run.open(folder).model(device=device)
 
 
-def load_compiled(folder: Path) -> CompiledRNN | CompiledModel:
+@on_cpu()
+def load_compiled(folder: Path, *, device: str = "cpu") -> CompiledRNN | CompiledModel:
     """Load a run's model, or compile a network anew and take the tables in the folder."""
+    place = use_device(device)
     data = read_language_file(folder)
     options = {name: data[name] for name in Source._fields[1:]}
     if data["group"] is None or data["target"] == MODEL:
         dfa = DFA.from_json(data["dfa"], f"dfa of {folder / LANGUAGE_FILE}")
     if data["target"] == MODEL:
-        model = Run.open(folder).model()
+        model = Run.open(folder).model(device=device)
         if model.config.vocab_size != 1 + len(dfa.alphabet) + dfa.states:
             raise UserError(f"the model in {folder} does not belong to its {LANGUAGE_FILE}")
         return _with_source(CompiledModel(dfa, model, f"the model in {folder}"), data, dfa)
@@ -89,7 +95,7 @@ def load_compiled(folder: Path) -> CompiledRNN | CompiledModel:
         names = ", ".join(sorted(map(str, floats)))
         raise UserError(f"{folder / TABLES_FILE} mixes number types: {names}")
     net.to(floats.pop()).load_state_dict(tables)
-    return net
+    return net.to(place)
 
 
 def _with_source(

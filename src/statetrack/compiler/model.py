@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from statetrack.compiler.proof import (
 )
 from statetrack.compiler.text_to_dfa import REGEX, Language
 from statetrack.compiler.wording import counted
+from statetrack.devices import device_of
 from statetrack.errors import UserError
 from statetrack.files import write_json
 from statetrack.layers import GatedDeltaProduct
@@ -62,6 +63,15 @@ class CompiledModel(Compiled):
     def vocab(self) -> tuple[str, ...]:
         """The names of the model's tokens."""
         return ("PAD", *self.dfa.alphabet, *(f"q{i}" for i in range(self.dfa.states)))
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.model)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the model to a device; return this."""
+        self.model.to(device)
+        return self
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor) -> Tensor:
@@ -153,14 +163,14 @@ class CompiledModel(Compiled):
         self, name: str, max_states: int, chunks: bool
     ) -> tuple[_Facts, int, Mistake | None]:
         """The facts for the certificate, the number of states, and what is wrong, if anything."""
-        model = copy.deepcopy(self.model).to(FORMATS[name])
+        model, device = copy.deepcopy(self.model).to(FORMATS[name]), self.device
 
         def step(symbols: Tensor, state: State) -> tuple[Tensor, State]:
-            logits, state = model.step(symbols[:, 0] + 1, state)
+            logits, state = model.step(symbols[:, 0].to(device) + 1, state)
             return self._states(logits)[:, None], state
 
         def read(symbols: Tensor, state: State) -> tuple[Tensor, State]:
-            logits, state = model(symbols + 1, state)
+            logits, state = model(symbols.to(device) + 1, state)
             return self._states(logits), state
 
         found = explore(step, model.init_state(1), self.dfa, max_states)
@@ -221,7 +231,7 @@ def _facts(model: SequenceModel, found: ModelStates | Mistake, symbols: int) -> 
     dyadic, whole, norm, largest = True, True, 0.0, 1.0
     given = _op_inputs(model, found, symbols)
     for layer, its, (q, k, v, beta, gate) in zip(_mixers(model), found.states, given, strict=True):
-        states = its.S.double()  # [..., K, V]
+        states = its.S.cpu().double()  # [..., K, V]
         unit = _unit(torch.cat([v.flatten(), states.flatten()]).abs())
         scale = math.frexp(layer.key_size**-0.5)[0] == 0.5  # a power of two
         dyadic &= unit > 0 and scale and all(map(_is_whole, (2 * q, 2 * k, beta, gate)))
@@ -236,13 +246,13 @@ def _facts(model: SequenceModel, found: ModelStates | Mistake, symbols: int) -> 
 
 
 def _op_inputs(model: SequenceModel, found: ModelStates, symbols: int) -> list[tuple[Tensor, ...]]:
-    """What every layer gives to its op in any state on any symbol, in float64, each once.
+    """What layers give to their ops in any state on any symbol, each once: float64, on the CPU.
 
     q [N, H, K], k [N, n, H, K], v [N, n, H, V], beta [N, n, H], gate [N, H].
     """
     inputs: list[dict[bytes, tuple[Tensor, Tensor]]] = [{} for _ in model.blocks]
     for rows, letters in found.steps(symbols):
-        x = model.embedding(torch.from_numpy(letters) + 1)
+        x = model.embedding(torch.from_numpy(letters).to(device_of(model)) + 1)
         for block, state, seen in zip(model.blocks, take(found.states, rows), inputs, strict=True):
             keys = row_keys([x, state.conv])
             for i in np.unique(keys, return_index=True)[1]:
@@ -255,7 +265,8 @@ def _op_inputs(model: SequenceModel, found: ModelStates, symbols: int) -> list[t
         state = layer.init_state(len(x))._replace(conv=window)
         q, k, v, beta, gate, _ = layer.op_inputs(x[:, None], state)
         assert gate is not None
-        results.append(tuple(t.double() for t in (q[:, 0], k, v, beta, gate.values()[:, 0])))
+        given = (q[:, 0], k, v, beta, gate.values()[:, 0])
+        results.append(tuple(t.cpu().double() for t in given))
     return results
 
 

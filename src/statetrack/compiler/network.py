@@ -92,7 +92,7 @@ class CompiledRNN(nn.Module, Compiled):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move or cast the tables; raise if the dtype cannot represent every number read."""
-        dtype = fn(torch.empty(0)).dtype
+        dtype = fn(self.stack[0].H0[:0]).dtype
         if self.exact and self.largest_reading > _largest_integer(dtype):
             raise UserError(
                 f"{dtype} holds integers up to {_largest_integer(dtype):,}, and this network reads "
@@ -109,6 +109,10 @@ class CompiledRNN(nn.Module, Compiled):
     def stack(self) -> list[Layer]:
         """The layers, with their type."""
         return list(self.layers)  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        return self.first.device
 
     def forward(self, tokens: Tensor, backend: str = "auto") -> Tensor:
         """[B, T] symbols, by number -> [B, T] the states of the DFA after each."""
@@ -230,11 +234,11 @@ class CompiledRNN(nn.Module, Compiled):
                 f"{self.title} rounds, so there is nothing to prove for words of any length; "
                 "theorems.horizon measures up to which length it is right"
             )
-        net = _twin(self).cpu()
+        net = _twin(self).cpu()  # the tables, as arrays
         certificate = net.certificate()
         right = [np.ones(layer.moves.shape, dtype=np.bool_) for layer in net.stack]
         for name in certificate["formats"]:
-            for i, layer in enumerate(_twin(net).to(FORMATS[name]).stack):
+            for i, layer in enumerate(_twin(self).to(FORMATS[name]).stack):
                 if not torch.equal(layer.H0, layer.codewords[layer.start]):
                     mistake = Mistake((), f"layer {i + 1} does not start in its start state")
                     return Checked(certificate, certificate["formats"], "the start", mistake)
@@ -245,7 +249,7 @@ class CompiledRNN(nn.Module, Compiled):
             evidence, wrong = net.check_states(right, max_states)
         if certificate["exact"] and wrong is None:
             # the coarsest number type: if it holds all numbers, all do
-            wrong = _twin(net).to(FORMATS[certificate["formats"][-1]]).check_chunks()
+            wrong = net.check_chunks(_twin(self).to(FORMATS[certificate["formats"][-1]]))
         return Checked(certificate, certificate["formats"], evidence, wrong)
 
     def check_levels(self, right: list[Bools]) -> str:
@@ -304,10 +308,11 @@ class CompiledRNN(nn.Module, Compiled):
             rules.append(layer.out.numpy()[rules[-1], passed])
         return new, rules
 
-    def check_chunks(self) -> Mistake | None:
+    def check_chunks(self, reader: CompiledRNN) -> Mistake | None:
         """Read a random word, longer than a chunk of the ops, from every state of the DFA.
 
-        With many states and large tables, from as many as are read in one go.
+        With many states and large tables, from as many as are read in one go. `reader` is this
+        network in another number type or on another device.
         """
         found = reach(self.dfa.start, lambda state: self.dfa.delta[state].tolist())
         numbers = np.empty((len(found.states), len(self.stack)), dtype=np.int64)
@@ -315,14 +320,16 @@ class CompiledRNN(nn.Module, Compiled):
         for i, (parent, symbol) in enumerate(found.parents[1:], 1):
             numbers[i] = self._advance(numbers[parent : parent + 1], np.array([symbol]))[0]
         states = tuple(
-            LayerState(layer.codewords[column], torch.from_numpy(column))
-            for layer, column in zip(self.stack, numbers.T.copy(), strict=True)
+            LayerState(layer.codewords[column], column)
+            for layer, column in zip(
+                reader.stack, torch.from_numpy(numbers.T.copy()).to(reader.device), strict=True
+            )
         )
         parents = np.array([p * len(self.dfa.alphabet) + a for p, a in found.parents])
         every = ModelStates(states, np.array(found.states), parents, None)
 
         def read(symbols: Tensor, before: State) -> tuple[Tensor, State]:
-            trace = self.run(symbols, before, "torch")
+            trace = reader.run(symbols.to(reader.device), before, "torch")
             if trace.deviation:
                 trace.states[:, -1] = -1
             return trace.states, trace.carry
@@ -336,7 +343,7 @@ class CompiledRNN(nn.Module, Compiled):
             named = re.fullmatch(GROUP_NAME, language.text) is not None
             if not named or not np.array_equal(group(language.text).table, language.value.table):
                 raise UserError(f"group {language.text} has no known name: save a DFA instead")
-        tables = {name: table.contiguous() for name, table in self.state_dict().items()}
+        tables = {name: table.cpu().contiguous() for name, table in self.state_dict().items()}
         write_atomic(folder / TABLES_FILE, safetensors.torch.save(tables))
 
 
@@ -370,6 +377,8 @@ def _backends(layer: Layer) -> list[str]:
     """All that there are for the layer's op; dense layers have their scan only."""
     if layer.target == "dense":
         return ["torch"]
+    if not layer.H0.is_cpu:
+        return ["naive", "torch", "auto"]  # the last one is what runs on this device
     return ["naive", "torch"] + ["native"] * library.serves(*layer.buffers())
 
 
@@ -386,4 +395,4 @@ def _norm(A: Tensor) -> float:
     """
     sizes = A.abs().float()
     bound = float((sizes.sum(-1).amax(-1) * sizes.sum(-2).amax(-1)).max()) ** 0.5
-    return bound if bound <= 1 else float(torch.linalg.matrix_norm(A.double(), 2).max())
+    return bound if bound <= 1 else float(torch.linalg.matrix_norm(A.cpu().double(), 2).max())

@@ -143,7 +143,7 @@ def explore(
     for batch in found:  # which grows meanwhile
         for old, letters in batch.steps(symbols, rows):
             answers, after = read(torch.from_numpy(letters)[:, None], take(batch.states, old))
-            right, got = dfa.delta[batch.dfa_states[old], letters], answers[:, 0].numpy()
+            right, got = dfa.delta[batch.dfa_states[old], letters], answers[:, 0].cpu().numpy()
             parents = (begin + old) * symbols + letters
             if (got != right).any():
                 i = int((got != right).argmax())
@@ -181,7 +181,7 @@ def read_in_chunks(
     for part in np.split(pairs, range(0, len(pairs), max(1, rows // CHUNK_TOKENS))[1:]):
         words = rng.integers(len(dfa.alphabet), size=(len(part), CHUNK_TOKENS))
         answers, after = read(torch.from_numpy(words), take(reached.states, part))
-        got, right = answers.numpy(), dfa.run(words, reached.dfa_states[part])
+        got, right = answers.cpu().numpy(), dfa.run(words, reached.dfa_states[part])
         wrong = got != right
         if reached.keys is not None:
             ends = _keys(after, right[:, -1])
@@ -209,13 +209,14 @@ def _word(parents: Ints, number: int, dfa: DFA) -> Word:
 
 def take(states: State, rows: Ints) -> State:
     """Select rows of a batch of states."""
-    index = torch.from_numpy(rows)
+    index = torch.from_numpy(rows).to(states[0][0].device)
     return tuple(type(layer)(*(tensor[index] for tensor in layer)) for layer in states)
 
 
 def row_keys(tensors: list[Tensor]) -> Any:
     """[N]: all bits of each row of some tensors, as one value to compare."""
-    rows = torch.cat([tensor.flatten(1).float() + 0.0 for tensor in tensors], 1).numpy()  # no -0
+    flat = [tensor.flatten(1).float().cpu() + 0.0 for tensor in tensors]  # no -0
+    rows = torch.cat(flat, 1).numpy()
     return rows.view(f"V{rows.itemsize * rows.shape[1]}")[:, 0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from statetrack.layers import Dense, Diagonal, HouseholderProduct, Transition
 from statetrack.ops import delta_product, gated_linear_attention
 
 Array = NDArray[Any]
+N = TypeVar("N", Ints, Tensor)
 
 CELLS_AT_ONCE = 1 << 22  # numbers that a layer lays out over tokens, or over its states
 
@@ -74,7 +75,7 @@ class Layer(nn.Module, ABC):
         """Whether a state is a pair of the current one and, after a reset, the one before."""
         return self.undo is not None
 
-    def current(self, pairs: Ints) -> Ints:
+    def current(self, pairs: N) -> N:
         """Return the current states of pairs, as `with_old_state` numbers these."""
         return pairs // (self.out.shape[1] + 1) if self.has_old_state else pairs
 
@@ -134,7 +135,8 @@ class Layer(nn.Module, ABC):
         """[rules, S]: whether one token through the op gives exactly the next codeword."""
         rules, S = self.moves.shape
         right = []
-        for part in torch.arange(rules * S).split(max(1, CELLS_AT_ONCE // self.cells)):
+        every = torch.arange(rules * S, device=self.H0.device)
+        for part in every.split(max(1, CELLS_AT_ONCE // self.cells)):
             rule, state = part // S, part % S
             readings, last = self.run(rule[:, None], self.codewords[state], backend)
             moved = self.moves.view(-1)[part]
@@ -144,9 +146,9 @@ class Layer(nn.Module, ABC):
             if self.undo is None:
                 right.append(exact & (read == moved))
             else:  # the old state is what is read
-                current = torch.from_numpy(self.current(state.numpy()))
+                current = self.current(state)
                 right.append(exact & (self.undo[rule, read] == current))
-        return torch.cat(right).view(rules, S).numpy()
+        return torch.cat(right).view(rules, S).cpu().numpy()
 
     def __str__(self) -> str:
         size = f"{self.target}, state [{self.size}, {self.H0.shape[1]}]"

@@ -12,6 +12,7 @@ import re
 import torch
 from torch import Tensor
 
+from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNet, DeltaNetConfig
 from statetrack.models import ModelConfig, SequenceModel
@@ -24,6 +25,7 @@ BOS_LOGIT = 2.0  # of BOS at BOS, as a multiple of the largest logit of an eleme
 
 
 @torch.no_grad()
+@on_cpu()
 def theorem6_model(config: ModelConfig, task: Task, seed: int = 0) -> SequenceModel:
     """Return a two-layer DeltaNet that adds modulo an odd m, with one reflection per token.
 

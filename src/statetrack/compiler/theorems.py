@@ -29,6 +29,7 @@ from statetrack.compiler.stages_to_network import (
 )
 from statetrack.compiler.text_to_dfa import find_dfa, word_problem
 from statetrack.config import at_least
+from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.layers import Dense
 
@@ -65,6 +66,7 @@ class MatrixLayer(Layer):
         return (readings.float() @ directions.mT).argmax(-1)
 
 
+@on_cpu()
 def parity() -> CompiledRNN:
     """Theorem 3 for m = 2: the state is the scalar 1 or -1; the symbol x multiplies it by (-1)^x.
 
@@ -76,6 +78,7 @@ def parity() -> CompiledRNN:
     return CompiledRNN(dfa, np.arange(2), [layer], "a sign for parity")
 
 
+@on_cpu()
 def cyclic(m: int, tokens_per_element: int = 1) -> CompiledRNN:
     """Theorem 3 for addition modulo m: the symbol x rotates a plane vector by 2 pi x / m.
 
@@ -129,6 +132,7 @@ def theorem4(language: str | DFA | Group) -> CompiledRNN:
     return compile(decompose(find_dfa(language).minimal()), target="householder", delay="state")
 
 
+@on_cpu()
 def theorem6(m: int) -> CompiledRNN:
     """Theorem 6: addition modulo m with one reflection per token, in two layers.
 
@@ -155,6 +159,7 @@ def theorem6(m: int) -> CompiledRNN:
     return CompiledRNN(dfa, x, [first, second], f"reflections for Z{m}", exact=False)
 
 
+@on_cpu()
 def dihedral(m: int) -> CompiledRNN:
     """The word problem of D_m with one reflection per token, in two layers.
 
@@ -217,8 +222,8 @@ def horizon(
     measured: dict[str, Any] = {"tokens": tokens}
     for kind, word in words.items():
         word[:, np.arange(tokens) % tokens_per_element > 0] = symbols
-        result = net.run(torch.tensor(word))
-        wrong = np.flatnonzero(result.states.numpy() != net.dfa.run(word))
+        result = net.run(torch.from_numpy(word).to(net.device))
+        wrong = np.flatnonzero(result.states.cpu().numpy() != net.dfa.run(word))
         first = int(wrong[0]) if len(wrong) else None
         measured[kind] = {"holds_for": first, "deviation": result.deviation}
     return measured

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from statetrack.compiler.network import CompiledRNN
 from statetrack.config import at_least, within
+from statetrack.devices import on_cpu, use_device
 from statetrack.diagnosis.finite_precision import find_datatype
 from statetrack.diagnosis.horizon import MAX_HORIZON, Horizon, measure_horizon, predict_horizon
 from statetrack.diagnosis.period import Recurrence, find_periods
@@ -28,6 +29,7 @@ MAX_EIGENVALUES = 1 << 26  # of all layers and tokens together: 1 GB; fewer toke
 
 
 @torch.no_grad()
+@on_cpu()
 def diagnose(
     model: Diagnosable,
     word: str | Sequence[int] | None = None,
@@ -39,12 +41,13 @@ def diagnose(
     max_length: int = 1000,
     samples: int = 1024,
     precision: str | Sequence[str] = (),
+    device: str = "cpu",
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
     """Find the horizon of a run's model, and the languages (word^m)* that it cannot recognise.
 
     The horizon is predicted from products of the transitions along sequences of the run's task, and
-    measured. Eigenvalues are computed on a copy of the model in float64.
+    measured. Eigenvalues are computed on a copy of the model in float64, on the CPU.
 
     Args:
         model: a run (or its folder), which is compared with its own initialisation if it was only
@@ -64,6 +67,8 @@ def diagnose(
         precision: finite datatypes in which to find when each layer's states on the word become
             periodic, with products and sums rounded once: fp32, bf16, fp16, fp8_e4m3, fp8_e5m2, or
             such as e3m2 for 3 bits of exponent and 2 of mantissa.
+        device: where the accuracy of a run is measured, as `TrainingConfig.device`; everything else
+            is computed on the CPU, wherever the model is.
         on_progress: called with a text at the start of each step.
 
     Returns:
@@ -84,6 +89,7 @@ def diagnose(
     )
     names = [precision] if isinstance(precision, str) else precision
     datatypes = [find_datatype(name) for name in names]
+    place = use_device(device)
     subject = find_subject(model, vocab, checkpoint)
     check_finite(subject.model)
     names = subject.vocab
@@ -119,13 +125,17 @@ def diagnose(
         layers=tuple(LayerReport(*column) for column in columns),
         architectural=architectural(transitions, len(ids)),
         probed=probed(periods),
-        horizon=_horizon(subject, max_length, samples, on_progress),
+        horizon=_horizon(subject, max_length, samples, place, on_progress),
         rounded=tuple(rounded),
     )
 
 
 def _horizon(
-    subject: Subject, max_length: int, samples: int, on_progress: Callable[[str], None]
+    subject: Subject,
+    max_length: int,
+    samples: int,
+    device: torch.device,
+    on_progress: Callable[[str], None],
 ) -> Horizon:
     """Predict and measure the horizon, and choose a remedy."""
     run, model = subject.run, subject.model
@@ -145,7 +155,8 @@ def _horizon(
     measured = None
     if max_length:
         on_progress(f"evaluating {run.task.name} up to {max_length}")
-        measured = measure_horizon(model, run, max_length, samples)
+        there = model if device.type == "cpu" else copy.deepcopy(model).to(device)
+        measured = measure_horizon(there, run, max_length, samples)
     return Horizon(run.task.name, trained, prediction, missing, measured, remedy)
 
 

@@ -18,6 +18,7 @@ from statetrack.compiler.folders import holds_tables, is_compiled, is_hardened, 
 from statetrack.compiler.model import CompiledModel
 from statetrack.compiler.network import CompiledRNN
 from statetrack.config import within
+from statetrack.devices import cpu_copy
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 from statetrack.tasks import generator
@@ -31,7 +32,7 @@ Diagnosable = nn.Module | CompiledModel | Run | Path | str
 
 
 class Subject(NamedTuple):
-    """A model with the sequences on which it is probed."""
+    """A model with the sequences on which it is probed, all of them on the CPU."""
 
     title: str
     vocab: tuple[str, ...]
@@ -64,10 +65,11 @@ def find_subject(
         raise UserError("checkpoint is for runs; a model has only the weights that it has")
     if isinstance(model, CompiledRNN):
         symbols = model.dfa.alphabet
-        return Subject(model.title, symbols, model, *_random(0, len(symbols)), model.dfa)
+        tokens = _random(0, len(symbols))
+        return Subject(model.title, symbols, cpu_copy(model), *tokens, model.dfa)
     if isinstance(model, CompiledModel):
         tokens = _random(1, 1 + len(model.dfa.alphabet))
-        return Subject(model.title, model.vocab, model.model, *tokens, model.dfa)
+        return Subject(model.title, model.vocab, cpu_copy(model.model), *tokens, model.dfa)
     if not hasattr(model, "transitions"):
         kinds = "a run, its folder, what compile made or a module with transitions(tokens)"
         raise UserError(f"diagnose takes {kinds}; got a {type(model).__name__}")
@@ -76,7 +78,7 @@ def find_subject(
         raise UserError(f"{type(model).__name__} has no config.vocab_size: give the vocab")
     names = tuple(vocab or map(str, range(config.vocab_size)))
     title = type(model).__name__ if config is None else config.title
-    return Subject(title, names, model, *_random(0, len(names)))
+    return Subject(title, names, cpu_copy(model), *_random(0, len(names)))
 
 
 def _of_run(run: Run, checkpoint: int | None) -> Subject:
@@ -84,7 +86,7 @@ def _of_run(run: Run, checkpoint: int | None) -> Subject:
     task, training = config.task, config.training
     untrained = None
     if not is_compiled(run.folder) and not is_hardened(run.folder):
-        with torch.random.fork_rng():  # as `train` makes it
+        with torch.random.fork_rng(devices=[]):  # as `train` makes it
             torch.manual_seed(training.seed)
             untrained = SequenceModel(config.model)
     length = min(training.max_length, max(training.min_length, PROBED_LENGTH))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from statetrack.config import at_least
+from statetrack.devices import cpu_copy, device_of, on_cpu
 from statetrack.diagnosis.spectrum import decay_length, oscillating
 from statetrack.errors import UserError, check_type
 from statetrack.hardening import diagonal, householder
@@ -42,6 +43,7 @@ def check_orders(orders: Sequence[int]) -> None:
 
 
 @torch.no_grad()
+@on_cpu()
 def harden(
     model: SequenceModel,
     validation: Batch,
@@ -56,7 +58,8 @@ def harden(
     The first is taken that is exact and as good on `validation`: no mistake, and a cross-entropy at
     most MAX_LOSS_INCREASE greater; else the one that leaves least inexact. If all make mistakes,
     the model is kept. The result is an ordinary model, exact for the tokens of `validation`; what
-    it does with other tokens is arbitrary. The given model is not changed.
+    it does with other tokens is arbitrary. The given model is not changed. The search is a long
+    row of small float64 computations, so it runs on the CPU wherever the model is.
 
     Args:
         model: a trained model.
@@ -66,7 +69,8 @@ def harden(
         on_progress: called with what is being done, about once a second.
 
     Returns:
-        The new model or, with `changed` False, the given one and the reason; print it for a report.
+        The new model, on the device of the given one, or, with `changed` False, the given one and
+        the reason; print it for a report.
 
     Raises:
         UserError: a layer cannot be hardened, or a weight is NaN or infinite.
@@ -83,6 +87,8 @@ def harden(
         got = f"{type(model).__name__} and {type(validation).__name__}"
         raise UserError(f"harden takes a SequenceModel and a Batch of sequences; got {got}")
     check_finite(model)
+    given, device = model, device_of(model)
+    model = cpu_copy(model)
     roundings = find_roundings(model)
     wide = copy.deepcopy(model).double()  # weights are rounded to the model's dtype at the end
     inputs = LayerInputs.of_tokens(wide, validation)
@@ -96,7 +102,7 @@ def harden(
     except NoCandidateError as error:
         loss = error.loss if math.isfinite(error.loss) else judge.loss
         return Hardened(
-            model,
+            given,
             wide,
             inputs,
             loss=(judge.loss, loss),
@@ -106,13 +112,14 @@ def harden(
             reason=str(error),
         )
     made = judge.rounded(found.model)
+    after = measure_decay(made, inputs)
     return Hardened(
-        made,
+        made.to(device),
         found.exact_model(),
         inputs,
         loss=(judge.loss, found.loss),
         mistakes=mistakes,
-        decay_length=(before, measure_decay(made, inputs)),
+        decay_length=(before, after),
         components=found.components,
         settings=found.settings,
         memoryless=tuple(i for i, memoryless in enumerate(found.memoryless) if memoryless),
@@ -132,7 +139,7 @@ def find_roundings(model: SequenceModel) -> list[ModuleType]:
 def _find_rounding(mixer: Mixer) -> ModuleType:
     obstacle = mixer.hardening_obstacle()
     if obstacle is None:
-        x = torch.zeros(1, 1, mixer.hidden_size, dtype=next(mixer.parameters()).dtype)
+        x = next(mixer.parameters()).new_zeros(1, 1, mixer.hidden_size)
         transition = mixer.transitions(x)
         if isinstance(transition, HouseholderProduct):
             return householder

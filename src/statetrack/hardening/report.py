@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from statetrack.automata import DFA
 from statetrack.compiler.wording import listed
+from statetrack.devices import on_cpu
 from statetrack.hardening.automaton import Reading, read_automaton
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.search import Component
@@ -35,7 +36,7 @@ class Hardened:
     """A hardened model, or the trained one and why it was kept."""
 
     model: SequenceModel
-    exact: SequenceModel  # before its weights are rounded: float64, keys of length 1
+    exact: SequenceModel  # before its weights are rounded: float64, keys of length 1, on the CPU
     inputs: LayerInputs
     loss: tuple[float, float]  # before and after; of the best candidate if it was kept
     mistakes: tuple[int, int]  # of the trained model, of how many answers at the training lengths
@@ -51,6 +52,7 @@ class Hardened:
         """Whether the model is another than the trained one."""
         return self.reason is None
 
+    @on_cpu()
     def read(self, vocab: Sequence[str]) -> Reading:
         """Return the automaton of the model's answers and how certain it is."""
         return read_automaton(self.exact, self.inputs, vocab, self.memoryless)

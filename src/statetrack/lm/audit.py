@@ -81,7 +81,7 @@ def survival_lengths(transition: Transition, starts: Sequence[int]) -> dict[str,
         Whole numbers, and infinity for a sign that survives T / 2 tokens.
     """
     length, column = transition.shape[1], {start: j for j, start in enumerate(starts)}
-    u = torch.zeros(*transition[:, 0].shape, len(starts), dtype=_dtype(transition))
+    u = torch.zeros(*transition[:, 0].shape, len(starts), **_kind(transition))
     amount = _amount(transition, u)
     found = {name: torch.zeros_like(amount) for name in PRECISIONS}
     alive = {name: torch.zeros_like(amount, dtype=torch.bool) for name in PRECISIONS}
@@ -100,8 +100,10 @@ def survival_lengths(transition: Transition, starts: Sequence[int]) -> dict[str,
     return {n: found[n].masked_fill(found[n] >= length // 2, torch.inf) for n in PRECISIONS}
 
 
-def _dtype(transition: Transition) -> torch.dtype:
-    return transition[:, :1].eigvals().real.dtype
+def _kind(transition: Transition) -> dict[str, Any]:
+    """The dtype and device of tensors that a transition multiplies."""
+    values = transition[:, :1].eigvals().real
+    return {"dtype": values.dtype, "device": values.device}
 
 
 def _written(transition: Transition, t: int) -> Tensor:
@@ -109,7 +111,7 @@ def _written(transition: Transition, t: int) -> Tensor:
     if isinstance(transition, HouseholderProduct):
         k = transition.k[:, t, ..., -1, :]
         return k / k.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-    ones = torch.ones(transition[:, t].shape, dtype=_dtype(transition))
+    ones = torch.ones(transition[:, t].shape, **_kind(transition))
     return ones if isinstance(transition, Diagonal) else ones / ones.shape[-1] ** 0.5
 
 
@@ -151,11 +153,11 @@ class LayerAudit:
             size = (heads, len(self.edges) + 1)
             self.survival = {name: np.zeros(size, np.int64) for name in lengths}
         for i in range(len(KINDS)):
-            self.kinds[i] += (parts.kind == i).sum((0, 2)).numpy()
-        signed = parts.acting.float().clamp(-1, 1)
+            self.kinds[i] += (parts.kind == i).sum((0, 2)).cpu().numpy()
+        signed = parts.acting.float().clamp(-1, 1).cpu()
         self.moduli += torch.histc(signed, BINS, -1, 1).long().numpy()
         for name, found in lengths.items():
-            flat = found.flatten(1).numpy()
+            flat = found.flatten(1).cpu().numpy()
             place = np.searchsorted(self.edges, flat, "right") - 1
             place[np.isinf(flat)] = len(self.edges)
             rows = np.broadcast_to(np.arange(heads)[:, None], place.shape)
@@ -285,9 +287,10 @@ def audit(
             parts = split_parts(transition)
             tallies[index].add(parts, survival_lengths(transition, starts))
             share = (parts.kind == KINDS.index("reflect")).double().mean((1, 2))
-            np.add.at(reflecting, ids, share.numpy())
+            np.add.at(reflecting, ids, share.cpu().numpy())
 
-        visit_transitions(language.model, layers, torch.from_numpy(ids)[None], visit)
+        read = torch.from_numpy(ids).to(language.model.device)[None]
+        visit_transitions(language.model, layers, read, visit)
     return Audit(
         checkpoint=language.name,
         data=data.name,

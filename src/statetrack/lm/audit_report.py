@@ -32,12 +32,13 @@ SURVIVAL = (
 )
 
 
-def audit_document(audits: Sequence[Audit], command: str) -> Document:
+def audit_document(audits: Sequence[Audit], command: str, device: str = "cpu") -> Document:
     """Make the document of the audits of one model.
 
     Args:
         audits: of the model, one a data set.
         command: what was typed.
+        device: where the model computed.
     """
     first = audits[0]
     tables: list[Table] = []
@@ -54,7 +55,7 @@ def audit_document(audits: Sequence[Audit], command: str) -> Document:
         facts={
             "command": command,
             "tokens": sum(found.tokens for found in audits),
-            "made with": environment(),
+            "made with": environment(device),
         },
     )
 

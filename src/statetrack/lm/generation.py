@@ -79,7 +79,8 @@ def continue_text(
     if show:
         show(prompt)
     start = time.perf_counter()
-    with torch.random.fork_rng():
+    gpus = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(seed)
         try:
             made = model.generate(

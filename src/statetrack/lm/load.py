@@ -16,6 +16,7 @@ from transformers import (
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging
 
+from statetrack.devices import use_device
 from statetrack.errors import UserError
 from statetrack.files import read_json
 from statetrack.lm.hf_model import StateTrackForCausalLM
@@ -35,7 +36,11 @@ class LanguageModel(NamedTuple):
 
 
 def load_language_model(
-    path: str | Path, *, convert: bool = False, allow_neg_eigval: bool | None = None
+    path: str | Path,
+    *,
+    convert: bool = False,
+    allow_neg_eigval: bool | None = None,
+    device: str = "cpu",
 ) -> LanguageModel:
     """Load a causal language model; nothing is fetched from the network.
 
@@ -47,6 +52,7 @@ def load_language_model(
         convert: make a model of this package of another package's; flash-linear-attention's are
             always converted.
         allow_neg_eigval: the range of a converted model; None keeps that of the checkpoint.
+        device: where the model shall be, as `TrainingConfig.device`.
 
     Returns:
         The model in evaluation mode, its tokenizer or None, the folder's name and the length of the
@@ -56,6 +62,7 @@ def load_language_model(
         UserError: the folder holds no such model, or it cannot be read.
     """
     path = Path(path)
+    place = use_device(device)
     folder = model_folder(path)
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
@@ -79,7 +86,8 @@ def load_language_model(
         model = StateTrackForCausalLM.from_sequence_model(made, training_length=length, **tokens)
     else:
         model = _load_hf(folder)
-    return LanguageModel(model.eval(), load_tokenizer(folder, model), _name(path), length)
+    model = model.to(place).eval()
+    return LanguageModel(model, load_tokenizer(folder, model), _name(path), length)
 
 
 def model_folder(path: Path) -> Path:

@@ -45,6 +45,7 @@ class Reader(NamedTuple):
     read: Read
     segment: int | None  # tokens at once; None: the whole chunk
     how: str  # for the report
+    device: torch.device = torch.device("cpu")
 
 
 @torch.no_grad()
@@ -57,16 +58,17 @@ def make_reader(language: LanguageModel) -> Reader:
     model: PreTrainedModel = language.model
     check_finite(model, language.name)
     if isinstance(model, StateTrackForCausalLM):
-        return Reader(_with_state(model.sequence_model), SEGMENT, "in segments, with its state")
+        read = _with_state(model.sequence_model)
+        return Reader(read, SEGMENT, "in segments, with its state", model.device)
     for make, how in (
         (_converted, "in segments, converted, with its state"),
         (_with_cache, "in segments, with its cache"),
     ):
-        read = make(model)
-        if read is not None and _agrees(model, read):
-            return Reader(read, SEGMENT, how)
+        made = make(model)
+        if made is not None and _agrees(model, made):
+            return Reader(made, SEGMENT, how, model.device)
     how = "in one pass: it has no cache that carries over, so memory grows with the length"
-    return Reader(_in_one_pass(model), None, how)
+    return Reader(_in_one_pass(model), None, how, model.device)
 
 
 def _with_state(model: SequenceModel) -> Read:
@@ -104,7 +106,7 @@ def _in_one_pass(model: PreTrainedModel) -> Read:
 def _agrees(model: PreTrainedModel, read: Read) -> bool:
     """Whether reading in two segments gives the logits of one pass."""
     most = getattr(model.config, "max_position_embeddings", None) or PROBE
-    tokens = torch.arange(min(PROBE, most))[None] % model.config.vocab_size
+    tokens = torch.arange(min(PROBE, most), device=model.device)[None] % model.config.vocab_size
     whole, _ = _in_one_pass(model)(tokens, None)
     first, state = read(tokens[:, : PROBE // 2], None)
     if state is None:
@@ -118,6 +120,7 @@ def _agrees(model: PreTrainedModel, read: Read) -> bool:
 @torch.no_grad()
 def token_losses(reader: Reader, tokens: Tensor) -> Floats:
     """Return the cross-entropy [L] of each of the tokens [L + 1] after the first, in nats."""
+    tokens = tokens.to(reader.device)
     inputs, targets = tokens[:-1], tokens[1:]
     step = reader.segment or len(inputs)
     # One array for all of them: small tensors that stay, made between large ones that go, would
@@ -128,7 +131,7 @@ def token_losses(reader: Reader, tokens: Tensor) -> Floats:
         part = slice(start, start + step)
         logits, state = reader.read(inputs[None, part], state)
         logits = logits[0].to(torch.promote_types(logits.dtype, torch.float32))
-        losses[part] = F.cross_entropy(logits, targets[part], reduction="none").numpy()
+        losses[part] = F.cross_entropy(logits, targets[part], reduction="none").cpu().numpy()
         del logits  # before the next ones are made
     return losses
 

@@ -79,13 +79,16 @@ def table_positions(curves: Sequence[PerplexityCurve]) -> list[int]:
     return [*doubled, top]
 
 
-def perplexity_document(curves: Sequence[PerplexityCurve], command: str) -> Document:
+def perplexity_document(
+    curves: Sequence[PerplexityCurve], command: str, device: str = "cpu"
+) -> Document:
     """Make the document of one or more curves, all to the same position.
 
     Args:
         curves: by checkpoint and data set. Those of one data set become a panel; in it, those of
             one name are seeds of a model, which share a line.
         command: what was typed.
+        device: where the models computed.
     """
     models = [model for own in by_data(curves).values() for model in own]
     positions = table_positions(curves)
@@ -115,7 +118,7 @@ def perplexity_document(curves: Sequence[PerplexityCurve], command: str) -> Docu
             "command": command,
             "tokens": sum(c.chunks * c.max_length for c in curves),
             "seconds": float(sum(c.seconds for c in curves)),
-            "made with": environment(),
+            "made with": environment(device),
         },
     )
 

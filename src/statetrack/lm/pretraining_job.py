@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from statetrack.config import changed, check_types, option, to_dict
 from statetrack.errors import UserError
@@ -55,6 +55,13 @@ class PretrainingJob(SweepJob):
     def seed(self) -> int:
         return self.config.seed
 
+    @property
+    def device(self) -> str:
+        return self.config.device
+
+    def on(self, device: str) -> Self:
+        return replace(self, config=replace(self.config, device=device))
+
     def to_json(self) -> dict[str, Any]:
         return {"schema": JOB_SCHEMA, **to_dict(self), "config": self.config.to_json()}
 
@@ -92,7 +99,7 @@ class PretrainingJob(SweepJob):
         rows = run.metrics()
         steps = [row for row in rows if row["kind"] == "train"]
         validation = [row for row in rows if row["kind"] == "validation"]
-        language = load_language_model(run.folder)
+        language = load_language_model(run.folder, device=config.device)
         needed = self.chunks * self.max_length + 1
         sets = [open_data(place, language, needed)._replace(name="held-out")]
         if texts:

@@ -6,6 +6,7 @@ from statetrack.models.sequence_model import (
     SequenceModel,
     State,
     check_finite,
+    compile_blocks,
     count_parameters,
     model_size,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "SequenceModel",
     "State",
     "check_finite",
+    "compile_blocks",
     "count_parameters",
     "model_size",
 ]

@@ -215,6 +215,17 @@ class ModelDecoder:
         return self.model.step_with(self.blocks, token, state)
 
 
+def compile_blocks(model: SequenceModel, **options: Any) -> None:
+    """Run each block through torch.compile from now on; names and weights stay as they are.
+
+    Args:
+        model: whose blocks are compiled when they first run.
+        **options: of torch.compile.
+    """
+    for block in model.stack():
+        block.compile(**options)
+
+
 class ModelSize(NamedTuple):
     """Sizes of a model."""
 

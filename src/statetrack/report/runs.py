@@ -33,7 +33,11 @@ COMPARED = 8  # runs side by side in the table of configurations
 
 
 def runs_document(
-    folders: Sequence[Path], *, longest: int | None = None, samples: int = 256
+    folders: Sequence[Path],
+    *,
+    longest: int | None = None,
+    samples: int = 256,
+    device: str = "cpu",
 ) -> Document:
     """Return a report that compares runs.
 
@@ -42,6 +46,7 @@ def runs_document(
         longest: trace accuracy up to this length; 0 for not at all, and by default up to 8 times
             the greatest training length.
         samples: sequences of each length.
+        device: where the models are measured, as `TrainingConfig.device`.
 
     Returns:
         Learning curves, validation by range, accuracy against length with the horizon, eigenvalues
@@ -51,11 +56,13 @@ def runs_document(
         UserError: A folder is no run folder, or one of its files cannot be read.
     """
     runs = dict(zip(run_names(folders), map(Run.open, folders), strict=True))
-    results = {name: read_run(run, longest, samples) for name, run in runs.items()}
+    results = {name: read_run(run, longest, samples, device) for name, run in runs.items()}
     tables = [_runs_table(runs, results), _scores_table(results), *_differences(runs)]
     seeds = sorted({run.config.training.seed for run in runs.values()})
     seconds = [s for r in results.values() if (s := r["cpu_seconds"]) is not None]
     facts: dict[str, Any] = {"seeds": seeds, "report made with": versions()}
+    if devices := list(dict.fromkeys(d for run in runs.values() for d in run.devices)):
+        facts["trained on"] = devices
     if seconds:
         facts["CPU seconds of training"] = float(sum(seconds))
     return Document(
@@ -90,7 +97,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def read_run(run: Run, longest: int | None, samples: int) -> dict[str, Any]:
+def read_run(run: Run, longest: int | None, samples: int, device: str = "cpu") -> dict[str, Any]:
     """Read a run's metrics and measure its model, in the format of a job's result."""
     learning = _thin(_rows(run, "train", ("loss", "accuracy")))
     validation = _rows(run, "validation", ("min_length", "max_length", "score", "scaled"))
@@ -110,7 +117,7 @@ def read_run(run: Run, longest: int | None, samples: int) -> dict[str, Any]:
     }
     if not steps:
         return result
-    model = run.model()
+    model = run.model(device=device)
     result["spectrum"] = sampled_spectrum(run.config, model)
     result["parameters"] = model.num_parameters()
     task, training = run.config.task, run.config.training

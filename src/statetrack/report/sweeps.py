@@ -26,7 +26,10 @@ from statetrack.sweep.job import JOB_SCHEMA
 from statetrack.sweep.work import RESULT, read_result
 
 # of a job: not what a row of the grid stands for
-IGNORED = ("name", "seconds", "schema", "config.schema", "config.training.seed")
+IGNORED = (
+    "name", "seconds", "schema", "config.schema", "config.training.seed", "config.training.device",
+    "config.training.compile",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from statetrack.config import one_of
+from statetrack.devices import count_gpus
 from statetrack.errors import UserError
 from statetrack.files import (
     LockedError,
@@ -75,7 +76,8 @@ def run_sweep(
         folder: The sweep's folder, new or old.
         jobs: Lists the jobs, given the results so far; it is asked again whenever there are new
             results, until it lists nothing new. A job listed twice is done once.
-        workers: Processes side by side, or Slurm jobs; one per core, or all, if absent.
+        workers: Processes side by side, or Slurm jobs. If absent, one for each GPU that the jobs
+            use, else for each core; or all Slurm jobs.
         engine: Where to run.
         engine_options: For Slurm, the parameters of submitit's executor.
         on_event: Called for every event.
@@ -218,10 +220,17 @@ def _events(
     options: Mapping[str, Any] | None,
 ) -> Iterator[pool.Event]:
     if engine == "local":
-        return pool.run_jobs(do_task, tasks, workers)
+        return pool.run_jobs(do_task, tasks, workers or workers_for([task.job for task in tasks]))
     from statetrack.sweep import slurm
 
     return slurm.run_jobs(do_task, tasks, folder / "slurm", workers, options or {})
+
+
+def workers_for(jobs: Sequence[SweepJob]) -> int:
+    """Return how many jobs run side by side: one on each core, or on each GPU if they use GPUs."""
+    gpus = count_gpus()
+    on_gpus = gpus and any(job.device.partition(":")[0] in ("auto", "cuda") for job in jobs)
+    return gpus if on_gpus else pool.cores()
 
 
 @dataclass

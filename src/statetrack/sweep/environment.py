@@ -12,14 +12,28 @@ from typing import Any
 import torch
 
 from statetrack import __version__
+from statetrack.devices import device_title, use_device
+from statetrack.errors import UserError
 from statetrack.sweep.pool import cores
 
 CHECKOUT = Path(__file__).parents[3]  # if this is one: an installed package has no .git there
 
 
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Return versions and hardware; of a source checkout also the commit, if git is installed.
+
+    Args:
+        device: the name of the device that computes.
+    """
+    try:
+        title = device_title(use_device(device))
+    except UserError:  # of a job that failed because there is none
+        title = f"{device} (not there)"
+    return {**_machine(), "device": title}
+
+
 @functools.cache  # the commit of the code that is loaded, also if another is checked out later
-def environment() -> dict[str, Any]:
-    """Return versions and hardware; of a source checkout also the commit, if git is installed."""
+def _machine() -> dict[str, Any]:
     return {
         "statetrack": __version__,
         **_revision(),
@@ -28,7 +42,6 @@ def environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _cpu_name(),
         "cores": cores(),
-        "device": "cpu",
     }
 
 

@@ -6,10 +6,10 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from statetrack.config import changed, check_types, option, to_dict
 from statetrack.files import plain_name
@@ -36,9 +36,18 @@ class SweepJob(ABC):
     def seed(self) -> int:
         """The seed of the run."""
 
+    @property
+    def device(self) -> str:
+        """Where it computes, as `TrainingConfig.device`; it is no part of the key."""
+        return "cpu"
+
+    def on(self, device: str) -> Self:
+        """Return this job, with the same key, on another device; itself if it has no choice."""
+        return self
+
     @cached_property
     def key(self) -> str:
-        """A hash of everything that the result depends on: all but name and expected time.
+        """A hash of everything that the result depends on: all but name, expected time and device.
 
         Options at their default are left out, so that a new option does not change the key.
         """
@@ -111,6 +120,14 @@ class Job(SweepJob):
     def ranges(self) -> dict[str, tuple[int, int]]:
         """The lengths to evaluate as (least, greatest), by their text."""
         return {text: length_range(text) for text in self.lengths}
+
+    @property
+    def device(self) -> str:
+        return self.config.training.device
+
+    def on(self, device: str) -> Self:
+        training = replace(self.config.training, device=device)
+        return replace(self, config=replace(self.config, training=training))
 
     def samples_at(self, length: int) -> int:
         """Return the number of sequences of an evaluation up to this length."""

@@ -64,7 +64,7 @@ def measure(
     """Train and measure; return the part of a result that is known afterwards."""
     run = _train(job, folder, report, callbacks)
     clock = Clock()  # of what follows: the metrics have the times of training, over all resumes
-    model = run.model()
+    model = run.model(device=job.device)
     rows = run.metrics()
     steps = [row for row in rows if row["kind"] == "train"]
     harden_facts, hardened = _harden(job, run, folder / "hardened") if job.harden else (None, None)
@@ -142,7 +142,7 @@ def _empty(folder: Path) -> Path:
 def _harden(job: Job, run: Run, folder: Path) -> tuple[dict[str, Any], SequenceModel | None]:
     """Harden a run; return the facts, and the new model if there is one."""
     began = time.perf_counter()
-    model, made, automaton = run.model(), None, None
+    model, made, automaton = run.model(device=job.device), None, None
     try:
         find_roundings(model)
         validation = training_lengths(run.config)

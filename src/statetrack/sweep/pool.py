@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, NamedTuple
 
@@ -61,7 +62,8 @@ def run_jobs(
                 if worker is None:
                     if len(crew) >= most:
                         break
-                    worker = _Worker(function)
+                    taken = {worker.number for worker in crew.values()}
+                    worker = _Worker(function, next(n for n in count() if n not in taken))
                     crew[worker.pipe] = worker
                 worker.job, following = following, following + 1
                 worker.send(jobs[worker.job])
@@ -101,10 +103,11 @@ def run_all(
 class _Worker:
     """A process, the pipe to it and the job that it is doing."""
 
-    def __init__(self, function: Callable[[Any, Report], Any]) -> None:
+    def __init__(self, function: Callable[[Any, Report], Any], number: int) -> None:
+        self.number = number
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(function, theirs), daemon=True)
+        self.process = context.Process(target=_work, args=(function, theirs, number), daemon=True)
         with _sigint_ignored():  # inherited: Ctrl-C is the parent's to handle
             self.process.start()
         theirs.close()
@@ -146,10 +149,13 @@ def _sigint_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _work(function: Callable[[Any, Report], Any], pipe: Connection) -> None:
+def _work(function: Callable[[Any, Report], Any], pipe: Connection, number: int) -> None:
     import torch
 
+    from statetrack.devices import prefer_gpu
+
     torch.set_num_threads(1)
+    prefer_gpu(number)  # workers share the GPUs evenly
     tune_allocator()
     while True:
         try:

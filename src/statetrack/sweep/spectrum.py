@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from statetrack.devices import device_of
 from statetrack.models import SequenceModel
 from statetrack.tasks import Stream
 from statetrack.training import RunConfig
@@ -21,17 +22,17 @@ def sampled_spectrum(config: RunConfig, model: SequenceModel) -> dict[str, Any]:
     task, t = config.task, config.training
     lengths = (t.min_length, t.max_length)
     batch = Stream(task, "test", t.data_seed, SEQUENCES, *lengths).batch(0)
-    tokens = torch.from_numpy(batch.tokens)
+    tokens = torch.from_numpy(batch.tokens).to(device_of(model))
     rng = np.random.default_rng(0)
     at = np.argwhere(batch.tokens != task.pad)
     at = at[np.sort(rng.permutation(len(at))[:TOKENS])]
-    index = tuple(torch.from_numpy(at.T.copy()))
+    index = tuple(torch.from_numpy(at.T.copy()).to(tokens.device))
     layers: list[dict[str, list[float]] | None] = []
     for transition in model.transitions(tokens):
         if transition is None:
             layers.append(None)
             continue
-        values = transition[index].eigvals().flatten().numpy()
+        values = transition[index].eigvals().flatten().cpu().numpy()
         values = values[np.sort(rng.permutation(len(values))[:EIGENVALUES])]
         parts = (np.round(part.astype(float), 6).tolist() for part in (values.real, values.imag))
         layers.append(dict(zip(("real", "imag"), parts, strict=True)))

@@ -63,7 +63,7 @@ def do_job(
         "key": job.key,
         "name": job.name,
         **job.description(),
-        "environment": environment(),
+        "environment": environment(job.device),
     }
     result = {**description, **NOTHING, **began.elapsed(), **facts}
     write_json(folder / RESULT, result)

@@ -52,7 +52,7 @@ class Case:
         normal = draw(seed)
         with torch.no_grad():
             for p in layer.parameters():
-                p += self.perturb * normal(*p.shape).to(p.dtype)
+                p += self.perturb * normal(*p.shape).to(p.dtype).to(p.device)
         return layer.to(self.dtype)
 
     @cached_property
@@ -61,13 +61,19 @@ class Case:
         return self.build()
 
     @property
+    def device(self) -> torch.device:
+        """Where the factory makes its layers; the CPU for one without parameters."""
+        return next((p.device for p in self.parameters), torch.device("cpu"))
+
+    @property
     def parameters(self) -> list[Tensor]:
         """The parameters of `layer`, in the order of its definition."""
         return list(self.layer.parameters())
 
     def x(self, batch: int, length: int, seed: int = 3) -> Tensor:
         """Inputs [batch, length, hidden_size]."""
-        return draw(seed)(batch, length, self.layer.hidden_size).to(self.dtype)
+        drawn = draw(seed)(batch, length, self.layer.hidden_size)
+        return drawn.to(self.dtype).to(self.device)  # in this order: not all have float64
 
     @torch.no_grad()
     def state(self, batch: int, mask: Tensor | None = None) -> Any:
@@ -119,7 +125,7 @@ def error(actual: Tensor, expected: Tensor) -> float:
     if actual.shape != expected.shape:
         shapes = f"{list(actual.shape)} instead of {list(expected.shape)}"
         raise AssertionError(f"a tensor has the shape {shapes}")
-    actual, expected = actual.detach().double(), expected.detach().double()
+    actual, expected = (x.detach().cpu().double() for x in (actual, expected))
     difference = (actual - expected).masked_fill(actual == expected, 0.0)
     scale = expected.nan_to_num(0.0, 0.0, 0.0).norm().clamp(min=1e-2)
     return float((difference.norm() / scale).nan_to_num(torch.inf))
@@ -133,7 +139,8 @@ def worst(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 def weigh(outputs: Sequence[Tensor]) -> Tensor:
     """A loss: the sum of all numbers in `outputs`, each with a fixed random weight."""
     normal = draw(5)
-    return torch.stack([(normal(*y.shape).to(y.dtype) * y).sum().double() for y in outputs]).sum()
+    weighted = [(normal(*y.shape).to(y.dtype).to(y.device) * y).sum() for y in outputs]
+    return torch.stack([part.cpu().double() for part in weighted]).sum()
 
 
 def gradients(loss: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -12,10 +12,10 @@ Tensors = dict[str, Tensor]
 
 def draw(seed: int) -> Callable[..., Tensor]:
     """Return a function that draws normal tensors of a given shape."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator("cpu").manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).double()
+        return torch.randn(shape, generator=generator, device="cpu").double()
 
     return normal
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from statetrack.config import at_least, check_types, from_dict, option, to_dict
+from statetrack.config import DEVICE_HELP, at_least, check_types, from_dict, option, to_dict
+from statetrack.devices import check_device_name
 from statetrack.errors import UserError, check_type
 from statetrack.files import read_json
 from statetrack.models import ModelConfig
 from statetrack.plugins import check_plugins, plugins_of
 from statetrack.tasks import PrefixTask, Task
 
+COMPILE_HELP = "run each block through torch.compile"
 RUN_SCHEMA = 2  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
 
 
@@ -66,9 +68,14 @@ class TrainingConfig:
     carry_start: float = option(0.5, "share of the steps after which the state is carried")
     log_every: int = option(10, "steps between rows of metrics", low=1)
     checkpoint_every: int = option(500, "steps between checkpoints", low=1)
+    device: str = option("auto", DEVICE_HELP, identity=False)
+    compile: bool = option(False, COMPILE_HELP, identity=False)
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_device_name(self.device)
+        if self.compile and self.saturation:
+            raise UserError("saturation reads betas inside of blocks, which compile does not allow")
         if not 0 <= self.warmup <= 1:
             raise UserError(f"warmup must be a share of the steps in 0..1; got {self.warmup}")
         if not 0 <= self.saturation_start <= self.saturation_full <= 1:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from statetrack.config import at_least
+from statetrack.devices import device_of
 from statetrack.errors import UserError, check_type
 from statetrack.memory import check_memory
 from statetrack.models import SequenceModel
@@ -175,7 +176,7 @@ def predict(model: SequenceModel, tokens: Ints) -> Ints:
     """Return the most likely token at every position of tokens [B, T], in bounded memory."""
     was_training = model.training
     model.eval()
-    inputs = torch.from_numpy(tokens)
+    inputs = torch.from_numpy(tokens).to(device_of(model))
     size = max(1, TOKENS_PER_CALL // len(tokens))
     state = None
     out = []
@@ -183,7 +184,7 @@ def predict(model: SequenceModel, tokens: Ints) -> Ints:
         logits, state = model(inputs[:, start : start + size], state)
         out.append(logits.argmax(-1))
     model.train(was_training)
-    return torch.cat(out, 1).numpy()
+    return torch.cat(out, 1).cpu().numpy()
 
 
 def batches(samples: int, size: int) -> Iterator[slice]:

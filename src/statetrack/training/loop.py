@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,15 +16,23 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from statetrack.config import to_dict
+from statetrack.devices import device_of, on_cpu, use_device
 from statetrack.errors import UserError, check_type
 from statetrack.files import check_new, sole_writer
 from statetrack.memory import check_memory
-from statetrack.models import MODULE_BYTES, ModelConfig, SequenceModel, model_size
+from statetrack.models import (
+    MODULE_BYTES,
+    ModelConfig,
+    SequenceModel,
+    compile_blocks,
+    model_size,
+)
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, FiniteDataset, HeldOut, generator
 from statetrack.training.batches import Batches, finite_training_set
 from statetrack.training.callbacks import Callback
 from statetrack.training.config import RunConfig
+from statetrack.training.device_batches import DeviceBatches
 from statetrack.training.evaluate import evaluate
 from statetrack.training.optim import (
     learning_rate,
@@ -71,8 +80,9 @@ def train(
 ) -> Run:
     """Train a model and write it to a run folder.
 
-    On the same machine and thread count, the same configuration gives the same weights bit for bit,
-    even if the run was interrupted at any moment and resumed. A time budget is the exception.
+    On the CPU of the same machine and with the same thread count, the same configuration gives the
+    same weights bit for bit, even if the run was interrupted at any moment and resumed. A time
+    budget is the exception. A run may be resumed on another device.
 
     Args:
         config: The task, the model and how it is trained.
@@ -102,13 +112,19 @@ def train(
         raise UserError("give the steps of a new run in its configuration")
     run = _open(folder, config) if resume else None
     whole = config if run is None or steps is None else extended(config, steps, run)
-    longest = whole.task.input_size(whole.training.max_length)
-    check_training_memory(whole.model, whole.training.batch_size, longest)
-    torch.manual_seed(whole.training.seed)
-    model = SequenceModel(whole.model)
-    start_row = None if init_from is None else start_from(model, whole, init_from)
-    optimizer = make_optimizer(model, whole.training)
     t = whole.training
+    device = use_device(t.device)
+    if device.type == "cpu":
+        longest = whole.task.input_size(t.max_length)
+        check_training_memory(whole.model, t.batch_size, longest)
+    torch.manual_seed(t.seed)
+    with on_cpu():  # the same first weights for every device
+        model = SequenceModel(whole.model)
+    start_row = None if init_from is None else start_from(model, whole, init_from)
+    model.to(device)
+    if t.compile:
+        compile_blocks(model)
+    optimizer = make_optimizer(model, t)
     dataset = finite_training_set(whole)
     data = Batches(whole, dataset)
     for segment in data.segments:
@@ -190,6 +206,19 @@ def _check_validation(config: RunConfig, train: FiniteDataset) -> None:
     HeldOut(train, "validation").sample(config.task, rng, np.array([train.length]))
 
 
+class _Measured(NamedTuple):
+    """Numbers of a step, on the device: reading them waits for it."""
+
+    loss: Tensor
+    penalty: Tensor
+    right: Tensor  # how many scored positions are
+    scored: int
+
+    def read(self) -> tuple[float, float, float]:
+        """Return loss, penalty and accuracy."""
+        return float(self.loss), float(self.penalty), int(self.right) / self.scored
+
+
 class _Loop:
     def __init__(
         self,
@@ -204,8 +233,12 @@ class _Loop:
         self.exclude = exclude  # from validation
         self.callbacks = callbacks
         self.config = run.config.training
+        self.device = device_of(model)
+        self.batches = DeviceBatches(
+            data, run.config.task, self.device, find_real=self.config.saturation > 0
+        )
         bf16 = self.config.precision == "bf16"
-        self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16) if bf16 else nullcontext()
         self.state: Any = None  # carried from the step before
         self.clock = Clock(run)
         scores = [row["scaled"] for row in self._validations(run.metrics())]
@@ -225,19 +258,27 @@ class _Loop:
         self.replay_stages(start)
         if self.data.first_part(start) < start:
             self.recompute_state(start)
+        loss = penalty = accuracy = math.nan
         for step in range(start, config.steps):
-            loss, penalty, accuracy = self.step(step)
+            measured = self.step(step)
             done = step + 1
-            if not math.isfinite(loss + penalty):
-                raise self.diverged(f"the loss is {loss} at step {done}")
+            last = done == config.steps
+            if not last:
+                self.batches.prefetch(done)
+            logged = done % config.log_every == 0 or last
+            # reading numbers waits for the device, so that a GPU would run dry at every step
+            if logged or step == start or self.device.type == "cpu":
+                loss, penalty, accuracy = measured.read()
+                if not math.isfinite(loss + penalty):
+                    raise self.diverged(f"the loss is {loss} at step {done}")
             row = {"loss": loss, "accuracy": accuracy}
             if config.saturation:
                 row["penalty"] = penalty
-            last = done == config.steps
-            if done % config.log_every == 0 or last:
+            if logged:
                 row |= {"lr": self.learning_rate(step), **self.clock.times()}
                 self.log({"step": done, "kind": "train", **row})
                 if self.data.observe(done, accuracy):
+                    self.batches.forget()
                     self.log({"step": done, "kind": "stage", "stage": self.data.stage + 1})
             if config.eval_every and (done % config.eval_every == 0 or last):
                 self.validate(done)
@@ -290,20 +331,19 @@ class _Loop:
         segment = self.data.segment(step)
         return learning_rate(segment.config.training, step - segment.start)
 
-    def step(self, step: int) -> tuple[float, float, float]:
+    def step(self, step: int) -> _Measured:
         """Take an optimiser step; return the loss, penalty and accuracy of its batch before it."""
-        config, task = self.config, self.run.config.task
-        batch = self.data.batch(step)
-        tokens, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
+        config = self.config
+        batch = self.batches.batch(step)
         weight = saturation_weight(config, step)
         state = self.state if self.data.first_part(step) < step else None
-        with self.autocast, recorded_betas(self.model) as betas:
-            logits, state = self.model(tokens, state)
+        with self.autocast, recorded_betas(self.model, enabled=weight > 0) as betas:
+            logits, state = self.model(batch.tokens, state)
         self.state = pytree.tree_map_only(Tensor, Tensor.detach, state)
-        loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
-        penalty = torch.zeros(())
-        if weight and betas:
-            penalty = weight * saturation_penalty(betas, tokens != task.pad)
+        loss = cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE)
+        penalty = torch.zeros((), device=self.device)
+        if betas:
+            penalty = weight * saturation_penalty(betas, batch.real)
         self.optimizer.zero_grad(set_to_none=True)
         (loss + penalty).backward()
         if config.clip is not None:
@@ -311,9 +351,8 @@ class _Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
         self.optimizer.step()
-        right = logits.argmax(-1).numpy() == batch.targets
-        accuracy = float(right[task.scored(batch.targets)].mean())
-        return float(loss.detach()), float(penalty.detach()), accuracy
+        right = ((logits.detach().argmax(-1) == batch.targets) & batch.scored).sum()
+        return _Measured(loss.detach(), penalty.detach(), right, batch.num_scored)
 
     @torch.no_grad()
     def recompute_state(self, start: int) -> None:
@@ -322,7 +361,7 @@ class _Loop:
         Only a run that goes on after its end needs it: other checkpoints lie between sequences.
         """
         for step in range(self.data.first_part(start), start):
-            tokens = torch.from_numpy(self.data.batch(step).tokens)
+            tokens = self.batches.batch(step).tokens
             first = self.data.first_part(step) == step
             _, self.state = self.model(tokens, None if first else self.state)
 

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from statetrack.devices import device_of
 from statetrack.models import SequenceModel
 from statetrack.training.config import TrainingConfig
+
+FUSED = ("cpu", "cuda", "mps")  # devices on which AdamW has one kernel for all parameters
 
 
 def make_optimizer(model: SequenceModel, config: TrainingConfig) -> torch.optim.AdamW:
@@ -35,7 +38,7 @@ def make_optimizer(model: SequenceModel, config: TrainingConfig) -> torch.optim.
         lr=config.lr,
         betas=config.betas,
         eps=config.eps,
-        fused=True,
+        fused=device_of(model).type in FUSED,
     )
 
 
@@ -61,10 +64,14 @@ def saturation_weight(config: TrainingConfig, step: int) -> float:
 
 
 @contextmanager
-def recorded_betas(model: SequenceModel) -> Iterator[list[tuple[Tensor, float]]]:
+def recorded_betas(
+    model: SequenceModel, *, enabled: bool = True
+) -> Iterator[list[tuple[Tensor, float]]]:
     """Collect (beta [B, T, H], its greatest possible value) of every gate that runs inside."""
     found: list[tuple[Tensor, float]] = []
-
+    if not enabled:
+        yield found
+        return
     tops = {gate: top for block in model.stack() for gate, top in block.mixer.beta_gates().items()}
 
     def record(gate: nn.Module, _: Any, beta: Tensor) -> None:
@@ -78,8 +85,12 @@ def recorded_betas(model: SequenceModel) -> Iterator[list[tuple[Tensor, float]]]
             hook.remove()
 
 
-def saturation_penalty(betas: list[tuple[Tensor, float]], real: Tensor) -> Tensor:
-    """Compute the mean of beta (top - beta) (2 / top)^2 over the real tokens [B, T].
+def saturation_penalty(
+    betas: list[tuple[Tensor, float]], real: Tensor | tuple[Tensor, ...]
+) -> Tensor:
+    """Compute the mean of beta (top - beta) (2 / top)^2 over the real tokens.
+
+    `real` is a mask [B, T], or the rows and columns of these tokens: a mask lets a GPU wait.
 
     It is 0 for beta = 0 and beta = top. A beta between these ends forgets a little at every token,
     which limits the length over which a state is kept.

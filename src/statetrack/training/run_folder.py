@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from statetrack.devices import device_of, device_title, on_cpu, use_device
 from statetrack.errors import UserError, check_type
 from statetrack.files import (
     leftovers,
@@ -29,6 +30,19 @@ from statetrack.training.config import RUN_SCHEMA, RunConfig, read_config
 from statetrack.training.tensors import restore_tensors, training_tensors
 
 CHECKPOINT = re.compile(r"step-([0-9]{8,})\.(?:json|safetensors)")
+
+
+def named_devices(about: Path) -> list[str]:
+    """Return the devices that the JSON file of a checkpoint names."""
+    data = read_json(about)
+    found = data.get("devices") if isinstance(data, dict) else None
+    return [*map(str, found)] if isinstance(found, list) else []
+
+
+def with_device(devices: list[str], device: torch.device) -> list[str]:
+    """Return the devices of a run with one more, unless it is the last one."""
+    title = device_title(device)
+    return devices if devices[-1:] == [title] else [*devices, title]
 
 
 class RunFolder:
@@ -112,8 +126,8 @@ class Run(RunFolder):
 
     def change(self, config: RunConfig) -> None:
         """Give the run another configuration, e.g. more steps."""
-        if config != self.config:
-            self.config = config
+        before, self.config = self.config, config
+        if config.to_json() != before.to_json():
             write_json(self.folder / "config.json", config.to_json())
 
     @property
@@ -144,17 +158,31 @@ class Run(RunFolder):
     def save(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
-        """Write a checkpoint; keep the one before it and remove older ones."""
-        data = safetensors.torch.save(training_tensors(model, optimizer))
+        """Write a checkpoint; keep the one before it and remove older ones.
+
+        With an optimiser it names the devices that the run was trained on so far.
+        """
+        devices = self.devices
+        if optimizer is not None:
+            devices = with_device(devices, device_of(model))
+        tensors = training_tensors(model, optimizer)
+        data = safetensors.torch.save({name: tensor.cpu() for name, tensor in tensors.items()})
         file = self.checkpoint_file(step)
         self.check_link()
         self.checkpoints.mkdir(exist_ok=True)
         write_atomic(file, data)
         digest = hashlib.sha256(data).hexdigest()
         about = {"schema": RUN_SCHEMA, "step": step, "bytes": len(data), "sha256": digest}
+        about |= {"devices": devices} if devices else {}
         # written last: a checkpoint without it is incomplete
         write_json(file.with_suffix(".json"), about)
         self._drop_old()
+
+    @property
+    def devices(self) -> list[str]:
+        """The devices that it was trained on, one after the other; older checkpoints name none."""
+        steps = self.checkpoint_steps()
+        return named_devices(self.checkpoint_file(steps[-1]).with_suffix(".json")) if steps else []
 
     def _drop_old(self) -> None:
         """Remove incomplete checkpoints and all but the last two."""
@@ -221,10 +249,17 @@ class Run(RunFolder):
                     return f"; the checkpoint of step {step} is whole: to use it, delete {about}"
         return ""
 
-    def model(self, step: int | None = None) -> SequenceModel:
-        """Load the trained model, ready to evaluate, from a checkpoint (by default the last)."""
-        model = SequenceModel(self.config.model)
-        step, tensors = self.load(step)
-        restore_tensors(tensors, model, self.folder)
-        check_finite(model, f"the checkpoint of step {step} in {self.folder}")
-        return model.eval()
+    def model(self, step: int | None = None, *, device: str = "cpu") -> SequenceModel:
+        """Load the trained model, ready to evaluate.
+
+        Args:
+            step: that of its checkpoint; the last one if absent.
+            device: where the model shall be, as `TrainingConfig.device`.
+        """
+        place = use_device(device)
+        with on_cpu():
+            model = SequenceModel(self.config.model)
+            step, tensors = self.load(step)
+            restore_tensors(tensors, model, self.folder)
+            check_finite(model, f"the checkpoint of step {step} in {self.folder}")
+        return model.to(place).eval()

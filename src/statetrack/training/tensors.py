@@ -15,7 +15,10 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's state of each parameter
 def training_tensors(
     model: nn.Module, optimizer: torch.optim.Optimizer | None = None
 ) -> dict[str, Tensor]:
-    """Return the weights as model.NAME and AdamW's moments as optimizer.MOMENT.NAME."""
+    """Return the weights as model.NAME and AdamW's moments as optimizer.MOMENT.NAME.
+
+    They stay on the device of the model.
+    """
     tensors = {f"model.{name}": p.detach() for name, p in model.named_parameters()}
     moments = {} if optimizer is None else optimizer.state
     for name, parameter in model.named_parameters():
@@ -32,7 +35,7 @@ def restore_tensors(
     optimizer: torch.optim.Optimizer | None = None,
     step: int = 0,
 ) -> None:
-    """Copy a checkpoint's tensors into a model and, for step > 0, into its optimiser.
+    """Copy a checkpoint's tensors, from any device, into a model and, for step > 0, its optimiser.
 
     Args:
         tensors: named as `training_tensors` names them.
@@ -63,7 +66,10 @@ def restore_tensors(
             _check_like(parameter, f"optimizer.{key}.{name}", moment, folder)
         optimizer.state[parameter] = {
             "step": torch.tensor(float(step), device=parameter.device),
-            **{key: tensors[f"optimizer.{key}.{name}"].clone() for key in MOMENTS},
+            **{
+                key: tensors[f"optimizer.{key}.{name}"].to(parameter.device, copy=True)
+                for key in MOMENTS
+            },
         }
 
 

@@ -51,6 +51,7 @@ def evaluate_checkpoints(
     limit: int | None = None,
     batch_size: int = 16,
     max_length: int | None = None,
+    device: str = "cpu",
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[ModelScores]:
     """Evaluate language models on tasks.
@@ -63,6 +64,7 @@ def evaluate_checkpoints(
         batch_size: Requests at a time.
         max_length: Tokens that a model reads at most; by default what its configuration says, or
             2048.
+        device: Where the models compute, as `TrainingConfig.device`.
         progress: Called with what is being evaluated.
 
     Raises:
@@ -83,7 +85,7 @@ def evaluate_checkpoints(
             raise UserError(f"{checkpoint} names no token for the beginning or the end of a text")
     done = []
     for checkpoint in checkpoints:
-        model = load_language_model(checkpoint)
+        model = load_language_model(checkpoint, device=device)
         if names.count(model.name) > 1:
             model = model._replace(name=str(checkpoint))
         progress(f"evaluating {model.name} on {len(selection.tasks)} tasks")

@@ -37,14 +37,14 @@ from statetrack.lm.pretraining.config import (
     read_pretraining_config,
 )
 from statetrack.lm.pretraining.distributed import Processes
-from statetrack.training.run_folder import RunFolder
+from statetrack.training.run_folder import RunFolder, named_devices, with_device
 from statetrack.training.start import difference
 from statetrack.training.tensors import MOMENTS, restore_tensors, training_tensors
 
 ONE_FILE = "1TB"  # more than any model here: its weights are one file, which is replaced at once
 NAME = re.compile(r"step-([0-9]{7,})")
 STATE = "state.json"
-PLACES = ("data_folder",)  # options that say where something is, not what
+PLACES = ("data_folder", "device", "compile")  # options that say where or how, not what
 
 
 class PretrainingRun(RunFolder):
@@ -96,6 +96,12 @@ class PretrainingRun(RunFolder):
         """Return the path of a checkpoint."""
         return self.checkpoints / f"step-{step:07d}"
 
+    @property
+    def devices(self) -> list[str]:
+        """The devices that it was trained on, one after the other; older checkpoints name none."""
+        steps = self.checkpoint_steps()
+        return named_devices(self.checkpoint_folder(steps[-1]) / STATE) if steps else []
+
     def tidy(self) -> None:
         """Remove what a killed process left half-written or half-removed."""
         self.check_link()
@@ -133,7 +139,8 @@ class PretrainingRun(RunFolder):
             for file in parts.iterdir():
                 _sync(file)
             about = {"schema": PRETRAINING_SCHEMA, "step": step, "sharded": processes.sharded}
-            write_json(parts / STATE, {**about, "files": _described(parts)})
+            devices = with_device(self.devices, processes.device)
+            write_json(parts / STATE, {**about, "devices": devices, "files": _described(parts)})
             os.replace(parts, folder)
             self._drop_old()
         processes.wait()

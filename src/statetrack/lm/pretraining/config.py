@@ -6,12 +6,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from statetrack.config import at_least, check_types, from_dict, option, to_dict, within
+from statetrack.config import (
+    DEVICE_HELP,
+    at_least,
+    check_types,
+    from_dict,
+    option,
+    to_dict,
+    within,
+)
+from statetrack.devices import check_device_name
 from statetrack.errors import UserError
 from statetrack.models import ModelConfig
 from statetrack.plugins import plugins_of
 from statetrack.training import TrainingConfig
-from statetrack.training.config import read_versioned
+from statetrack.training.config import COMPILE_HELP, read_versioned
 
 PRETRAINING_SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints
 
@@ -51,9 +60,12 @@ class PretrainingConfig:
     log_every: int = option(10, "steps between rows of metrics", low=1)
     checkpoint_every: int = option(250, "steps between checkpoints", low=1)
     keep: int = option(2, "checkpoints that are kept", low=1)
+    device: str = option("auto", DEVICE_HELP, identity=False)
+    compile: bool = option(False, COMPILE_HELP, identity=False)
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_device_name(self.device)
         if self.micro_batch_size is not None:
             at_least("micro_batch_size", self.micro_batch_size, 1)
         if self.checkpoint_every % self.log_every:

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from statetrack.devices import prefer_gpu, use_device
 from statetrack.errors import UserError
 from statetrack.models import SequenceModel
 
@@ -29,17 +30,23 @@ class Processes:
         sharded: whether weights and optimiser are split among the processes.
     """
 
-    def __init__(self, shard: bool = False) -> None:
+    def __init__(self, shard: bool = False, device: str = "auto") -> None:
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if started > 1 and ":" in device:
+            raise UserError(f"{started} processes have a GPU each: give cuda, not {device}")
+        if started > 1:
+            prefer_gpu(int(os.environ.get("LOCAL_RANK", "0")))
+        self.device = use_device(device)
         # on a CPU accelerate starts no group of processes unless it is told to use the CPU
         # and whatever `accelerate config` says, precision and accumulation are the run's own
         self.accelerator = Accelerator(
-            cpu=not torch.accelerator.is_available(), mixed_precision="no"
+            cpu=self.device.type == "cpu", mixed_precision="no", device_placement=False
         )
+        if started > 1:
+            self.device = self.accelerator.device
         self.rank, self.count = self.accelerator.process_index, self.accelerator.num_processes
-        self.device: torch.device = self.accelerator.device
         self.main = self.rank == 0
         self.sharded = shard
-        started = int(os.environ.get("WORLD_SIZE", "1"))
         if self.count != started:
             raise UserError(f"{started} processes were started, but accelerate found {self.count}")
         kind = self.accelerator.distributed_type
@@ -75,9 +82,10 @@ class Processes:
             with self.accelerator.no_sync(wrapped):
                 yield
 
-    def mean(self, value: Tensor) -> float:
-        """Return the mean of a number over all processes."""
-        return float(self.accelerator.reduce(value.detach().float(), "mean"))
+    def mean(self, value: Tensor) -> Tensor:
+        """Return the mean of a number over all processes; it stays on the device."""
+        mean: Tensor = self.accelerator.reduce(value.detach().float(), "mean")
+        return mean
 
     def agreed(self, value: int) -> int:
         """Return the first process's number to all processes."""

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
+from statetrack.devices import on_cpu, to_device
 from statetrack.errors import UserError
 from statetrack.files import check_new, sole_writer
 from statetrack.lm.data import PackedBatch, PackedBatches, TokenData
@@ -22,7 +24,7 @@ from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.config import PretrainingConfig
 from statetrack.lm.pretraining.distributed import Processes, whole
 from statetrack.lm.pretraining.samples import Prompts
-from statetrack.models import SequenceModel
+from statetrack.models import SequenceModel, compile_blocks
 from statetrack.ops import cross_entropy
 from statetrack.training import DivergedError
 from statetrack.training.loop import Clock, check_training_memory
@@ -78,7 +80,7 @@ def pretrain(
         UserError: The data are not those of the configuration, the batch cannot be shared among
             the processes, or the folder holds something else.
     """
-    processes = Processes(config.shard)
+    processes = Processes(config.shard, config.device)
     data = _Data(config, processes)
     folder = Path(folder)
     run = PretrainingRun(folder, config)
@@ -146,17 +148,22 @@ class _Loop:
         self.trackers = trackers if processes.main else ()
         self.training = self.config.training()
         torch.manual_seed(self.config.seed)
-        self.model = SequenceModel(self.config.model)
+        with on_cpu():  # the same first weights for every device
+            self.model = SequenceModel(self.config.model)
         if processes.main and not run.metrics():
             count, first = self.model.num_parameters(), digest(self.model)
             run.log({"step": 0, "kind": "start", "parameters": count, "weights_sha256": first})
+        if self.config.compile:
+            compile_blocks(self.model)
         processes.place(self.model)
         self.optimizer = make_optimizer(self.model, self.training)
         if start:
             run.load(start, self.model, self.optimizer, processes)
         self.wrapped = processes.wrap(self.model)
         bf16 = self.config.precision == "bf16"
-        self.autocast = torch.autocast(processes.device.type, torch.bfloat16, enabled=bf16)
+        self.autocast = (
+            torch.autocast(processes.device.type, torch.bfloat16) if bf16 else nullcontext()
+        )
         self.clock = Clock(run)
 
     def run_through(self) -> None:
@@ -169,15 +176,20 @@ class _Loop:
                 tracker.on_end(self.run)
 
     def steps(self) -> None:
-        config, losses = self.config, list[float]()
+        config, losses = self.config, list[Tensor]()
+        loss = norm = math.nan
         for step in range(self.start, config.steps):
-            loss, norm = self.step(step)
-            losses.append(loss)
+            measured = self.step(step)
+            losses.append(measured[0])
             done, last = step + 1, step + 1 == config.steps
-            if not math.isfinite(loss + norm):
-                raise DivergedError(f"the loss is {loss} at step {done}{self.last_good()}")
-            if done % config.log_every == 0 or last:
-                mean = sum(losses) / len(losses)
+            logged = done % config.log_every == 0 or last
+            # reading numbers waits for the device, so that a GPU would run dry at every step
+            if logged or step == self.start or self.processes.device.type == "cpu":
+                loss, norm = map(float, measured)
+                if not math.isfinite(loss + norm):
+                    raise DivergedError(f"the loss is {loss} at step {done}{self.last_good()}")
+            if logged:
+                mean = sum(map(float, losses)) / len(losses)
                 losses.clear()
                 row = {"loss": mean, "gradient_norm": norm, "lr": self.learning_rate(step)}
                 tokens = done * config.tokens_per_step
@@ -192,8 +204,11 @@ class _Loop:
                 speed = (done - self.start) * config.tokens_per_step / seconds
                 self.on_progress(PretrainingProgress(done, config.steps, loss, speed, left))
 
-    def step(self, step: int) -> tuple[float, float]:
-        """Take an optimiser step; return the loss of its batch and the gradient's norm."""
+    def step(self, step: int) -> tuple[Tensor, Tensor]:
+        """Take an optimiser step; return the loss of its batch and the gradient's norm.
+
+        They stay on the device: reading them waits for it.
+        """
         config, parts = self.config, self.data.parts
         torch.manual_seed(_random_seed(config.seed, step, self.processes.rank))
         self.optimizer.zero_grad(set_to_none=True)
@@ -208,11 +223,12 @@ class _Loop:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
         self.optimizer.step()
-        return self.processes.mean(total), float(whole(norm))
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return self.processes.mean(total), norm.detach()
 
     def loss(self, batch: PackedBatch) -> Tensor:
         """Return the mean cross-entropy of a micro batch's next tokens."""
-        tokens = batch.tokens.to(self.processes.device)
+        tokens = to_device(batch.tokens, self.processes.device)
         inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
         layout: dict[str, Any] = {}
         if batch.cu_seqlens is not None:
@@ -232,7 +248,7 @@ class _Loop:
         for number in range(count):
             for batch in self.data.micro_batches(self.data.held_out, number):
                 total += self.loss(batch)
-        loss = self.processes.mean(total / (count * self.data.parts))
+        loss = float(self.processes.mean(total / (count * self.data.parts)))
         tokens = count * self.config.tokens_per_step
         self.log({"step": step, "kind": "validation", "loss": loss, "tokens": tokens})
         if self.config.sample_prompts and (model := self.whole_model()) is not None:

@@ -86,6 +86,8 @@ def pair_document(folders: Sequence[Path]) -> Document:
     runs = [run for pair in pairs for run in pair]
     seconds = sum(run.metrics()[-1]["cpu_seconds"] for run in runs)
     facts: dict[str, Any] = {"report made with": versions(), "CPU seconds of training": seconds}
+    if devices := list(dict.fromkeys(device for run in runs for device in run.devices)):
+        facts["trained on"] = devices
     return Document(
         "language-model-pairs",
         "Language models in both ranges",

@@ -50,10 +50,10 @@ def finite_differences(case: Case) -> Iterator[Measured]:
     normal = draw(17)
     found = gradients(loss(), list(inputs.values()))
     for (name, variable), gradient in zip(inputs.items(), found, strict=True):
-        direction = normal(*variable.shape).to(variable.dtype)
+        direction = normal(*variable.shape).to(variable.dtype).to(variable.device)
         direction /= direction.norm()
         slope = _slope(loss, variable, direction, distance)
-        along = (gradient * direction).sum()
+        along = (gradient * direction).sum().cpu()
         scale = max(float(gradient.norm()) / variable.numel() ** 0.5, float(slope.abs()), 1e-2)
         yield Measured(f"gradient of {name}", float((along - slope).abs()) / scale, tolerance)
 
@@ -146,7 +146,7 @@ def autocast(case: Case) -> Iterator[Measured]:
     inputs = [x, *case.parameters]
     expected, expected_end = layer(x)
     wanted = gradients(weigh([expected]), inputs)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(case.device.type, torch.bfloat16):
         y, end = layer(x)
         with torch.no_grad():
             stepped, _ = step_through(layer, x[:, :10], layer.init_state(2))

@@ -31,6 +31,7 @@ def alone(layer: Any, x: Tensor, mask: Tensor, state: Any) -> Iterator[tuple[int
 
 def masked(case: Case, mask: Tensor, past: Tensor) -> Iterator[Measured]:
     """Compare a masked pass with each row by itself: outputs, states and gradients."""
+    mask, past = mask.to(case.device), past.to(case.device)
     state = case.state(len(mask), past)
     x = case.x(*mask.shape).requires_grad_()
     y, end = case.layer(x, state, mask=mask)
@@ -67,7 +68,7 @@ def holes(case: Case) -> Iterator[Measured]:
 def fully_masked(case: Case) -> Iterator[Measured]:
     """A row without tokens keeps its state."""
     x, state = case.x(2, 6), case.state(2)
-    mask = torch.tensor([[False] * 6, [True] * 6])
+    mask = torch.tensor([[False] * 6, [True] * 6], device=case.device)
     for which, rows in ((mask, [0]), (torch.zeros_like(mask), [0, 1])):
         _, end = case.layer(x, state, mask=which)
         for n in rows:
@@ -80,7 +81,7 @@ def fully_masked(case: Case) -> Iterator[Measured]:
 def steps_after_padding(case: Case) -> Iterator[Measured]:
     """After a padded pass every row continues token by token as if it were alone."""
     layer, x, more = case.layer, case.x(3, 40), case.x(3, 3, seed=13)
-    for side, mask in (("left", LEFT), ("right", RIGHT)):
+    for side, mask in (("left", LEFT.to(case.device)), ("right", RIGHT.to(case.device))):
         y, _ = step_through(layer, more, layer(x, mask=mask)[1])
         for n, (_, end) in alone(layer, x, mask, layer.init_state(3)):
             expected, _ = layer(more[n : n + 1], end)
@@ -93,13 +94,13 @@ def garbage_in_padding(case: Case) -> Iterator[Measured]:
 
     Outputs, states and gradients.
     """
-    state = case.state(2)
+    state, mask = case.state(2), HOLES.to(case.device)
     found = []
     for filling in (0.0, 1e4, torch.nan):
-        x = case.x(2, 8).masked_fill(~HOLES[..., None], filling).requires_grad_()
-        y, end = case.layer(x, state, mask=HOLES)
-        slopes = gradients(weigh([y[HOLES]]), [x, *case.parameters])
-        found.append((f"padding of {filling}", (y[HOLES], end), slopes))
+        x = case.x(2, 8).masked_fill(~mask[..., None], filling).requires_grad_()
+        y, end = case.layer(x, state, mask=mask)
+        slopes = gradients(weigh([y[mask]]), [x, *case.parameters])
+        found.append((f"padding of {filling}", (y[mask], end), slopes))
     _, expected, expected_slopes = found[0]
     for where, got, slopes in found[1:]:
         yield from case.equal_passes(where, got, expected)
@@ -115,7 +116,7 @@ def packed(case: Case) -> Iterator[Measured]:
     for bounds in ([0, 1, 2, 9, 11], [0, 40]):
         x = case.x(1, bounds[-1]).requires_grad_()
         state = case.state(len(bounds) - 1)
-        y, end = case.layer(x, state, cu_seqlens=torch.tensor(bounds))
+        y, end = case.layer(x, state, cu_seqlens=torch.tensor(bounds, device=case.device))
         outputs = []
         for n, (first, last) in enumerate(pairwise(bounds)):
             output, own_end = case.layer(x[:, first:last], row(state, n))

@@ -109,7 +109,7 @@ def first_state(case: Case) -> Iterator[Measured]:
 @torch.no_grad()
 def rows(case: Case) -> Iterator[Measured]:
     """Rows of a batch are independent, and rows of a state can be selected, as in beam search."""
-    beams = torch.tensor([2, 0, 0, 1])
+    beams = torch.tensor([2, 0, 0, 1], device=case.device)
     layer, x = case.layer, case.x(3, SHORT_LENGTH)
     y, _ = layer(x)
     for n in range(3):

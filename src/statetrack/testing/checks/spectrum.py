@@ -28,7 +28,7 @@ def extreme(case: Case) -> Any:
     layer, normal = case.build(), draw(23)
     with torch.no_grad():
         for p in layer.parameters():
-            p.add_(normal(*p.shape)).mul_(10)
+            p.add_(normal(*p.shape).to(p.dtype).to(p.device)).mul_(10)
     return layer
 
 
