@@ -8,16 +8,18 @@ from functools import partial
 import pytest
 import torch
 
+from statetrack import devices
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS, DeltaNet
 from statetrack.ops.swiglu import swiglu_naive
-from statetrack.selftest import op_tests, ops, peers, speed
+from statetrack.selftest import op_tests, peers, speed
 from statetrack.selftest.layers import check_layers, layer_tests
 from statetrack.selftest.op_tests import OpTest
 from statetrack.selftest.ops import check_ops
 from statetrack.selftest.speed import Size
 from statetrack.selftest.timing import OURS, differentiated, time_candidates
 from statetrack.testing.inputs import draw
+from tests.simulated_device import simulated_device
 
 CPU = torch.device("cpu")
 
@@ -69,8 +71,7 @@ def test_a_wrong_layer_fails(command, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:3", "tpu"])
 def test_a_device_that_is_not_there(refused, device, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(devices, "count_gpus", lambda: 0)
     refused("selftest", "--device", device, says=[device])
 
 
@@ -127,10 +128,28 @@ def test_what_cannot_be_run_says_why():
     assert by_backend["triton"].worst.detail == "RuntimeError: out of memory"
 
 
-def test_inputs_are_moved_to_the_device():
-    """On the meta device nothing is computed: only that tensors get there is seen."""
-    with pytest.raises(NotImplementedError):  # a meta tensor cannot come back
-        ops._on_device(torch.device("meta"), lambda x: x, x=torch.ones(2))
+def test_ops_on_another_device():
+    """What is left on the CPU, or mixed with it, raises an error there."""
+    wanted = ("delta_rule [-1,1]", "selective_scan [-1,1]", "delta_product_step", "cross_entropy")
+    tests = [
+        t for t in op_tests.op_tests(quick=True) if t.name in wanted and "packed" not in t.case
+    ]
+    with simulated_device() as device:
+        status = {
+            (o.subject, o.backend): o.status for o in check_ops(device, tests, [torch.bfloat16])
+        }
+    for subject in wanted:
+        assert status[subject, "auto"] == "passed"
+        assert status[subject, "native"] == "unsupported"
+    assert status["delta_rule [-1,1]", "torch"] == "passed"
+
+
+def test_layers_on_another_device():
+    tests = [t for t in layer_tests(quick=True) if t[0] == "Mamba [-1,1] (dt_rank 2)"]
+    with simulated_device() as device:
+        (outcome,) = check_layers(device, tests, quick=True)
+    status = {result.check: result.status for result in outcome.results}
+    assert (status["pass"], status["steps"]) == ("passed", "passed")
 
 
 def test_layers_of_one_range():

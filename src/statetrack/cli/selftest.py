@@ -9,8 +9,6 @@ from statetrack.files import check_output, write_json
 from statetrack.terminal import PlainConsole, make_console, print_table, write_result
 
 if TYPE_CHECKING:
-    import torch
-
     from statetrack.selftest import SelfTest
 
 
@@ -28,16 +26,16 @@ def selftest(
     check fails.
 
     Args:
-        device: cpu, cuda, cuda:1, mps or auto: cuda if there is a GPU, else cpu.
         quick: fewer and smaller sizes, for seconds instead of minutes.
         timings: measure speed, on cuda beside flash-linear-attention, mamba-ssm and torch.compile.
         out: the file; statetrack-selftest-DEVICE.json if absent.
     """
-    chosen = _device(device)
-    file = out or Path(f"statetrack-selftest-{chosen.type}.json")
-    check_output(file)
+    from statetrack.devices import use_device
     from statetrack.selftest import run_selftest
 
+    chosen = use_device(device)
+    file = out or Path(f"statetrack-selftest-{chosen.type}.json")
+    check_output(file)
     console = make_console(json)
     with console.status("checking") as status:
         found = run_selftest(chosen, quick=quick, timings=timings, say=status.update)
@@ -80,18 +78,3 @@ def _notes(found: SelfTest) -> list[str]:
     lines += [f"{t.who}, {t.what}: not timed: {t.detail}" for t in found.timings if t.detail]
     failed = [o for o in found.outcomes if o.status == "failed"]
     return lines + [f"{o.title}: {r}" for o in failed for r in o.results if r.status == "failed"]
-
-
-def _device(name: str) -> torch.device:
-    """Return the device of a name."""
-    import torch
-
-    from statetrack.errors import UserError
-
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    found = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
-    found += ["mps"] if torch.backends.mps.is_available() else []
-    if name not in found and not (name == "cuda" and "cuda:0" in found):
-        raise UserError(f"there is no device {name} here; there is: {', '.join(found)}")
-    return torch.device(name)
