@@ -19,6 +19,7 @@ BENCHMARKS = {
     "layers": ("benchmarks.layers.driver", "training and decoding of layers, beside others"),
     "hf": ("benchmarks.hf_kernels", "models of transformers on our kernels"),
     "language-models": ("benchmarks.language_models", "training and generation, beside others"),
+    "gpu-kernels": ("benchmarks.gpu_kernels.driver", "the Triton kernels, compiled without a GPU"),
     "tokenising": ("benchmarks.tokenising", "text to data folders, beside `tokenizers` alone"),
     "theory": ("benchmarks.theory", "exactness, horizons and speed of compiled networks"),
     "harden": ("benchmarks.harden", "how often hardening makes a trained model exact"),

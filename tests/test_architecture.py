@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"errors", "config", "files", "layers", "memory", "ops"},
     "integrations": {"errors", "layers", "ops"},
     "testing": {"errors", "config"},  # no pytest, and no layers of ours: it is for any layer
+    "selftest": {"errors", "kernels", "layers", "ops", "testing"},
     "tasks": {"errors", "config", "files", "automata", "memory", "plugins"},
     "training": {
         "errors", "config", "files", "layers", "memory", "models", "ops", "plugins", "tasks",

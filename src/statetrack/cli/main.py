@@ -31,6 +31,7 @@ from statetrack.cli.parser import Option, Parser, summary
 from statetrack.cli.report import report
 from statetrack.cli.reproduce import reproduce
 from statetrack.cli.run import run
+from statetrack.cli.selftest import selftest
 from statetrack.cli.sweep import pack_sweep, status, sweep, sweep_options, unpack_sweep
 from statetrack.cli.tasks import export_file, import_file, task_options, tasks
 from statetrack.cli.train import train, train_options
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Callable[..., int | None]] = {
     "models": models,
     "lm": lm,
     "check": check,
+    "selftest": selftest,
     "info": info,
 }
 SUBCOMMANDS: dict[tuple[str, ...], Callable[..., int | None]] = {
@@ -91,8 +93,8 @@ TUNED = ("demo", "train", "eval", "diagnose", "harden", "report", "lm")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code.
 
-    0; 1 if nothing was written (harden), a check failed (check) or a run failed (sweep); 2 for a
-    mistake in the input; 130 for Ctrl-C.
+    0; 1 if nothing was written (harden), a check failed (check, selftest) or a run failed (sweep);
+    2 for a mistake in the input; 130 for Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     return exit_code("statetrack", lambda: _run(arguments))

@@ -49,20 +49,6 @@ class KernelExample:
     programs: int  # of its grid
 
 
-@dataclass(frozen=True)
-class KernelExample:
-    """A Triton kernel at a typical size, for compiling ahead of time and for estimates."""
-
-    name: str
-    kernel: Any  # triton.JITFunction
-    arguments: dict[str, Any]  # parameter -> Triton type such as "*fp32", or constant value
-    num_warps: int
-    size: str  # the size in words, such as "B 8, T 2048, D 2048, N 16"
-    flops: float  # of one launch at this size
-    bytes: float  # moved to and from memory by it
-    programs: int  # of its grid
-
-
 def interpreting() -> bool:
     """Whether Triton's interpreter runs its kernels, on the CPU."""
     return os.environ.get("TRITON_INTERPRET") == "1"

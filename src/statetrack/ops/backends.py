@@ -16,6 +16,10 @@ from statetrack.kernels import gpu, library
 BACKENDS = ("naive", "torch", "native", *gpu.BACKENDS)
 
 
+class NoSuchBackendError(UserError):
+    """An op has no backend of this name, whatever the tensors."""
+
+
 def choose(
     op: str,
     backend: str,
@@ -51,7 +55,7 @@ def choose(
                     gpu.warn_missing(name)
         return "torch" if "torch" in available else "naive"
     if backend not in available:
-        raise UserError(
+        raise NoSuchBackendError(
             f"{op} has no backend {backend!r}; it has: {', '.join(['auto', *available])}"
         )
     reason = unfit.get(backend)

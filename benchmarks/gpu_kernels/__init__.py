@@ -1,0 +1,1 @@
+"""The Triton kernels compiled ahead of time for GPUs, without one."""
