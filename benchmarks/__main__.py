@@ -28,6 +28,10 @@ BENCHMARKS = {
     "demo-choose": ("benchmarks.demo_presets:choose", "candidates for the demo's models"),
     "demo-confirm": ("benchmarks.demo_presets:confirm", "the demo with many seeds"),
     "lm-memory": ("benchmarks.lm_memory", "peak memory of perplexity at a short and a long length"),
+    "chunked-backward": (
+        "benchmarks.chunked_backward",
+        "memory and time of back-propagation over chunks",
+    ),
     "kills": ("benchmarks.reliability.kills", "runs that are killed and resumed"),
     "folders": ("benchmarks.reliability.folders", "run folders under attack"),
     "numerics": ("benchmarks.reliability.numerics", "native kernels at extreme inputs"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.processes import ALLOCATORS, machine, measured
-from benchmarks.timing import Progress
+from benchmarks.timing import Progress, peak_memory
 from benchmarks.worker import Job, serve
 from statetrack.config import at_least
 from statetrack.files import check_output, write_atomic
@@ -98,15 +96,9 @@ def run(job: Job, say: Progress) -> dict[str, Any]:
     language = LanguageModel(model, None, job["mixer"], None)
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, job["length"] + 1)
     data = EvaluationData("random tokens", len(tokens), lambda a, b: tokens[a:b], "")
-    before = _peak()
+    before = peak_memory()
     curve = measure_perplexity(language, data, max_length=job["length"], on_progress=say)
-    return {"before": before, "peak": _peak(), "seconds": curve.seconds}
-
-
-def _peak() -> int:
-    """The most bytes that this process has had in memory."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"before": before, "peak": peak_memory(), "seconds": curve.seconds}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Compare results before they are timed, and time calls."""
+"""Compare results before they are timed, time calls and read a process's peak memory."""
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -52,3 +54,9 @@ def sgemm() -> Callable[[], Tensor]:
     """Return a call that multiplies two square float32 matrices into a third."""
     a, b, out = (torch.ones(SGEMM, SGEMM) for _ in range(3))
     return lambda: torch.mm(a, b, out=out)
+
+
+def peak_memory() -> int:
+    """Return the most bytes that this process has had in memory."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

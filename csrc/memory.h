@@ -7,6 +7,13 @@ namespace {
 
 #define INLINE __attribute__((always_inline))
 
+// Before a loop of a few turns: GCC keeps an array that it indexes in memory unless it unrolls it.
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 inline int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
 
 inline int64_t padded(int64_t size) { return (size + LANES - 1) / LANES * LANES; }

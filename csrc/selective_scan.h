@@ -12,7 +12,9 @@
 namespace {
 
 constexpr int GROUP = LANES == 16 ? 8 : 4;
-constexpr int TILE = LANES < 8 ? 4 : 2;  // vectors that share a cache line or two of every row
+// Vectors that are read and written together. Long pieces of a row spread over more sets of a cache
+// than short ones, which evict each other because rows lie a power of 2 apart.
+constexpr int TILE = 128 / LANES;
 constexpr int64_t MAX_GROUPS = 64;  // of sequences, each with its own sum of dA
 constexpr int64_t MIN_UNITS = 16;   // of work: for few sequences the channels are split
 constexpr float LN_2 = 0.693147181f;
@@ -126,20 +128,29 @@ struct Tile {
       for (int64_t i = 0; i < vectors; ++i) f(first + t, channel(i), lanes(i), row(i) + t * LANES);
   }
 
-  // Prefetch part `i` of `shares` of the rows of the next tile: the next channels of the same tokens,
-  // or after the last channels the tokens `step` further on. Hardware does not predict this stride.
-  INLINE inline void prefetch_next(const View* views, int count, int64_t step, int64_t i,
-                                int64_t shares) const {
+  // Vector i of the tile after this one, in its first row: the next channels of the same tokens, or
+  // after the last channels the tokens `step` further on. Null if there is none.
+  const float* next(const View& view, int64_t i, int64_t step) const {
     const bool same = v + vectors < channels.vectors;
-    const int64_t d = same ? channel(vectors) : channels.start, moved = same ? first : first + step;
-    const int64_t all = tokens_of(channels.x);
-    for (int64_t t = tokens * i / shares; t < tokens * (i + 1) / shares; ++t) {
-      if (moved + t < 0 || moved + t >= all) continue;
-      for (int k = 0; k < count; ++k)
-        if (views[k].data)
-          for (int64_t j = 0; j < TILE * LANES; j += 16)
-            __builtin_prefetch(views[k].data + (moved + t) * views[k].token + d + j);
-    }
+    const int64_t token = same ? first : first + step, all = tokens_of(channels.x);
+    if (!view.data || token < 0 || token + tokens > all) return nullptr;
+    const int64_t d = same ? channel(vectors + i) : channels.start + i * LANES;
+    return d < channels.start + channels.count ? view.data + token * view.token + d : nullptr;
+  }
+};
+
+// Lines of the next tile, to be prefetched one by one in the loops that compute: all at once they would
+// wait for memory, and hardware does not predict their stride.
+struct Ahead {
+  const float* line[4];
+  int64_t step[4];
+  int count = 0;
+
+  void add(const float* first, int64_t token) {
+    if (first) line[count] = first, step[count++] = token;
+  }
+  INLINE inline void fetch(int64_t t) const {
+    for (int k = 0; k < count; ++k) __builtin_prefetch(line[k] + t * step[k]);
   }
 };
 

@@ -19,7 +19,7 @@ template <bool NEGATIVE, bool FIRST>
 __attribute__((noinline)) void reverse_group(
     int64_t tokens, int64_t N, const float* A, const float* B, const float* C, const float* delta,
     const float* write, const float* dy, const float* kept_h, const float* kept_decay, float* dh_,
-    float* dA_, float* along_B, float* along_A, float* products) {
+    float* dA_, float* along_B, float* along_A, float* products, const Ahead& ahead) {
   vf carried[GROUP], dA[GROUP];
   for (int g = 0; g < GROUP; ++g)
     carried[g] = load(dh_ + g * LANES), dA[g] = load(dA_ + g * LANES);
@@ -29,7 +29,9 @@ __attribute__((noinline)) void reverse_group(
     const float* decay = kept_decay + t * GROUP * LANES;
     float* dB = products + t * 2 * GROUP * LANES;
     float* dC = dB + GROUP * LANES;
+    ahead.fetch(t);
     vf sum_B = load(along_B + t * LANES), sum_A = load(along_A + t * LANES);
+    UNROLL
     for (int g = 0; g < GROUP; ++g) {
       const vf dh = fma(splat(C[t * N + g]), out, carried[g]);
       vf to_B = dh * w, to_C = out * load(after + g * LANES);
@@ -122,14 +124,16 @@ struct ScanBackward {
     for (int64_t n = 0; n < N; n += GROUP) {
       for (int64_t i = 0; i < tile.vectors; ++i) {
         const int64_t row = tile.row(i), state = tile.state(i, n);
-        const int64_t done = n / GROUP * tile.vectors + i;
-        tile.prefetch_next(rows, 7, -tokens, done, tile.vectors * N / GROUP);
+        Ahead ahead, behind;
+        for (int k = 0; n == 0 && k < 7; ++k)
+          (k < 4 ? ahead : behind).add(tile.next(rows[k], i, -channels.x.chunk), rows[k].token);
         std::memcpy(kept_h, h + state, GROUP * LANES * 4);
         scan(tokens, N, A + state, B + n, C + n, delta + row, write + row, y + row, h + state,
-             kept_h + GROUP * LANES, kept_decay);
+             kept_h + GROUP * LANES, kept_decay, ahead);
         const auto reverse = i ? reverse_group<NEGATIVE, false> : reverse_group<NEGATIVE, true>;
         reverse(tokens, N, A + state, B + n, C + n, delta + row, write + row, dy + row, kept_h,
-                kept_decay, dh + state, dA + state, along_B + row, along_A + row, products);
+                kept_decay, dh + state, dA + state, along_B + row, along_A + row, products,
+                behind);
       }
       for (int64_t t = 0; t < tokens; ++t) sum_products(t, n);
     }

@@ -10,11 +10,12 @@ namespace {
 template <bool NEGATIVE, bool OUT, bool KEEP>
 __attribute__((noinline)) void scan_group(
     int64_t tokens, int64_t N, const float* A, const float* B, const float* C, const float* delta,
-    const float* write, float* y, float* h_, float* kept_h, float* kept_decay) {
+    const float* write, float* y, float* h_, float* kept_h, float* kept_decay, const Ahead& ahead) {
   vf h[GROUP];
   for (int g = 0; g < GROUP; ++g) h[g] = load(h_ + g * LANES);
   for (int64_t t = 0; t < tokens; ++t, B += N, C += N) {
     const vf d = load(delta + t * LANES), w = load(write + t * LANES);
+    ahead.fetch(t);
     vf sum{};
     if (OUT) sum = load(y + t * LANES);
     for (int g = 0; g < GROUP; ++g) {
@@ -76,9 +77,12 @@ struct ScanForward {
     for (int64_t i = 0; i < tile.vectors; ++i)
       for (int64_t n = 0; n < N; n += GROUP) {
         const int64_t row = tile.row(i), state = tile.state(i, n);
-        tile.prefetch_next(rows, 4, tile.tokens, (i * N + n) / GROUP, tile.vectors * N / GROUP);
+        Ahead ahead;
+        for (int k = 0; n == 0 && k < 4; ++k)
+          ahead.add(tile.next(rows[k], i, tile.tokens), rows[k].token);
         scan_group<NEGATIVE, true, false>(tile.tokens, N, A + state, B + n, C + n, delta + row,
-                                          write + row, y + row, h + state, nullptr, nullptr);
+                                          write + row, y + row, h + state, nullptr, nullptr,
+                                          ahead);
       }
     finish(tile);
   }

@@ -133,7 +133,7 @@ def test_every_command_refuses_a_device_that_is_not_there(
     before = sorted(path.name for path in tmp_path.iterdir())
     result = command(*words, "--device", "cuda")
     assert result.code == 2
-    assert result.err == (
-        "statetrack: error: there is no device cuda here; there is: cpu\n"
-    ), result.err
+    assert result.err == ("statetrack: error: there is no device cuda here; there is: cpu\n"), (
+        result.err
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -80,7 +80,7 @@ def test_without_a_compiler_the_torch_backend_serves(tmp_path: Path) -> None:
     output(programs / "python", "-c", PROBE.format(backend="auto"))
     info = output(programs / "statetrack", "info", "--json", "-")
     assert "not built: install a C++ compiler" in info
-    assert '"default backend": "torch"' in info
+    assert '"default backend": "torch on the CPU; ' in info
 
 
 def test_torch_is_bounded_everywhere() -> None:

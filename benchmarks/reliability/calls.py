@@ -159,6 +159,19 @@ def _model_forward() -> Any:
     return _model(), {"tokens": torch.ones(B, T, dtype=torch.int64)}
 
 
+@_call("chunked_backward", "tokens chunk_length state mask cu_seqlens")
+def _chunked_backward() -> Any:
+    tokens = torch.ones(B, T, dtype=torch.int64)
+    loss = statetrack.chunk_cross_entropy(tokens)
+    given = {"model": _model(), "tokens": tokens, "loss": loss, "chunk_length": 2}
+    return statetrack.chunked_backward, given
+
+
+@_call("chunk_cross_entropy", "targets ignore_index")
+def _chunk_cross_entropy() -> Any:
+    return statetrack.chunk_cross_entropy, {"targets": torch.ones(B, T, dtype=torch.int64)}
+
+
 @_call("SequenceModel.step", "token state")
 def _model_step() -> Any:
     model = _model()

@@ -19,6 +19,9 @@ from statetrack.hardening import harden as harden
 from statetrack.layers import *  # noqa: F403
 from statetrack.models import ModelConfig as ModelConfig
 from statetrack.models import SequenceModel as SequenceModel
+from statetrack.models import chunk_cross_entropy as chunk_cross_entropy
+from statetrack.models import chunked_backward as chunked_backward
+from statetrack.models import chunked_forward as chunked_forward
 from statetrack.ops import *  # noqa: F403
 from statetrack.tasks import make_task as make_task
 from statetrack.training import Run as Run

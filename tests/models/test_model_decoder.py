@@ -66,13 +66,40 @@ def test_the_mixer_is_recorded_where_its_block_is_not():
     assert ran == [2]  # the hooks of recorded modules do not run
 
 
+@needs_native
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [({}, True), ({"head_bias": True}, True), ({"tie_embeddings": True}, True),
+     ({"final_norm": False}, True), ({"norm": "layer"}, False)],
+)  # fmt: skip
+def test_the_last_norm_and_the_head_are_recorded_together(options, recorded):
+    model = SequenceModel(small(mixer=DELTA, **options))
+    if options.get("head_bias"):
+        model.head.bias.normal_()
+    token, decoder = tokens(3, 1)[:, 0], model.decoder(3)
+    assert decoder.readout.recorded is recorded
+    for _ in range(2):
+        assert_close(decoder.step(token, None)[0], model.step(token, None)[0], 1e-5)
+        model.head.weight.mul_(-2)  # changes in place are seen
+
+
 class Twice(nn.Module):
-    def __init__(self, mlp: nn.Module) -> None:
+    def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.mlp = mlp
+        self.inner = inner
 
     def forward(self, x):
-        return 2 * self.mlp(x)
+        return 2 * self.inner(x)
+
+
+@torch.no_grad()
+def test_a_replaced_head_counts():
+    model = make_model(small(mixer=DELTA)).float()
+    model.head = Twice(model.head)
+    token, decoder = tokens(2, 1)[:, 0], model.decoder(2)
+    assert not decoder.readout.recorded
+    assert_close(decoder.step(token, None)[0], model.step(token, None)[0], 1e-5)
 
 
 @torch.no_grad()

@@ -40,7 +40,7 @@ def test_the_environment_chooses_the_level(level):
 def test_off_is_the_torch_backend():
     said = info(STATETRACK_NATIVE="off").stdout
     assert "switched off by STATETRACK_NATIVE=off" in said
-    assert '"default backend": "torch"' in said
+    assert '"default backend": "torch on the CPU; ' in said
 
 
 def test_a_level_that_is_not_there():

@@ -150,7 +150,9 @@ def test_checkpoints_move_between_devices(tmp_path: Path, command: Command) -> N
         with pytest.raises(KeyboardInterrupt):
             train(on(NAME, config), tmp_path / "run", callbacks=[Interrupt(3)])
         run = train(config, tmp_path / "run", resume=True)
-        assert json.loads((run.folder / "config.json").read_text())["training"].get("device") is None
+        assert (
+            json.loads((run.folder / "config.json").read_text())["training"].get("device") is None
+        )
     assert run.devices == [NAME, "cpu"]
     assert_near(run, whole)
     assert runs_document([run.folder, whole.folder], longest=0).facts["trained on"] == [NAME, "cpu"]

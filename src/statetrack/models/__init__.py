@@ -1,5 +1,11 @@
 """Whole models: embedding, blocks of any mixers, head."""
 
+from statetrack.models.chunked import (
+    ChunkLoss,
+    chunk_cross_entropy,
+    chunked_backward,
+    chunked_forward,
+)
 from statetrack.models.config import ModelConfig
 from statetrack.models.sequence_model import (
     MODULE_BYTES,
@@ -13,10 +19,14 @@ from statetrack.models.sequence_model import (
 
 __all__ = [
     "MODULE_BYTES",
+    "ChunkLoss",
     "ModelConfig",
     "SequenceModel",
     "State",
     "check_finite",
+    "chunk_cross_entropy",
+    "chunked_backward",
+    "chunked_forward",
     "compile_blocks",
     "count_parameters",
     "model_size",

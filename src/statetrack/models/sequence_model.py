@@ -105,18 +105,23 @@ class SequenceModel(nn.Module):
 
     def step(self, token: Tensor, state: State) -> tuple[Tensor, State]:
         """Process one token [B]: logits [B, vocab_size] and the next state."""
-        return self.step_with(self.stack(), token, state)
+        x, state = self.step_with(self.stack(), token, state)
+        return self.head(self.norm(x)), state
 
     def step_with(
         self, blocks: Iterable[Block | Decoder], token: Tensor, state: State | None
     ) -> tuple[Tensor, State]:
-        """`step` through these blocks, or decoders of them, in place of the model's own."""
+        """Run one token [B] through these blocks, or decoders of them.
+
+        Returns:
+            What the last norm reads [B, hidden_size], and the next state.
+        """
         x = self.embed(token)
         states = []
         for block, s in zip(blocks, self._states(state), strict=True):
             x, s = block.step(x, s)
             states.append(s)
-        return self.head(self.norm(x)), tuple(states)
+        return x, tuple(states)
 
     def decoder(self, batch_size: int) -> ModelDecoder:
         """Record a step for `batch_size` sequences, to generate fast: see `ModelDecoder`."""
@@ -182,7 +187,8 @@ class ModelDecoder:
     """One token at a time through recorded kernels, without gradients: see `Decoder`.
 
     A block is recorded as a whole, with its norms, MLP and residuals; if that is not possible, its
-    mixer alone; if that is not, it takes the plain step. Embedding and head are the model's.
+    mixer alone; if that is not, it takes the plain step. The last norm and the head are recorded
+    together, or plain; the embedding is the model's.
 
     Args:
         model: the model.
@@ -201,6 +207,7 @@ class ModelDecoder:
         self.model = model
         self.batch_size = batch_size
         self.blocks = [block.decoder(batch_size) for block in model.stack()]
+        self.readout = Decoder(_Readout(model), batch_size)
 
     def step(self, token: Tensor, state: State | None) -> tuple[Tensor, State]:
         """Process one token [B]: logits [B, vocab_size] and the next state.
@@ -212,7 +219,31 @@ class ModelDecoder:
         if not isinstance(token, Tensor) or list(token.shape) != [self.batch_size]:
             got = list(token.shape) if isinstance(token, Tensor) else type(token).__name__
             raise UserError(f"this decoder's tokens must be [{self.batch_size}]; got {got}")
-        return self.model.step_with(self.blocks, token, state)
+        x, state = self.model.step_with(self.blocks, token, state)
+        logits, _ = self.readout.step(x, ())
+        return logits, state
+
+
+class _Readout(nn.Module):
+    """The last norm and the head, in the form that a `Decoder` records: with an empty state."""
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__()
+        self.hidden_size = model.config.hidden_size
+        self.norm, self.head = model.norm, model.head
+
+    def step(self, x: Tensor, state: tuple[()]) -> tuple[Tensor, tuple[()]]:
+        return self.mix(x, state, TENSORS)
+
+    @recordable
+    def mix(self, x: Tensor, state: tuple[()], ops: TensorOps) -> tuple[Tensor, tuple[()]]:
+        return ops.linear(ops.call(self.norm, x), self.head), state
+
+    def init_state(self, batch: int) -> tuple[()]:
+        return ()
+
+    def check_state(self, state: tuple[()], batch: int) -> tuple[()]:
+        return state
 
 
 def compile_blocks(model: SequenceModel, **options: Any) -> None:

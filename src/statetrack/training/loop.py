@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from statetrack.config import to_dict
 from statetrack.devices import device_of, on_cpu, use_device
@@ -24,21 +23,20 @@ from statetrack.models import (
     MODULE_BYTES,
     ModelConfig,
     SequenceModel,
+    chunked_backward,
     compile_blocks,
     model_size,
 )
-from statetrack.ops import cross_entropy
-from statetrack.tasks import IGNORE, FiniteDataset, HeldOut, generator
+from statetrack.tasks import FiniteDataset, HeldOut, generator
 from statetrack.training.batches import Batches, finite_training_set
 from statetrack.training.callbacks import Callback
 from statetrack.training.config import RunConfig
 from statetrack.training.device_batches import DeviceBatches
 from statetrack.training.evaluate import evaluate
+from statetrack.training.objective import Objective
 from statetrack.training.optim import (
     learning_rate,
     make_optimizer,
-    recorded_betas,
-    saturation_penalty,
     saturation_weight,
 )
 from statetrack.training.run_folder import Run, RunFolder
@@ -116,7 +114,7 @@ def train(
     device = use_device(t.device)
     if device.type == "cpu":
         longest = whole.task.input_size(t.max_length)
-        check_training_memory(whole.model, t.batch_size, longest)
+        check_training_memory(whole.model, t.batch_size, longest, t.backward_chunk)
     torch.manual_seed(t.seed)
     with on_cpu():  # the same first weights for every device
         model = SequenceModel(whole.model)
@@ -183,18 +181,22 @@ def _open(folder: Path, config: RunConfig) -> Run:
     return run
 
 
-def check_training_memory(model: ModelConfig, batch_size: int, length: int) -> None:
+def check_training_memory(
+    model: ModelConfig, batch_size: int, length: int, chunk: int | None = None
+) -> None:
     """Raise a UserError if training needs more memory than there is, by a lower bound.
 
     Args:
         model: the model.
         batch_size: sequences that are read at once.
         length: tokens of the longest of them.
+        chunk: tokens of each that are back-propagated at once; None for all.
     """
-    size, tokens = model_size(model), batch_size * length
-    # weights, gradients and AdamW's two moments; per token at least the inputs of each block, its
-    # mixer and its MLP, and the logits with their gradient
-    numbers = 4 * size.parameters + batch_size * size.state
+    chunk = min(chunk or length, length)
+    size, tokens = model_size(model), batch_size * chunk
+    # weights, gradients and AdamW's two moments; a state for each chunk; per token at least the
+    # inputs of each block, its mixer and its MLP, and the logits with their gradient
+    numbers = 4 * size.parameters + batch_size * size.state * math.ceil(length / chunk)
     numbers += tokens * (3 * model.num_layers * model.hidden_size + 2 * model.vocab_size)
     what = f"training {size.parameters:.3g} parameters with AdamW on {tokens:,} tokens at once"
     check_memory(4 * numbers + MODULE_BYTES * size.modules, what)
@@ -335,24 +337,20 @@ class _Loop:
         """Take an optimiser step; return the loss, penalty and accuracy of its batch before it."""
         config = self.config
         batch = self.batches.batch(step)
-        weight = saturation_weight(config, step)
+        objective = Objective(self.model, batch, saturation_weight(config, step), self.autocast)
         state = self.state if self.data.first_part(step) < step else None
-        with self.autocast, recorded_betas(self.model, enabled=weight > 0) as betas:
-            logits, state = self.model(batch.tokens, state)
-        self.state = pytree.tree_map_only(Tensor, Tensor.detach, state)
-        loss = cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE)
-        penalty = torch.zeros((), device=self.device)
-        if betas:
-            penalty = weight * saturation_penalty(betas, batch.real)
         self.optimizer.zero_grad(set_to_none=True)
-        (loss + penalty).backward()
+        chunk = config.backward_chunk or batch.tokens.shape[1]
+        with objective.recording():
+            _, self.state = chunked_backward(
+                objective.run, batch.tokens, objective.part, chunk, state=state
+            )
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(step)
         self.optimizer.step()
-        right = ((logits.detach().argmax(-1) == batch.targets) & batch.scored).sum()
-        return _Measured(loss.detach(), penalty.detach(), right, batch.num_scored)
+        return _Measured(objective.loss, objective.penalty, objective.right, batch.num_scored)
 
     @torch.no_grad()
     def recompute_state(self, start: int) -> None:

@@ -119,6 +119,21 @@ def test_accumulation_is_the_large_batch(data: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(weight, weights(runs[None])[name], rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_chunks_give_the_whole_gradient(apart: bool, data: Path, tmp_path: Path) -> None:
+    runs = {
+        chunk: pretrain(
+            small_config(data, keep_documents_apart=apart, backward_chunk=chunk, steps=6),
+            tmp_path / str(chunk),
+        )
+        for chunk in (None, 5)
+    }
+    for kind in ("train", "validation"):
+        assert losses(runs[5], kind) == pytest.approx(losses(runs[None], kind), rel=1e-5)
+    for name, weight in weights(runs[5]).items():
+        torch.testing.assert_close(weight, weights(runs[None])[name], rtol=1e-3, atol=2e-4)
+
+
 def test_another_seed_is_another_run(data: Path, finished: PretrainingRun, tmp_path: Path) -> None:
     other = pretrain(small_config(data, seed=1, steps=4), tmp_path / "run")
     assert other.metrics()[0]["weights_sha256"] != finished.metrics()[0]["weights_sha256"]

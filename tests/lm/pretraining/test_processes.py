@@ -44,9 +44,11 @@ def one(data: Path, tmp_path_factory: pytest.TempPathFactory) -> PretrainingRun:
     return pretrain(small_config(data), tmp_path_factory.mktemp("one") / "run")
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp", "ddp-one", "fsdp-one"])
+@pytest.mark.parametrize(
+    "name", [k + how for k in ("ddp", "fsdp") for how in ("", "-one", "-chunked")]
+)
 def test_two_processes_give_the_losses_of_one(name: str, two: Path, one: PretrainingRun) -> None:
-    """Also if one goes on where two were."""
+    """Also if one goes on where two were, and if they back-propagate over chunks."""
     other = PretrainingRun.open(two / name)
     assert other.config.shard == name.startswith("fsdp")
     for row, found in zip(rows(one), rows(other), strict=True):

@@ -2,8 +2,8 @@
 
 Usage: python -m tests.lm.pretraining.two_processes DATA OUT. For DDP and FSDP2 it trains OUT/KIND
 undisturbed, and OUT/KIND-killed, whose second process kills itself after a checkpoint; then both
-processes start again. OUT/KIND-one was killed likewise, but one process goes on with it. Processes
-are forked, which saves the time of imports.
+processes start again. OUT/KIND-one was killed likewise, but one process goes on with it.
+OUT/KIND-chunked back-propagates over chunks. Processes are forked, which saves the time of imports.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.reliability.pretraining import small_config
@@ -63,7 +64,11 @@ def main(data: Path, out: Path) -> None:
             kill_the_second_process(at=6)
             train(name)
 
+        def chunked(name: str, config: loop.PretrainingConfig = config) -> None:
+            loop.pretrain(replace(config, backward_chunk=5), out / name)
+
         assert together(lambda: train(kind)) == [0, 0]  # noqa: B023
+        assert together(lambda: chunked(f"{kind}-chunked")) == [0, 0]  # noqa: B023
         codes = together(lambda: killed(f"{kind}-killed"))  # noqa: B023
         assert codes[0] != 0
         assert codes[1] == -signal.SIGKILL

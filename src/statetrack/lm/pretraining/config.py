@@ -41,6 +41,9 @@ class PretrainingConfig:
     micro_batch_size: int | None = option(
         None, "sequences that a process reads at once; None: its whole share of a batch"
     )
+    backward_chunk: int | None = option(
+        None, "back-propagate over chunks of so many tokens, to save memory; None: all at once"
+    )
     keep_documents_apart: bool = option(False, "let no document see another in its sequence")
     steps: int = option(1000, "optimiser steps", low=1)
     lr: float = option(3e-4, "peak learning rate", low=0)
@@ -68,6 +71,8 @@ class PretrainingConfig:
         check_device_name(self.device)
         if self.micro_batch_size is not None:
             at_least("micro_batch_size", self.micro_batch_size, 1)
+        if self.backward_chunk is not None:
+            at_least("backward_chunk", self.backward_chunk, 1)
         if self.checkpoint_every % self.log_every:
             raise UserError(
                 f"checkpoint_every must be a multiple of log_every, so that a row of metrics has "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from statetrack.devices import on_cpu, to_device
+from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.files import check_new, sole_writer
 from statetrack.lm.data import PackedBatch, PackedBatches, TokenData
@@ -23,9 +23,9 @@ from statetrack.lm.hf_model import StateTrackForCausalLM
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.config import PretrainingConfig
 from statetrack.lm.pretraining.distributed import Processes, whole
+from statetrack.lm.pretraining.objective import Objective
 from statetrack.lm.pretraining.samples import Prompts
 from statetrack.models import SequenceModel, compile_blocks
-from statetrack.ops import cross_entropy
 from statetrack.training import DivergedError
 from statetrack.training.loop import Clock, check_training_memory
 from statetrack.training.optim import learning_rate, make_optimizer
@@ -91,7 +91,7 @@ def pretrain(
         check_new(folder)
     if processes.device.type == "cpu":
         micro = config.batch_size // processes.count // data.parts
-        check_training_memory(config.model, micro, config.context_length)
+        check_training_memory(config.model, micro, config.context_length, config.backward_chunk)
     processes.wait()  # until all have looked at the folder
     with sole_writer(folder) if processes.main else nullcontext():
         if processes.main:
@@ -160,10 +160,7 @@ class _Loop:
         if start:
             run.load(start, self.model, self.optimizer, processes)
         self.wrapped = processes.wrap(self.model)
-        bf16 = self.config.precision == "bf16"
-        self.autocast = (
-            torch.autocast(processes.device.type, torch.bfloat16) if bf16 else nullcontext()
-        )
+        self.objective = Objective(self.config, processes, self.wrapped)
         self.clock = Clock(run)
 
     def run_through(self) -> None:
@@ -214,10 +211,7 @@ class _Loop:
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.processes.device)
         for part, batch in enumerate(self.data.micro_batches(self.data.batches, step)):
-            with self.processes.gradients(self.wrapped, average=part == parts - 1):
-                loss = self.loss(batch) / parts
-                loss.backward()
-            total += loss.detach()
+            total += self.objective.backward(batch, parts, average=part == parts - 1)
         limit = math.inf if config.clip is None else config.clip
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         for group in self.optimizer.param_groups:
@@ -225,17 +219,6 @@ class _Loop:
         self.optimizer.step()
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         return self.processes.mean(total), norm.detach()
-
-    def loss(self, batch: PackedBatch) -> Tensor:
-        """Return the mean cross-entropy of a micro batch's next tokens."""
-        tokens = to_device(batch.tokens, self.processes.device)
-        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].flatten()
-        layout: dict[str, Any] = {}
-        if batch.cu_seqlens is not None:
-            inputs, layout = inputs.view(1, -1), {"cu_seqlens": batch.cu_seqlens.to(tokens.device)}
-        with self.autocast:
-            logits, _ = self.wrapped(inputs, **layout)
-        return cross_entropy(logits.flatten(0, 1), targets)
 
     def learning_rate(self, step: int) -> float:
         return learning_rate(self.training, step)
@@ -247,7 +230,7 @@ class _Loop:
         count, total = self.data.validations, torch.zeros((), device=self.processes.device)
         for number in range(count):
             for batch in self.data.micro_batches(self.data.held_out, number):
-                total += self.loss(batch)
+                total += self.objective.loss(batch)
         loss = float(self.processes.mean(total / (count * self.data.parts)))
         tokens = count * self.config.tokens_per_step
         self.log({"step": step, "kind": "validation", "loss": loss, "tokens": tokens})

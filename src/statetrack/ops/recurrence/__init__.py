@@ -1,8 +1,8 @@
 """The ops with a matrix-valued state: the delta rule, its products and gated linear attention.
 
-They are one recurrence, on one native kernel (see `Recurrence` in kernels/interface.h) and on
-Triton's kernels for GPUs (gpu_kernels.py). Each has a form for a single token, for decoding, which
-changes its state in place and has no gradients.
+They are one recurrence, on one native kernel (see `Recurrence` in kernels/interface.h), and on GPUs
+on the kernels of flash-linear-attention (fla.py) or on our own (gpu_kernels.py). Each has a form
+for a single token, for decoding, which changes its state in place and has no gradients.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def delta_rule(
         initial_state: [B, H, K, V] ([N, H, K, V] with `cu_seqlens`), zero if absent.
         output_final_state: whether to return the state after the last token.
         cu_seqlens: [N + 1] boundaries of sequences packed into one row (B = 1).
-        backend: "auto", "naive" (the defining loop), "torch" (chunkwise), "native" (C++, CPU) or
-            "triton" (GPU, K up to 256).
+        backend: "auto", "naive" (the defining loop), "torch" (chunkwise), "native" (C++, CPU),
+            on GPUs "fla" (flash-linear-attention, where q, k or v has half precision) or "triton"
+            (K up to 256).
 
     Returns:
         o [B, T, H, V] in the type of `v`, and the final state in float32 (float64 if any input

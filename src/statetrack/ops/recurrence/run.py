@@ -18,6 +18,7 @@ from statetrack.ops.backends import (
     full_precision,
 )
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
+from statetrack.ops.recurrence.fla import recurrence_fla, unfit_fla
 from statetrack.ops.recurrence.native import recurrence_native
 
 # (q, k, v, beta, gate, state) -> (o, state), q scaled already, gates as they multiply the state
@@ -79,9 +80,12 @@ def run_recurrence(
         q, scale = q.to(compute_dtype(q, scale)) * scale, 1.0
     given = (q, k, v, beta, gate, initial_state)
     unfit = {}
+    if backend == "fla" or q.is_cuda:
+        unfit = unfit_fla(q, k, v, gate, bounds, g is not None)
     if K > MOST_KEYS:
         unfit["triton"] = f"it serves heads of at most {MOST_KEYS} key channels; got {K}"
-    backend = choose(op, backend, (*implementations, "native", "triton"), *given, unfit=unfit)
+    available = (*implementations, "native", "fla", "triton")
+    backend = choose(op, backend, available, *given, unfit=unfit)
     dtype = compute_dtype(*given)
     out_dtype = v.dtype
     scale = K**-0.5 if scale is None else as_number(op, "scale", scale)
@@ -89,6 +93,10 @@ def run_recurrence(
         ends = None if bounds is None else torch.tensor(bounds, dtype=torch.int64, device="cpu")
         o, state = recurrence_native(*given, ends, scale, n, g is not None)
         return o.to(out_dtype), state if output_final_state else None
+    if backend == "fla":
+        with full_precision(q):
+            o, state = recurrence_fla(*given, bounds, scale, n, g is not None, output_final_state)
+        return o.to(out_dtype), state
     if backend == "triton":
         from statetrack.ops.recurrence.gpu import recurrence_triton  # imports Triton
 

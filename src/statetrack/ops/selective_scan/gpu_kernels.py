@@ -25,7 +25,7 @@ def _compose(a_left, b_left, a_right, b_right):
 def _compose_both(a_left, b_left, x_left, p_left, a_right, b_right, x_right, p_right):
     """`_compose`, and the same without the last token, (x, p): an exclusive scan beside it.
 
-    A token alone is (a, b, 1, 0).
+    A token alone is (a, b, 1, 0), with -0.0 for 0: compilers know that adding it changes nothing.
     """
     return (
         a_right * a_left,
@@ -107,9 +107,8 @@ def selective_scan_forward_kernel(
         here = start + chunk * BT
         exists = place[:, None] < length - chunk * BT
         in_row, in_key = exists & d_ok[None, :], exists & n_ok[None, :]
-        delta_t = _load(
-            delta, here, delta_token, place, d, in_row
-        )  # 0 after the end: the state stays
+        # delta is 0 after the end of the sequence: the state stays
+        delta_t = _load(delta, here, delta_token, place, d, in_row)
         u_t = _load(u, here, u_token, place, d, in_row)
         B_t = _load(B, here, B_token, place, n, in_key)
         C_t = _load(C, here, C_token, place, n, in_key)
@@ -195,7 +194,7 @@ def selective_scan_backward_kernel(
         a = _transition(delta_t, a_log, NEGATIVE)
         b = (delta_t * u_t)[:, None, :] * B_t[:, :, None]
         one = tl.full([BT, BN, BD], 1.0, tl.float32)
-        none = tl.full([BT, BN, BD], -0.0, tl.float32)  # x + -0.0 is x, which compilers know
+        none = tl.full([BT, BN, BD], -0.0, tl.float32)
         is_first = (place == 0)[:, None, None]
         b_first = tl.where(is_first, a * before[None, :, :] + b, b)
         _, h, _, h_before = tl.associative_scan((a, b_first, one, none), 0, _compose_both)

@@ -17,7 +17,7 @@ from statetrack.kernels.interface import STRUCTURES
 from statetrack.kernels.library import call, pointer, view, viewable
 from statetrack.kernels.operators import differentiable, empty_like, needs_gradients, operator
 
-CHUNK = 64
+CHUNK = 32
 """Tokens from one state that is kept for the backward pass to the next."""
 
 

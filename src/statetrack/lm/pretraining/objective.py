@@ -1,0 +1,79 @@
+"""What pretraining minimises: the cross-entropy of next tokens, chunk by chunk."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from statetrack.devices import to_device
+from statetrack.lm.data import PackedBatch
+from statetrack.lm.pretraining.config import PretrainingConfig
+from statetrack.lm.pretraining.distributed import Processes
+from statetrack.models import ChunkLoss, chunk_cross_entropy, chunked_backward, chunked_forward
+
+
+class Objective:
+    """The mean cross-entropy of a micro batch's next tokens.
+
+    Args:
+        config: says the precision, and how many tokens are back-propagated at once.
+        processes: where it is computed.
+        model: the model as `Processes.wrap` returns it.
+    """
+
+    def __init__(self, config: PretrainingConfig, processes: Processes, model: nn.Module) -> None:
+        self.backward_chunk = config.backward_chunk
+        self.processes, self.model = processes, model
+        bf16 = config.precision == "bf16"
+        self.autocast = (
+            torch.autocast(processes.device.type, torch.bfloat16) if bf16 else nullcontext()
+        )
+
+    def backward(self, batch: PackedBatch, parts: int, *, average: bool) -> Tensor:
+        """Add the gradients of loss / parts to those of the parameters; return loss / parts.
+
+        With `average`, the gradients are averaged over the processes afterwards.
+        """
+        b = self._placed(batch)
+        loss, _ = chunked_backward(
+            self._run,
+            b.tokens,
+            lambda logits, columns: b.loss(logits, columns) / parts,
+            b.chunk_length,
+            cu_seqlens=b.cu_seqlens,
+            context=lambda last: self.processes.gradients(self.model, average=average and last),
+        )
+        return loss
+
+    def loss(self, batch: PackedBatch) -> Tensor:
+        """Compute the loss."""
+        b = self._placed(batch)
+        chunks = chunked_forward(self._run, b.tokens, b.chunk_length, cu_seqlens=b.cu_seqlens)
+        return torch.stack([b.loss(chunk.logits, chunk.columns) for chunk in chunks]).sum()
+
+    def _placed(self, batch: PackedBatch) -> _Placed:
+        windows, bounds = to_device(batch.tokens, self.processes.device), batch.cu_seqlens
+        tokens, targets = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+        chunk = self.backward_chunk or tokens.shape[1]
+        if bounds is not None:  # all rows as one, of which a chunk has as many tokens as of all
+            chunk *= len(tokens)
+            tokens, targets = tokens.view(1, -1), targets.view(1, -1)
+            bounds = bounds.to(tokens.device)
+        return _Placed(tokens, bounds, chunk, chunk_cross_entropy(targets))
+
+    def _run(self, tokens: Tensor, state: Any, **layout: Any) -> tuple[Tensor, Any]:
+        with self.autocast:
+            logits, state = self.model(tokens, state, **layout)
+        return logits, state
+
+
+class _Placed(NamedTuple):
+    """A micro batch on the device."""
+
+    tokens: Tensor  # [B, T], or [1, B T] if they are packed
+    cu_seqlens: Tensor | None
+    chunk_length: int
+    loss: ChunkLoss
