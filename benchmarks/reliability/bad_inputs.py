@@ -75,6 +75,7 @@ OPTIONS = {
     "run": "json nope",
     "models": "json plugin nope",
     "check": "allow-neg-eigval json nope",
+    "selftest": "out json nope",
     "info": "json nope",
     "tasks": "json supervision nope",
     "export": "out n format split min-length max-length data-seed json nope",
@@ -154,6 +155,7 @@ lines = st.one_of(
         st.one_of(st.just(FEW["check"]), values.map("--only={}".format)),
         _options("check"),
     ),
+    _line("selftest", values.map("--device={}".format), _options("selftest", 1)),
     _line("info", _options("info", 1)),
     _line(
         "report",

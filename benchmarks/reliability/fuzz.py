@@ -39,6 +39,7 @@ from benchmarks.reliability.bad_inputs import KINDS, ODD_JSON, Case
 from benchmarks.reliability.calls import CALLS, ODD
 from statetrack import cli
 from statetrack.errors import UserError
+from statetrack.kernels import gpu
 from statetrack.lm.extra import missing_packages
 
 SECONDS = 20  # of CPU time
@@ -220,7 +221,8 @@ def preload() -> None:
     without = ("statetrack.lm.",) if missing_packages() else ()
     for module in pkgutil.walk_packages(statetrack.__path__, "statetrack."):
         left_out = module.name.endswith(("__main__", "_native")) or module.name.startswith(without)
-        if not left_out:
+        needs_triton = ".ops." in module.name and module.name.rpartition(".")[2].startswith("gpu")
+        if not left_out and not (needs_triton and gpu.missing("triton")):
             importlib.import_module(module.name)
     for name in (
         "torch._dynamo",

@@ -19,6 +19,7 @@ SHORTER = {
     "diagnose": ["--samples", "16", "--max-length", "50"],
     "eval": ["--samples", "16"],
     "report": ["--samples", "16"],
+    "selftest": ["--no-timings"],
     "sweep": ["--steps", "20", "--batch-size", "8", "--samples", "16", "--jobs", "1"],
     "sweep pack": [],
     "sweep status": [],

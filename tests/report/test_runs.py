@@ -70,6 +70,12 @@ def test_one_run_without_a_curve(folders: list[Path]) -> None:
     assert table(document, "scores").rows[0][-1] is None
 
 
+def test_a_run_that_is_named_twice(folders: list[Path]) -> None:
+    again = folders[0].parent / "b" / ".." / "a"
+    document = runs_document([folders[0], again], longest=0)
+    assert [row[0] for row in document.tables[0].rows] == ["a"]
+
+
 def test_a_run_without_a_checkpoint(folders: list[Path], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folders[0] / "config.json").read_text())
     assert "no checkpoint yet" in runs_document([tmp_path]).summary[0]

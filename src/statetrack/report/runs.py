@@ -55,6 +55,8 @@ def runs_document(
     Raises:
         UserError: A folder is no run folder, or one of its files cannot be read.
     """
+    # a folder that is named twice is one run
+    folders = list({Path(folder).resolve(): folder for folder in folders}.values())
     runs = dict(zip(run_names(folders), map(Run.open, folders), strict=True))
     results = {name: read_run(run, longest, samples, device) for name, run in runs.items()}
     tables = [_runs_table(runs, results), _scores_table(results), *_differences(runs)]
