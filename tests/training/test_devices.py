@@ -153,6 +153,8 @@ def test_checkpoints_move_between_devices(tmp_path: Path, command: Command) -> N
         steps = ("--steps", "8", "--device", NAME)
         assert command("train", "--resume", run.folder, *steps).code == 0
         assert command("eval", run.folder, "--samples", "4", "--device", NAME).code == 0
+        words = ("--curve", "12", "--samples", "4", "--out", tmp_path / "report")
+        assert command("report", run.folder, *words, "--device", NAME).code == 0
         opened = Run.open(run.folder)
         assert opened.config.training.device == NAME
         assert opened.devices == [NAME, "cpu", NAME]
