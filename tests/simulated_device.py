@@ -29,6 +29,7 @@ class OnDevice(Tensor):
     """A tensor of the simulated device."""
 
     held: Tensor
+    is_meta = False  # it has values
 
     @staticmethod
     def __new__(cls, held: Tensor) -> OnDevice:
@@ -93,8 +94,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return pytree.tree_map(placed, made)
 
 
-class _Constructors(TorchFunctionMode):
-    """Makes tensors of numbers, which torch never fills on a meta device, on the CPU first."""
+class _Numbers(TorchFunctionMode):
+    """Does by way of the CPU what torch does for no meta tensor or no subclass of tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -102,6 +103,8 @@ class _Constructors(TorchFunctionMode):
             return func(*args, **{**kwargs, "device": "cpu"}).to(DEVICE)
         if func is Tensor.new_tensor and isinstance(args[0], OnDevice):
             return torch.tensor(*args[1:], **{"dtype": args[0].dtype, **kwargs}).to(DEVICE)
+        if func is Tensor.tolist and isinstance(args[0], OnDevice):
+            return args[0].cpu().tolist()
         return func(*args, **kwargs)
 
 
@@ -122,7 +125,7 @@ def simulated_device() -> Iterator[torch.device]:
         # a module's parameters are replaced: to write into them would leave out what they hold
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         try:
-            with _Constructors(), _Machine():
+            with _Numbers(), _Machine():
                 yield DEVICE
         finally:
             torch.__future__.set_overwrite_module_params_on_conversion(overwrite)

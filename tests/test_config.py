@@ -16,6 +16,7 @@ from statetrack.config import (
     MAX_WHOLE,
     Named,
     at_least,
+    changed,
     from_dict,
     hints,
     one_of,
@@ -251,6 +252,22 @@ def test_option_carries_its_help() -> None:
     assert Circle().radius == 1.0
     with pytest.raises(FrozenInstanceError):
         Circle().radius = 2.0  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Print:
+    copies: int = option(1, "how many")
+    printer: str = option("any", "which one", identity=False)
+
+
+def test_options_that_are_no_part_of_what_is_described() -> None:
+    plain, elsewhere = Print(2), Print(2, "upstairs")
+    assert plain == elsewhere
+    assert hash(plain) == hash(elsewhere)
+    assert changed(elsewhere) == changed(plain) == {"copies": 2}
+    assert to_dict(plain) == {"copies": 2}
+    assert to_dict(elsewhere) == {"copies": 2, "printer": "upstairs"}
+    assert from_dict(Print, to_dict(elsewhere), "print").printer == "upstairs"
 
 
 @pytest.mark.parametrize("value", [1, 1.5, 10**6])

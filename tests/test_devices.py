@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from statetrack import devices
+from statetrack.cli.main import exit_code
 from statetrack.devices import (
     available_devices,
     check_device_name,
@@ -107,6 +108,16 @@ def test_new_tensors_on_the_cpu() -> None:
         assert made().device.type == "cpu"
         assert torch.zeros(1).device.type == "meta"
     assert made().device.type == "cpu"
+
+
+def test_a_gpu_without_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> int:
+        text = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ..."
+        raise torch.OutOfMemoryError(text)
+
+    assert exit_code("statetrack", run) == 2
+    expected = "not enough memory: CUDA out of memory. Tried to allocate 2.00 GiB; choose a smaller"
+    assert expected in capsys.readouterr().err
 
 
 COMMANDS = [

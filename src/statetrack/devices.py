@@ -95,9 +95,10 @@ def device_of(module: nn.Module) -> torch.device:
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the CPU to a device; a GPU gets it without making the CPU wait."""
-    if device.type == "cuda":
-        tensor = tensor.pin_memory()  # from other memory the copy waits for what the GPU does
-    return tensor.to(device, non_blocking=True)
+    if device.type != "cuda":
+        return tensor.to(device)
+    # from memory that is not pinned the copy would wait for what the GPU does
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from statetrack.layers import DiagonalRNN
+from tests.simulated_device import NAME, simulated_device
 
 
 def test_a_layer_by_name(command):
@@ -31,6 +32,13 @@ def test_the_layers_of_a_run_with_their_weights(command, run_folder):
     titles = [layer["title"] for layer in json.loads(result.out)["layers"]]
     assert titles == ["layer 0: DeltaNet [0,1]"]
     assert "layer 0" in result.err
+
+
+def test_on_another_device(command):
+    with simulated_device():
+        result = command("check", "diagonal_rnn", "--only", "chunks", "--device", NAME)
+    assert result.code == 0
+    assert result.out.endswith("2 passed, 0 failed, 0 unsupported\n")
 
 
 def test_what_is_unsupported_is_said_with_its_reason(command):

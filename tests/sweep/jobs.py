@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from statetrack import devices
 from statetrack.errors import UserError
 from statetrack.sweep.pool import Report
 
@@ -37,3 +38,8 @@ def fail(job: str, report: Report) -> None:
     if job == "bug":
         raise ZeroDivisionError("a bug")
     os._exit(int(job))
+
+
+def preferred_gpu(job: Any, report: Report) -> int | None:
+    time.sleep(1)  # so that no worker gets all jobs
+    return devices._preferred_gpu

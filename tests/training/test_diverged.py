@@ -11,21 +11,22 @@ import safetensors.torch
 import torch
 
 from statetrack import cli
-from statetrack.training import Run, loop
+from statetrack.models import chunked
+from statetrack.training import Run
 from tests.training.refusal import flags
 from tests.training.small import FLAGS
 
 
 def nan_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
-    honest = loop.cross_entropy
+    honest = chunked.cross_entropy
 
     def loss(*args: Any, **options: Any) -> torch.Tensor:
         nonlocal calls
         calls += 1
         return honest(*args, **options) * (float("nan") if calls == call else 1.0)
 
-    monkeypatch.setattr(loop, "cross_entropy", loss)
+    monkeypatch.setattr(chunked, "cross_entropy", loss)
 
 
 @pytest.mark.parametrize(

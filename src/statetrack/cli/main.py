@@ -111,10 +111,15 @@ def exit_code(program: str, run: Callable[[], int]) -> int:
         return 0
     except MemoryError as error:
         message = f"not enough memory: {str(error) or 'choose a smaller batch, length or model'}"
-    except RuntimeError as error:  # torch's own for the same
-        if "can't allocate memory" not in str(error):
+    except RuntimeError as error:  # torch's own for the same, on the CPU and on a GPU
+        text = str(error)
+        if "can't allocate memory" in text:
+            message = f"not enough memory: {text.partition('DefaultCPUAllocator: ')[2]}"
+        elif "out of memory" in text:
+            remedy = "choose a smaller batch, length or model, or --device cpu"
+            message = f"not enough memory: {text.partition('. GPU ')[0]}; {remedy}"
+        else:
             raise
-        message = f"not enough memory: {str(error).partition('DefaultCPUAllocator: ')[2]}"
     except OSError as error:
         named = f" {error.filename}" if error.filename else ""
         message = f"cannot read or write{named}: {error.strerror or error}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from statetrack.config import Named, check_types, hints, option, unknown, within
 from statetrack.errors import UserError, check_type
-from statetrack.kernels import library
+from statetrack.kernels import gpu, library
 from statetrack.layers.decoder import Decoder
 from statetrack.layers.inverse import DependentError, HeadTargets
 from statetrack.layers.operations import TENSORS, TensorOps
@@ -235,7 +235,8 @@ class Mixer(nn.Module, ABC):
             raise UserError(f"{type(self).__name__}: x_t must be {expected}; got {list(x_t.shape)}")
         state = self.check_state(state, len(x_t))
         # without kernels the defining loop is the fastest for one token
-        backend = "auto" if library.serves(x_t, next(self.parameters())) else "naive"
+        kernels = library.serves(x_t, next(self.parameters())) or gpu.refusal("triton", x_t) is None
+        backend = "auto" if kernels else "naive"
         y, state = self.mix(x_t[:, None], state, TensorOps(backend=backend))
         return y[:, 0], state
 

@@ -51,8 +51,8 @@ def chunked_backward(
 
     The gradients are added to the `grad` of the parameters and, through `state`, of what it was
     computed from; they equal those of `loss(model(tokens)).backward()` except for rounding. Besides
-    one chunk, memory holds the state before every chunk. Attention has its whole cache as state, so
-    its part grows with the length.
+    one chunk, memory holds the state before every chunk; of attention's cache, which is part of the
+    last one, a single copy.
 
     Args:
         model: a SequenceModel, or what is called like one. Random numbers that it draws, as for
@@ -70,6 +70,9 @@ def chunked_backward(
     Returns:
         The loss and the state after the last token (of the last packed sequence), both without
         gradients.
+
+    Raises:
+        UserError: gradients are disabled, a shape is wrong, or packed sequences have a `state`.
 
     Example:
         >>> import torch
@@ -125,6 +128,9 @@ def chunk_cross_entropy(targets: Tensor, ignore_index: int = -100) -> ChunkLoss:
     Args:
         targets: [B, T] int64.
         ignore_index: the target of positions that do not count.
+
+    Raises:
+        UserError: the targets are no such tensor.
     """
     check_type("targets", targets, Tensor, "a tensor")
     if targets.dim() != 2 or targets.dtype != torch.int64:

@@ -219,8 +219,8 @@ def test_trackers_get_every_row(data: Path, tmp_path: Path) -> None:
 def test_a_run_that_diverges_says_so(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def spoilt(self: SequenceModel, tokens: torch.Tensor, **options: Any) -> Any:
-        logits, state = plain(self, tokens, **options)
+    def spoilt(self: SequenceModel, *given: Any, **options: Any) -> Any:
+        logits, state = plain(self, *given, **options)
         return logits * float("nan"), state
 
     plain = SequenceModel.forward
