@@ -34,7 +34,7 @@ def tables(result: dict[str, Any]) -> list[Table]:
         for k in result["kernels"]
     ]
     estimates = [
-        [k["name"], _scaled(k["flops"]), _scaled(k["bytes"]), f"{k['programs']:,}",
+        [k["name"], k["size"], _scaled(k["flops"]), _scaled(k["bytes"]), f"{k['programs']:,}",
          *(_expected(k["estimates"][card]) for card in cards)]
         for k in result["kernels"]
     ]  # fmt: skip
@@ -42,7 +42,7 @@ def tables(result: dict[str, Any]) -> list[Table]:
         Table("What the kernels take", ["kernel", "size", "warps", *targets], ours),
         Table(
             "Estimates, not measurements",
-            ["kernel", "flops", "bytes", "programs", *cards],
+            ["kernel", "size", "flops", "bytes", "programs", *cards],
             estimates,
         ),
     ]
@@ -92,8 +92,9 @@ def markdown(result: dict[str, Any]) -> str:
         "Each cell: the roofline, max(flops / peak, bytes / bandwidth), and which of the two it "
         "is / occupancy, with what limits it / rounds, the programs of the launch over those that "
         f"the GPU holds at once. Peaks (float32, vector units) and bandwidths: {peaks}. A kernel "
-        "takes at least as long as its roofline. It takes longer where it is limited by latency, "
-        "as a recurrence over tokens is with less than one round.",
+        "takes at least as long as its roofline, and longer where latency counts, as in a "
+        "recurrence over tokens with less than one round. Flops are those of the kernel's own "
+        "algorithm, an exponential counted as one.",
         "",
         markdown_table(estimates),
         "",

@@ -128,6 +128,12 @@ def test_what_cannot_be_run_says_why():
     assert by_backend["triton"].worst.detail == "RuntimeError: out of memory"
 
 
+def test_fla_is_not_run_in_the_interpreter(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    backends = [outcome.backend for outcome in made_up(lambda x, backend: swiglu_naive(x))]
+    assert backends == ["auto", "naive", "torch", "native", "triton"]
+
+
 def test_ops_on_another_device():
     """What is left on the CPU, or mixed with it, raises an error there."""
     wanted = ("delta_rule [-1,1]", "selective_scan [-1,1]", "delta_product_step", "cross_entropy")

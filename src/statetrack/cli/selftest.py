@@ -68,9 +68,10 @@ def _notes(found: SelfTest) -> list[str]:
     """What could not be run or timed, with reasons, then what failed."""
     unable: dict[str, list[str]] = {}
     for outcome in found.outcomes:
-        if outcome.status == "unsupported":  # "OP cannot use its backend NAME: REASON"
-            reason = outcome.worst.detail.partition(": ")[2]
-            unable.setdefault(f"{outcome.backend}: not run: {reason}", []).append(outcome.subject)
+        if outcome.status == "unsupported":
+            for result in outcome.results:  # "OP cannot use its backend NAME: REASON"
+                what = f"{outcome.backend}: not run: {result.detail.partition(': ')[2]}"
+                unable.setdefault(what, []).append(outcome.subject)
     lines = [
         f"{what} ({ops[0]}" + (f" and {len(set(ops)) - 1} more)" if len(set(ops)) > 1 else ")")
         for what, ops in unable.items()

@@ -53,8 +53,8 @@ class OpTest:
 
 def op_tests(quick: bool) -> list[OpTest]:
     """List the tests of all ops, those of one op in a row."""
-    # a single token, odd sizes, and three chunks of 64 at a head size that every kernel takes
-    heads = [(2, 21, 2, 3, 5)]
+    # a single token, odd sizes, and three chunks of 64; heads of 16 and more, which fla needs
+    heads = [(2, 21, 2, 3, 5), (1, 9, 1, 16, 16)]
     channels = [(2, 21, 5, 3)]
     lengths = [9]
     if not quick:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from statetrack.errors import UserError
+from statetrack.kernels import gpu
 from statetrack.ops.backends import BACKENDS, NoSuchBackendError
 from statetrack.selftest.op_tests import OpTest
 from statetrack.selftest.outcome import Outcome, dtype_name, first_line
@@ -29,9 +30,11 @@ def check_ops(
         tests: those of one op in a row.
         dtypes: of the inputs.
     """
+    # fla's autotuner asks for a GPU's driver, also in Triton's interpreter
+    left_out = "fla" if gpu.interpreting() else None
     for name, group in groupby(tests, key=lambda test: test.name):
         own = list(group)
-        for backend in ("auto", *BACKENDS):
+        for backend in ("auto", *(name for name in BACKENDS if name != left_out)):
             for dtype in dtypes:
                 try:
                     found = [r for test in own for r in _results(test, backend, dtype, device)]
