@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -39,7 +38,7 @@ from statetrack.training.optim import (
     make_optimizer,
     saturation_weight,
 )
-from statetrack.training.run_folder import Run, RunFolder
+from statetrack.training.run_folder import Clock, Run
 from statetrack.training.start import difference, start_from
 from statetrack.training.tensors import restore_tensors
 
@@ -386,22 +385,3 @@ class _Loop:
         lengths = self.config.eval_ranges[:1]
         found = [row for row in rows if row.get("kind") == "validation"]
         return [row for row in found if (row["min_length"], row["max_length"]) in lengths]
-
-
-class Clock:
-    """Seconds and CPU seconds of a run, those of the processes before this one included."""
-
-    def __init__(self, run: RunFolder) -> None:
-        timed = [row for row in run.metrics() if "cpu_seconds" in row]
-        last = timed[-1] if timed else {"seconds": 0.0, "cpu_seconds": 0.0}
-        self.before = last["seconds"], last["cpu_seconds"]
-        self.began = time.perf_counter(), time.process_time()
-
-    def here(self) -> float:
-        """Return the seconds since this process began to train."""
-        return time.perf_counter() - self.began[0]
-
-    def times(self) -> dict[str, float]:
-        """Return both, for a row of metrics."""
-        cpu = time.process_time() - self.began[1]
-        return {"seconds": self.before[0] + self.here(), "cpu_seconds": self.before[1] + cpu}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,22 @@ class Run(RunFolder):
             restore_tensors(tensors, model, self.folder)
             check_finite(model, f"the checkpoint of step {step} in {self.folder}")
         return model.to(place).eval()
+
+
+class Clock:
+    """Seconds and CPU seconds of a run, those of the processes before this one included."""
+
+    def __init__(self, run: RunFolder) -> None:
+        timed = [row for row in run.metrics() if "cpu_seconds" in row]
+        last = timed[-1] if timed else {"seconds": 0.0, "cpu_seconds": 0.0}
+        self.before = last["seconds"], last["cpu_seconds"]
+        self.began = time.perf_counter(), time.process_time()
+
+    def here(self) -> float:
+        """Return the seconds since this process began to train."""
+        return time.perf_counter() - self.began[0]
+
+    def times(self) -> dict[str, float]:
+        """Return both, for a row of metrics."""
+        cpu = time.process_time() - self.began[1]
+        return {"seconds": self.before[0] + self.here(), "cpu_seconds": self.before[1] + cpu}

@@ -27,8 +27,9 @@ from statetrack.lm.pretraining.objective import Objective
 from statetrack.lm.pretraining.samples import Prompts
 from statetrack.models import SequenceModel, compile_blocks
 from statetrack.training import DivergedError
-from statetrack.training.loop import Clock, check_training_memory
+from statetrack.training.loop import check_training_memory
 from statetrack.training.optim import learning_rate, make_optimizer
+from statetrack.training.run_folder import Clock
 from statetrack.training.tensors import restore_tensors
 from statetrack.training.trackers import Tracker
 
