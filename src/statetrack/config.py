@@ -31,7 +31,7 @@ from statetrack.errors import UserError, check_type
 T = TypeVar("T")
 
 MAX_WHOLE = 2**53  # what every reader of JSON can represent
-LONG_LIST = 16  # names that fit into a message
+LONG_LIST = 20  # names that fit into a message
 DEVICE_HELP = (
     "where to compute: cpu, cuda, cuda:1, ... or mps; auto is cuda if there is a GPU, else cpu "
     "(never mps)"

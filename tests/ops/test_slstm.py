@@ -315,7 +315,7 @@ def test_auto_takes_the_native_kernels_where_they_serve(monkeypatch):
     assert calls == []
     op(**{name: x.float() for name, x in inputs.items()})
     assert calls == ["slstm_forward"]
-    with pytest.raises(UserError, match=r"native backend: .*not float64"):
+    with pytest.raises(UserError, match=r"backend native: .*not float64"):
         op(**inputs, backend="native")
 
 

@@ -80,7 +80,7 @@ def run_recurrence(
         q, scale = q.to(compute_dtype(q, scale)) * scale, 1.0
     given = (q, k, v, beta, gate, initial_state)
     unfit = {}
-    if backend == "fla" or q.is_cuda:
+    if q.is_cuda or (isinstance(backend, str) and backend == "fla"):
         unfit = unfit_fla(q, k, v, gate, bounds, g is not None)
     if K > MOST_KEYS:
         unfit["triton"] = f"it serves heads of at most {MOST_KEYS} key channels; got {K}"
