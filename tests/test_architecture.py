@@ -100,6 +100,12 @@ def test_light_imports_do_not_load_torch(module: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_ops_do_not_load_the_compiler() -> None:
+    """torch._dynamo takes longer to import than all of the ops, and few calls need it."""
+    code = "import sys, statetrack.ops; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_public_names_exist() -> None:
     import statetrack
 

@@ -22,7 +22,7 @@ _preferred_gpu: int | None = None
 
 
 def check_device_name(name: str) -> None:
-    """Raise a UserError unless a text names a device, be it on this machine or another."""
+    """Raise a UserError unless a text names a device, whether or not this machine has it."""
     check_type("device", name, str, "a text")
     if name != "auto" and not re.fullmatch(rf"({'|'.join(KINDS)})(:[0-9]{{1,4}})?", name):
         raise UserError(f"device must be auto, {', '.join(KINDS)} or such as cuda:1; got {name!r}")
@@ -73,7 +73,7 @@ def use_device(name: str = "auto") -> torch.device:
 
 
 def prefer_gpu(number: int) -> None:
-    """Let "cuda" stand for this GPU in this process, counted around if there are fewer."""
+    """Let "cuda" stand for this GPU in this process, modulo the number of GPUs."""
     global _preferred_gpu
     _preferred_gpu = number
 

@@ -17,7 +17,7 @@ from statetrack.selftest.layers import check_layers, layer_tests
 from statetrack.selftest.op_tests import OpTest
 from statetrack.selftest.ops import check_ops
 from statetrack.selftest.speed import Size
-from statetrack.selftest.timing import OURS, differentiated, time_candidates
+from statetrack.selftest.timing import OURS, Timing, differentiated, time_candidates
 from statetrack.testing.inputs import draw
 from tests.simulated_device import simulated_device
 
@@ -187,6 +187,12 @@ def test_timings_compare_and_go_on_after_failures():
     assert broken.milliseconds is None
     assert "TypeError" in broken.detail
     assert broken.row()[2] == "not timed"
+
+
+def test_a_time_with_a_result_that_is_not_finite_can_be_written():
+    found = Timing("scan", "torch", 1.0, ratio=1.0, error=float("inf")).as_json()
+    assert json.loads(json.dumps(found, allow_nan=False))["error"] is None
+    assert found["detail"] == "not finite"
 
 
 def test_candidates_on_a_gpu(monkeypatch):

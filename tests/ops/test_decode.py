@@ -14,6 +14,7 @@ from statetrack.ops import (
     delta_rule_step,
     gated_linear_attention,
     gated_linear_attention_step,
+    selective_scan_step,
 )
 from tests.ops.common import assert_close
 from tests.ops.inputs import delta_product_inputs, delta_rule_inputs, linear_attention_inputs
@@ -161,3 +162,12 @@ def test_autograd_knows_that_the_state_changed():
     delta_rule_step(state, **inputs)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_a_scan_step_tells_autograd_of_its_change(backend):
+    state, x, y = torch.zeros(2, 3, 4), torch.ones(2, 3), torch.ones(2, 4)
+    before = state._version
+    with torch.no_grad():
+        selective_scan_step(state, x, x, -torch.ones(3, 4), y, y, backend=backend)
+    assert state._version > before

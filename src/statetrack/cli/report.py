@@ -39,6 +39,7 @@ def report(
     for name, value, least in (("curve", curve, 0), ("samples", samples, 1)):
         if value is not None and value < least:
             raise UserError(f"{name} must be at least {least}; got {value}")
+    from statetrack.devices import use_device
     from statetrack.report.render import publish_document
     from statetrack.report.text import to_plain
 
@@ -49,6 +50,7 @@ def report(
     for path in paths:
         if not any((path / name).is_file() for name in MARKS):
             raise UserError(f"{path} is neither a run folder nor a sweep")
+    use_device(device)
     if out is not None:
         _check_out(out, paths)
     with console.status("reading and measuring"):

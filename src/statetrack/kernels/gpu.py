@@ -74,10 +74,13 @@ def refusal(backend: str, *tensors: Tensor | None) -> str | None:
 
 
 @cache
-def warn_missing(backend: str) -> None:
-    """Warn, once, that a backend is not installed and GPU tensors are served by a slower one."""
-    message = f"{backend} is not installed, so ops on GPU tensors are slower: {INSTALL[backend]}"
-    warnings.warn(message, stacklevel=2)
+def warn_missing() -> None:
+    """Warn, once, that GPU tensors are served by a slower backend than the preferred one."""
+    names = " and ".join(name for name in BACKENDS if missing(name))
+    warnings.warn(
+        f"ops on GPU tensors are slower than they could be without {names}: {INSTALL['fla']}",
+        stacklevel=2,
+    )
 
 
 def gpu_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:

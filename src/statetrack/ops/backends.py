@@ -29,7 +29,7 @@ def choose(
 ) -> str:
     """Return the backend to use.
 
-    "auto" goes by the tensors: on the CPU native, torch or naive, on a GPU fla, triton, torch or
+    "auto" depends on the tensors: on the CPU native, torch or naive, on a GPU fla, triton, torch or
     naive, the first that can serve them.
 
     Args:
@@ -51,8 +51,8 @@ def choose(
                     continue
                 if gpu.refusal(name, *tensors) is None:
                     return name
-                if gpu.missing(name):
-                    gpu.warn_missing(name)
+                if gpu.missing(name) and not torch.compiler.is_compiling():
+                    gpu.warn_missing()
         return "torch" if "torch" in available else "naive"
     if backend not in available:
         raise NoSuchBackendError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -40,8 +41,9 @@ class Timing:
         return [self.what, self.who, f"{self.milliseconds:.3g}", ratio, error]
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values; an error that is not finite is None, as JSON has no other word."""
+        finite = self.error is None or math.isfinite(self.error)
+        return asdict(self) | ({} if finite else {"error": None, "detail": "not finite"})
 
 
 def time_candidates(

@@ -227,10 +227,12 @@ def _events(
 
 
 def workers_for(jobs: Sequence[SweepJob]) -> int:
-    """Return how many jobs run side by side: one on each core, or on each GPU if they use GPUs."""
-    gpus = count_gpus()
-    on_gpus = gpus and any(job.device.partition(":")[0] in ("auto", "cuda") for job in jobs)
-    return gpus if on_gpus else pool.cores()
+    """Return how many jobs run side by side: one on each core, or on each GPU that they use."""
+    gpus, names = count_gpus(), {job.device for job in jobs}
+    if gpus and names & {"auto", "cuda"}:
+        return gpus
+    numbered = [name for name in names if name.startswith("cuda:")]
+    return len(numbered) if gpus and numbered else pool.cores()
 
 
 @dataclass

@@ -78,7 +78,10 @@ class TrainingConfig:
         check_types(self)
         check_device_name(self.device)
         if self.compile and self.saturation:
-            raise UserError("saturation reads betas inside of blocks, which compile does not allow")
+            raise UserError(
+                "saturation reads betas inside of blocks, which compile does not allow: leave out "
+                "compile, or set saturation to 0"
+            )
         if not 0 <= self.warmup <= 1:
             raise UserError(f"warmup must be a share of the steps in 0..1; got {self.warmup}")
         if not 0 <= self.saturation_start <= self.saturation_full <= 1:

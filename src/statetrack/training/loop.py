@@ -217,7 +217,8 @@ class _Measured(NamedTuple):
 
     def read(self) -> tuple[float, float, float]:
         """Return loss, penalty and accuracy."""
-        return float(self.loss), float(self.penalty), int(self.right) / self.scored
+        accuracy = int(self.right) / self.scored if self.scored else math.nan
+        return float(self.loss), float(self.penalty), accuracy
 
 
 class _Loop:
@@ -267,7 +268,7 @@ class _Loop:
             if not last:
                 self.batches.prefetch(done)
             logged = done % config.log_every == 0 or last
-            # reading numbers waits for the device, so that a GPU would run dry at every step
+            # reading a number waits for the device: at every step it would leave a GPU without work
             if logged or step == start or self.device.type == "cpu":
                 loss, penalty, accuracy = measured.read()
                 if not math.isfinite(loss + penalty):

@@ -90,7 +90,8 @@ def saturation_penalty(
 ) -> Tensor:
     """Compute the mean of beta (top - beta) (2 / top)^2 over the real tokens.
 
-    `real` is a mask [B, T], or the rows and columns of these tokens: a mask lets a GPU wait.
+    `real` is a mask [B, T], or the rows and columns of these tokens: a mask as an index waits for
+    the GPU.
 
     It is 0 for beta = 0 and beta = top. A beta between these ends forgets a little at every token,
     which limits the length over which a state is kept.

@@ -181,7 +181,7 @@ class _Loop:
             losses.append(measured[0])
             done, last = step + 1, step + 1 == config.steps
             logged = done % config.log_every == 0 or last
-            # reading numbers waits for the device, so that a GPU would run dry at every step
+            # reading a number waits for the device: at every step it would leave a GPU without work
             if logged or step == self.start or self.processes.device.type == "cpu":
                 loss, norm = map(float, measured)
                 if not math.isfinite(loss + norm):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +25,8 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.kernels.operators import needs_gradients
+from statetrack.ops.recurrence.fla_limits import HALF, SHORT, lengths_of
 
-HALF = (torch.bfloat16, torch.float16)
 LEAST_LOG = -40.0
 """The least logarithm of a gate. What e^-40 leaves of a state is below the rounding of float32; a
 smaller one would take bits from the gates of a chunk, which fla gets as differences of sums."""
@@ -37,10 +36,6 @@ LEAST_GATE = 2.0**-14
 dg has errors of about 1e-7 of the terms of its chunk. Here they are half a percent of da, and what
 the gate leaves of a state is below the rounding of both half precisions.
 """
-SHORT = 64
-"""The longest sequences for which fla's layers prefer a loop over tokens to chunks."""
-LEAST_HEAD, MOST_KEY = 16, 256
-"""The least size of keys and values, the greatest of keys."""
 
 
 @cache
@@ -63,39 +58,6 @@ def kernels() -> Any:
         fused_recurrent_gla=fused_recurrent_gla,
         fused_recurrent_simple_gla=fused_recurrent_simple_gla,
     )
-
-
-def unfit_fla(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    gate: Tensor | None,
-    bounds: list[int] | None,
-    log_gate: bool,
-) -> dict[str, str]:
-    """Return why fla cannot serve a call whose tensors are on a GPU, as `choose` takes it."""
-    K, V = q.shape[-1], v.shape[-1]
-    halves = {x.dtype for x in (q, k, v)}.intersection(HALF)
-    reason = None
-    if not halves:
-        reason = "it computes in half precision, and none of q, k and v is bfloat16 or float16"
-    elif len(halves) > 1:
-        reason = "q, k and v mix bfloat16 and float16"
-    elif min(K, V) < LEAST_HEAD or K > MOST_KEY:
-        sizes = f"keys of {LEAST_HEAD} to {MOST_KEY} channels and values of at least {LEAST_HEAD}"
-        reason = f"it needs {sizes}; got {K} and {V}"
-    elif (
-        gate is not None
-        and gate.dim() == 4
-        and not log_gate
-        and max(_lengths(q, bounds)) > SHORT
-        and needs_gradients([gate])
-    ):
-        reason = (
-            f"beyond {SHORT} tokens its gradient of signed gates on channels, which it computes "
-            "in TF32 and divides by the gate, is wrong near 0"
-        )
-    return {} if reason is None else {"fla": reason}
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -152,7 +114,7 @@ def recurrence_fla(
         "output_final_state": output_final_state,
         "cu_seqlens": None if bounds is None else torch.tensor(bounds, device=q.device),
     }
-    short = max(_lengths(q, bounds)) <= SHORT
+    short = max(lengths_of(q, bounds)) <= SHORT
     if beta is None:
         o, final = _attention(q, k, v, gate, options, short, training)
     else:
@@ -282,7 +244,3 @@ def _pad(x: Tensor, size: int) -> Tensor:
 def _with_gradient(state: Tensor) -> Tensor:
     """A state that requires a gradient: fla's loop writes one if there is a state."""
     return state if state.requires_grad else state.detach().requires_grad_()
-
-
-def _lengths(q: Tensor, bounds: list[int] | None) -> list[int]:
-    return [q.shape[1]] if bounds is None else [b - a for a, b in pairwise(bounds)]

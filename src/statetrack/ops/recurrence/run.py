@@ -18,7 +18,7 @@ from statetrack.ops.backends import (
     full_precision,
 )
 from statetrack.ops.ragged import Ragged, check_cu_seqlens, each_sequence
-from statetrack.ops.recurrence.fla import recurrence_fla, unfit_fla
+from statetrack.ops.recurrence.fla_limits import unfit_fla
 from statetrack.ops.recurrence.native import recurrence_native
 
 # (q, k, v, beta, gate, state) -> (o, state), q scaled already, gates as they multiply the state
@@ -94,6 +94,8 @@ def run_recurrence(
         o, state = recurrence_native(*given, ends, scale, n, g is not None)
         return o.to(out_dtype), state if output_final_state else None
     if backend == "fla":
+        from statetrack.ops.recurrence.fla import recurrence_fla  # imports torch's compiler
+
         with full_precision(q):
             o, state = recurrence_fla(*given, bounds, scale, n, g is not None, output_final_state)
         return o.to(out_dtype), state

@@ -245,6 +245,7 @@ def _step_launch(y: Tensor, state: Tensor, *inputs: Any) -> Launch:
 def _step(state: Tensor, *inputs: Any) -> Tensor:
     y = _fake_step(state, *inputs)
     _step_launch(y, state, *inputs).run()
+    torch.autograd.graph.increment_version(state)  # autograd must know that it changed
     return y
 
 

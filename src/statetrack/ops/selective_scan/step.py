@@ -100,6 +100,7 @@ def _cpu(state: Tensor, *inputs: Any) -> Tensor:
     call("selective_scan_step", SelectiveScanStep(*addresses, *sizes))
     if work is not state:
         state.copy_(work)
+    torch.autograd.graph.increment_version(state)  # autograd must know that it changed
     return y
 
 
