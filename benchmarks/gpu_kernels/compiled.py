@@ -27,7 +27,7 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Target:
-    """What kernels are compiled for, and what it has."""
+    """A GPU architecture and its limits."""
 
     name: str
     triton: GPUTarget
@@ -55,7 +55,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Resources:
-    """What a compiled kernel takes."""
+    """Registers, shared memory, spills and instructions of a compiled kernel."""
 
     registers: int  # vector registers of a thread
     shared: int  # bytes of a block

@@ -43,7 +43,7 @@ class Peer:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """As `compile_kernel` takes them."""
+        """Return the kernel's arguments in the form that `compile_kernel` reads."""
         known: dict[str, Any] = {"T": "i32", "scale": "fp32", **self.types, **self.constants}
         names = [p.name for p in jit_function(self.kernel).params]
         return {name: known.get(name, f"*{self.dtype}") for name in names}

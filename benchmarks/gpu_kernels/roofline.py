@@ -44,7 +44,7 @@ GPUS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """What to expect of one launch; nothing of it is measured."""
+    """Estimates for one launch of a kernel on a GPU; none is a measurement."""
 
     seconds: float  # the least that arithmetic and memory allow
     bound: str  # which of the two: "arithmetic" or "memory"

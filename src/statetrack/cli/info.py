@@ -70,7 +70,7 @@ def _version(backend: str, distribution: str) -> str:
 
 
 def _default_backend() -> str:
-    """What `backend="auto"` prefers, by device."""
+    """Say which backends `backend="auto"` prefers on each device."""
     from statetrack.kernels import gpu, library
 
     on_cpu = "torch" if library.WHY_MISSING else "native"

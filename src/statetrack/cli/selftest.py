@@ -65,7 +65,7 @@ def _show(found: SelfTest, console: PlainConsole) -> None:
 
 
 def _notes(found: SelfTest) -> list[str]:
-    """What could not be run or timed, with reasons, then what failed."""
+    """List the checks and timings that could not be run, then the failed checks, with reasons."""
     unable: dict[str, list[str]] = {}
     for outcome in found.outcomes:
         if outcome.status == "unsupported":

@@ -67,7 +67,7 @@ class Compiled(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of the weights or tables."""
 
     @abstractmethod
     def certificate(self) -> dict[str, Any]:

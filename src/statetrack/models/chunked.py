@@ -29,7 +29,7 @@ ChunkLoss = Callable[[Tensor, slice], Tensor]  # (logits [B, C, V], their positi
 
 
 class ChunkOutput(NamedTuple):
-    """What the model returns for a chunk."""
+    """The output of the model for one chunk."""
 
     columns: slice  # its positions
     logits: Tensor  # [B, C, V]

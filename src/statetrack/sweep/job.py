@@ -38,7 +38,7 @@ class SweepJob(ABC):
 
     @property
     def device(self) -> str:
-        """Where it computes, as `TrainingConfig.device`; it is no part of the key."""
+        """The name of the device, as `TrainingConfig.device`; it is no part of the key."""
         return "cpu"
 
     def on(self, device: str) -> Self:

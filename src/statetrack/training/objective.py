@@ -1,4 +1,4 @@
-"""What a step minimises: the loss and the saturation penalty of a batch, chunk by chunk."""
+"""The objective of a training step: the loss and the saturation penalty of a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pretraining minimises: the cross-entropy of next tokens, chunk by chunk."""
+"""The objective of pretraining: the cross-entropy of next tokens."""
 
 from __future__ import annotations
 
