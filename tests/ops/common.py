@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack.ops import selective_scan
 from statetrack.testing.case import error
 from statetrack.testing.inputs import Tensors, draw
 
@@ -43,3 +44,14 @@ def assert_all_close(actual: Tensors, expected: Tensors, tolerance: float) -> No
     assert actual.keys() == expected.keys()
     for name in expected:
         assert_close(actual[name], expected[name], tolerance, name)
+
+
+def compare_scan(
+    backend: str, tolerance: float, inputs: Tensors, switch: bool, **options: Any
+) -> None:
+    """Compare `selective_scan` in float32 on a backend with its definition in float64."""
+    options |= {"allow_neg_eigval": switch}
+    oracle = run(selective_scan, inputs, torch.float64, backend="naive", **options)
+    got = run(selective_scan, inputs, torch.float32, backend=backend, **options)
+    assert_all_close(got, oracle, tolerance)
+    assert {x.dtype for x in got.values()} == {torch.float32}

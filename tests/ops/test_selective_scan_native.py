@@ -13,7 +13,7 @@ from statetrack.ops import selective_scan, selective_scan_step
 from statetrack.ops.selective_scan import native as native_scan
 from statetrack.ops.selective_scan import transition
 from statetrack.testing.inputs import Tensors, draw, spread
-from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.common import assert_all_close, assert_close, compare_scan, run
 from tests.ops.inputs import selective_scan_inputs
 from tests.ops.pointwise import poisoned
 
@@ -57,11 +57,7 @@ def poison():
 
 
 def compare(inputs: Tensors, switch: bool, tolerance: float = 3e-6, **options) -> None:
-    options |= {"allow_neg_eigval": switch}
-    oracle = run(selective_scan, inputs, torch.float64, backend="naive", **options)
-    got = run(selective_scan, inputs, torch.float32, backend="native", **options)
-    assert_all_close(got, oracle, tolerance)
-    assert {x.dtype for x in got.values()} == {torch.float32}
+    compare_scan("native", tolerance, inputs, switch, **options)
 
 
 def bit_equal(a: Tensors, b: Tensors) -> bool:

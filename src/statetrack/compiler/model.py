@@ -246,7 +246,7 @@ def _facts(model: SequenceModel, found: ModelStates | Mistake, symbols: int) -> 
 
 
 def _op_inputs(model: SequenceModel, found: ModelStates, symbols: int) -> list[tuple[Tensor, ...]]:
-    """What layers give to their ops in any state on any symbol, each once: float64, on the CPU.
+    """Return each layer's distinct op inputs over all states and symbols, in float64 on the CPU.
 
     q [N, H, K], k [N, n, H, K], v [N, n, H, V], beta [N, n, H], gate [N, H].
     """

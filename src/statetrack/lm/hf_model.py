@@ -81,6 +81,7 @@ class StateTrackModel(_PreTrained):
             NotImplementedError: it is one-hot, without weights.
         """
         if self.config.model_config.embedding != "learned":
+            # transformers catches this error of models that have no such weights
             raise NotImplementedError("a one-hot embedding has no weights")
         return self.sequence_model.embedding
 

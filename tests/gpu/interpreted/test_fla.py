@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -89,12 +90,16 @@ def test_values_and_gradients(name: str, T: int) -> None:
     assert_all_close(run(on_fla(op), inputs, torch.float64), expected, TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["delta_rule", "product-decay", "attention-decay", "gla-decay"])
-@pytest.mark.parametrize("lengths", [(7, 1, 5), (3, 66, 1)], ids=["short", "long"])
+# beyond 64 tokens the backend refuses signed gates on channels that have a gradient
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [
+        *product(["delta_rule", "product-decay", "attention-decay"], [(7, 1, 5), (3, 66, 1)]),
+        ("gla-decay", (7, 1, 5)),
+    ],
+)
 def test_packed_sequences(name: str, lengths: tuple[int, ...]) -> None:
     op, make = CASES[name]
-    if name == "gla-decay" and max(lengths) > 64:
-        pytest.skip("the backend has no gradient of its gates")
     inputs = rounded(make(1, sum(lengths), 1, 16, 16))
     inputs["initial_state"] = draw(3)(3, 1, 16, 16).float().double()
     ends = torch.tensor([0, *lengths]).cumsum(0)

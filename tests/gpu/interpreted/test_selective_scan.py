@@ -14,7 +14,7 @@ from statetrack.ops.selective_scan import transition
 from statetrack.ops.selective_scan.gpu import scan_blocks
 from statetrack.testing import check_op
 from statetrack.testing.inputs import Tensors, draw, spread
-from tests.ops.common import assert_all_close, assert_close, run
+from tests.ops.common import assert_all_close, assert_close, compare_scan, run
 from tests.ops.inputs import selective_scan_inputs
 from tests.ops.pointwise import poisoned, strided
 
@@ -40,11 +40,7 @@ def poison():
 
 
 def compare(inputs: Tensors, switch: bool, tolerance: float = 2e-6, **options) -> None:
-    options |= {"allow_neg_eigval": switch}
-    oracle = run(selective_scan, inputs, torch.float64, backend="naive", **options)
-    got = run(selective_scan, inputs, torch.float32, backend="triton", **options)
-    assert_all_close(got, oracle, tolerance)
-    assert {x.dtype for x in got.values()} == {torch.float32}
+    compare_scan("triton", tolerance, inputs, switch, **options)
 
 
 def test_chunks_and_blocks():

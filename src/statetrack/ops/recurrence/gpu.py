@@ -5,7 +5,6 @@ Importing this module imports Triton.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ import triton
 from torch import Tensor
 
 from statetrack.kernels.gpu import gpu_operator
-from statetrack.kernels.operators import differentiable, empty_like, needs_gradients
+from statetrack.kernels.operators import differentiable, needs_gradients
 from statetrack.ops.recurrence.gpu_kernels import (
     recurrence_backward,
     recurrence_forward,
@@ -21,7 +20,7 @@ from statetrack.ops.recurrence.gpu_kernels import (
 )
 from statetrack.ops.recurrence.gpu_sizes import backward_block, chunk_size, forward_block
 from statetrack.ops.recurrence.gpu_sizes import examples as examples
-from statetrack.ops.recurrence.native import definition
+from statetrack.ops.recurrence.native import INPUTS, definition, fake_backward, gradients_by
 
 
 def _view(x: Tensor) -> Tensor:
@@ -123,7 +122,7 @@ def _backward(
 
     block = backward_block(K, V)
     count = triton.cdiv(V, block["BV"])
-    dq, dk, dv, dbeta, dgate, d_initial = _fake_backward(d_o, d_final, error, *inputs)
+    dq, dk, dv, dbeta, dgate, d_initial = fake_backward(d_o, d_final, error, *inputs)
     parts = [x if count == 1 else x.new_empty(count, *x.shape) for x in (dq, dk, dbeta, dgate)]
     recurrence_backward[N * H, count](
         **_views(q=q, d_o=d_o),
@@ -138,44 +137,22 @@ def _backward(
     return dq, dk, dv, dbeta, dgate, d_initial
 
 
-def _fake_backward(
-    d_o: Tensor, d_final: Tensor | None, error: Tensor, *inputs: Any
-) -> tuple[Tensor, ...]:
-    return empty_like(inputs[:6])
-
-
-def _gradients(
-    grads: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    d_o, d_final, _ = grads
-    *given, keep = inputs
-    q, v = inputs[0], inputs[2]
-    if not keep:
-        raise RuntimeError("the recurrence was told not to keep what its gradients need")
-    if d_o is None:
-        d_o = v.new_zeros(*q.shape[:3], v.shape[3])
-    return torch.ops.statetrack.recurrence_triton_backward(d_o, d_final, *kept, *given)
-
-
 def _definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
     o, final = definition(*inputs)
     return o.to(inputs[2].dtype), final
 
 
-_INPUTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? beta, Tensor? gate, Tensor? initial, Tensor? bounds, "
-    "float scale, int factors, bool log_gate"
-)
 _recurrence = gpu_operator(
-    f"recurrence_triton({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward
+    f"recurrence_triton({INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward
 )
 gpu_operator(
-    f"recurrence_triton_backward(Tensor d_o, Tensor? d_final, Tensor error, {_INPUTS}) -> "
+    f"recurrence_triton_backward(Tensor d_o, Tensor? d_final, Tensor error, {INPUTS}) -> "
     f"({', '.join(['Tensor'] * 6)})",
     _backward,
-    _fake_backward,
+    fake_backward,
 )
-differentiable("recurrence_triton", _gradients, _definition, reads=[2])
+gradients = gradients_by("recurrence_triton_backward")
+differentiable("recurrence_triton", gradients, _definition, reads=[2])
 
 
 def recurrence_triton(*inputs: Any) -> tuple[Tensor, Tensor]:

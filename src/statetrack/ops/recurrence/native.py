@@ -20,7 +20,13 @@ from torch import Tensor
 
 from statetrack.kernels.interface import STRUCTURES
 from statetrack.kernels.library import call, pointer, view, viewable
-from statetrack.kernels.operators import differentiable, empty_like, needs_gradients, operator
+from statetrack.kernels.operators import (
+    Gradients,
+    differentiable,
+    empty_like,
+    needs_gradients,
+    operator,
+)
 
 Recurrence = STRUCTURES["Recurrence"]
 
@@ -76,7 +82,7 @@ def _fake_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _backward(
     d_o: Tensor, d_final: Tensor | None, error: Tensor, *inputs: Any
 ) -> tuple[Tensor, ...]:
-    grads = _fake_backward(d_o, d_final, error, *inputs)
+    grads = fake_backward(d_o, d_final, error, *inputs)
     x, alive = _arguments(*inputs)
     d_o = d_o.float().contiguous()
     d_final = None if d_final is None else d_final.float().contiguous()
@@ -87,23 +93,29 @@ def _backward(
     return grads
 
 
-def _fake_backward(
+def fake_backward(
     d_o: Tensor, d_final: Tensor | None, error: Tensor, *inputs: Any
 ) -> tuple[Tensor, ...]:
+    """Allocate the gradients of the six tensors."""
     return empty_like(inputs[:6])
 
 
-def _gradients(
-    grads: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    d_o, d_final, _ = grads
-    *given, keep = inputs
-    q, v = inputs[0], inputs[2]
-    if not keep:
-        raise RuntimeError("the native recurrence was told not to keep what its gradients need")
-    if d_o is None:
-        d_o = q.new_zeros(*q.shape[:3], v.shape[3])
-    return torch.ops.statetrack.recurrence_backward(d_o, d_final, *kept, *given)
+def gradients_by(backward: str) -> Gradients:
+    """Return the gradients of a recurrence whose backward pass is the operator of this name."""
+
+    def gradients(
+        grads: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        d_o, d_final, _ = grads
+        *given, keep = inputs
+        q, v = inputs[0], inputs[2]
+        if not keep:
+            raise RuntimeError("the recurrence was told not to keep what its gradients need")
+        if d_o is None:
+            d_o = v.new_zeros(*q.shape[:3], v.shape[3])
+        return getattr(torch.ops.statetrack, backward)(d_o, d_final, *kept, *given)
+
+    return gradients
 
 
 def _single(x: Any) -> Any:
@@ -130,20 +142,20 @@ def definition(*inputs: Any) -> tuple[Tensor, Tensor | None]:
     return delta_product(q, k, v, beta, num_householder=factors, **options)
 
 
-_INPUTS = (
+INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? beta, Tensor? gate, Tensor? initial, Tensor? bounds, "
     "float scale, int factors, bool log_gate"
 )
 _recurrence = operator(
-    f"recurrence({_INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward
+    f"recurrence({INPUTS}, bool keep) -> (Tensor, Tensor, Tensor)", _forward, _fake_forward
 )
 operator(
-    f"recurrence_backward(Tensor d_o, Tensor? d_final, Tensor error, {_INPUTS}) -> "
+    f"recurrence_backward(Tensor d_o, Tensor? d_final, Tensor error, {INPUTS}) -> "
     f"({', '.join(['Tensor'] * 6)})",
     _backward,
-    _fake_backward,
+    fake_backward,
 )
-differentiable("recurrence", _gradients, definition, reads=[2])
+differentiable("recurrence", gradients_by("recurrence_backward"), definition, reads=[2])
 
 
 def recurrence_native(*inputs: Any) -> tuple[Tensor, Tensor]:
