@@ -76,6 +76,8 @@ def _notes(found: SelfTest) -> list[str]:
         f"{what} ({ops[0]}" + (f" and {len(set(ops)) - 1} more)" if len(set(ops)) > 1 else ")")
         for what, ops in unable.items()
     ]
-    lines += [f"{t.who}, {t.what}: not timed: {t.detail}" for t in found.timings if t.detail]
+    lines += [
+        f"{t.implementation}, {t.work}: not timed: {t.detail}" for t in found.timings if t.detail
+    ]
     failed = [o for o in found.outcomes if o.status == "failed"]
     return lines + [f"{o.title}: {r}" for o in failed for r in o.results if r.status == "failed"]

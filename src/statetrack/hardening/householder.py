@@ -60,9 +60,11 @@ def candidates(
     """Yield every rounding of the layer that is tried."""
     trained = _Trained.of(model, inputs)
     known = set()
-    rules: Iterator[Rule | ProductRule] = (
-        Rule.all(orders) if trained.factors == 1 else ProductRule.all()
-    )
+    rules: Iterator[Rule | ProductRule] = iter(())
+    if trained.factors == 1:
+        rules = Rule.all(orders)
+    elif known_memories := [m for m in trained.memories if isinstance(m, Memory)]:
+        rules = ProductRule.all(known_memories)
     for rule, remove in product(rules, (True, False)):
         heads, components = [], []
         for i, head in enumerate(trained.heads):
@@ -130,9 +132,8 @@ class _Trained:
         memory = self.memories[i]
         if isinstance(memory, CannotRoundError):
             raise memory
-        sizes = [len(m.chosen(rule).elements) for m in self.memories if isinstance(m, Memory)]
-        if rule.largest and len(memory.chosen(rule).elements) < max(sizes):
-            raise CannotRoundError("another head tells more elements apart")
+        if rule.group_size not in (None, len(memory.chosen(rule.signs).elements)):
+            raise CannotRoundError("its group has another size than that of other heads")
         return memory.round(head, inputs.recurring, counts, rule)
 
     def with_heads(
@@ -152,19 +153,16 @@ class _Trained:
 
         made = Candidate(write(1.0), settings, components, (sum(slow), sum(fading)))
 
-        def simpler() -> Iterator[Candidate]:
-            exact = [i for i, c in enumerate(components) if c.error is not None]
-            for i in (
-                sorted(exact, key=lambda i: -(components[i].error or 0.0)) if exact[1:] else ()
-            ):
-                less = heads[i].without_memory(self.outputs[:, i])
-                removed = Component(f"head {i}", None, NOT_NEEDED, memory_removed=True)
-                with suppress(DependentError):
-                    yield self.with_heads(
-                        (*heads[:i], less, *heads[i + 1 :]),
-                        settings,
-                        (*components[:i], removed, *components[i + 1 :]),
-                    )
+        def keeping(names: frozenset[str]) -> Candidate | None:
+            left, described = list(heads), list(components)
+            for i, component in enumerate(components):
+                if component.error is not None and component.name not in names:
+                    left[i] = heads[i].without_memory(self.outputs[:, i])
+                    described[i] = Component(component.name, None, NOT_NEEDED, memory_removed=True)
+            try:
+                return self.with_heads(tuple(left), settings, tuple(described))
+            except DependentError:
+                return None
 
         def steadier() -> Iterator[Candidate]:
             # a state that rotates about 0 never comes near 0, and may fade a little: see `inverse`
@@ -173,7 +171,7 @@ class _Trained:
                     more = {**settings, "eps_factor": factor}
                     yield replace(made, model=write(factor), settings=more)
 
-        return replace(made, simpler=simpler, steadier=steadier)
+        return replace(made, keeping=keeping, steadier=steadier)
 
 
 def round_reflections(

@@ -9,7 +9,7 @@ reflections again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -43,16 +43,31 @@ class ProductRule:
 
     writes: Writes  # of recurring tokens: none, or those of rotations about a common point
     signs: bool  # False: tokens may change their sign so that the group does not contain -I
-    largest: bool  # only heads with the largest group are rounded: others may add to its states
+    group_size: int | None  # only heads with a group of this size are rounded; None: all
     other_betas: OtherBetas
 
     @classmethod
-    def all(cls) -> Iterator[ProductRule]:
-        """Yield every rule that is tried."""
-        for largest, signs, writes in product((False, True), (True, False), WRITES):
-            yield cls(writes, signs, largest, "all_zero")
-        for signs, writes in product((True, False), WRITES):
-            yield cls(writes, signs, False, "one")
+    def all(cls, memories: Sequence[Memory]) -> Iterator[ProductRule]:
+        """Yield every rule that is tried for heads with these memories.
+
+        A head whose group is not the task's adds to the states, and may make them too many to list.
+        """
+        every = tuple(product((True, False), WRITES))
+        sizes = {signs: _group_sizes(memories, signs) for signs in (True, False)}
+        for signs, writes in every:
+            yield cls(writes, signs, None, "all_zero")
+        for signs, writes in every:
+            yield cls(writes, signs, sizes[signs][0], "all_zero")
+        for signs, writes in every:
+            yield cls(writes, signs, None, "one")
+        for signs, writes in every:
+            for size in sizes[signs][1:]:
+                yield cls(writes, signs, size, "all_zero")
+
+
+def _group_sizes(memories: Sequence[Memory], signs: bool) -> list[int]:
+    """Return the different sizes of the groups of these memories, the largest first."""
+    return sorted({len(m.chosen(signs).elements) for m in memories}, reverse=True)
 
 
 @dataclass(frozen=True)
@@ -93,15 +108,15 @@ class Memory:
         center = torch.linalg.pinv(fixed.flatten(0, 1), rtol=1e-2) @ offsets.flatten(0, 1)
         return cls(basis, old, center, exact, without_signs(exact))
 
-    def chosen(self, rule: ProductRule) -> Representation:
-        """Return the exact matrices that a rule asks for."""
-        return self.exact if rule.signs else self.unsigned or self.exact
+    def chosen(self, signs: bool) -> Representation:
+        """Return the exact matrices; without `signs` those without -I, if there are any."""
+        return self.exact if signs else self.unsigned or self.exact
 
     def round(
         self, head: HeadInputs, recurring: Tensor, counts: Tensor, rule: ProductRule
     ) -> tuple[HeadInputs, float]:
         """Return the exact head, and the largest change of an entry of its matrices."""
-        exact = self.chosen(rule)
+        exact = self.chosen(rule.signs)
         factors = len(head.beta) // len(recurring)
         center = self.center if rule.writes == "center" else torch.zeros_like(self.center)
         k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from statetrack.tasks import IGNORE, Batch
 MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than the trained one
 MAX_PARTIAL_INCREASE = 0.1  # nats that are allowed while later layers are not exact yet
 MAX_RETRIES = 32  # second attempts at a layer, after later layers failed; in the whole search
+MAX_SIMPLER = 200  # roundings without one of their heads, tried where all heads together fail
 MAX_REFITS = 4  # exact models whose readout is refitted, while none is without a mistake
 SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
 
@@ -58,8 +60,9 @@ class Candidate:
     components: tuple[Component, ...]
     inexact: tuple[int, int] = (0, 0)  # how many fade slowly, and how many are not exact at all
     memoryless: bool = False
-    simpler: Callable[[], Iterator[Candidate]] = lambda: iter(())
-    """Yields the same with the memory of one more component removed, the least exact first."""
+    keeping: Callable[[frozenset[str]], Candidate | None] = lambda names: None
+    """Returns the same with these exact heads only, the memory of all others removed; None if no
+    weights do that."""
     steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
     """Yields the same with a larger epsilon of the head norm, which amplifies rounding errors less;
     the largest first."""
@@ -68,6 +71,24 @@ class Candidate:
     def exact_heads(self) -> frozenset[str]:
         """The names of the heads or channels that are exact."""
         return frozenset(c.name for c in self.components if c.error is not None)
+
+    def simpler(self) -> Iterator[Candidate]:
+        """Yield the same with the memory of one more head removed, the least exact first."""
+        for name in self.least_exact_first:
+            made = self.without(name)
+            if made is not None:
+                yield made
+
+    @property
+    def least_exact_first(self) -> list[str]:
+        """The names of the heads or channels that are exact, by how much they were rounded."""
+        exact = (c for c in self.components if c.error is not None)
+        return [c.name for c in sorted(exact, key=lambda c: -(c.error or 0.0))]
+
+    def without(self, name: str) -> Candidate | None:
+        """Return the same without the memory of a head, unless it is the last one."""
+        others = self.exact_heads - {name}
+        return self.keeping(others) if others else None
 
     @property
     def drifts(self) -> bool:
@@ -109,10 +130,12 @@ class Judge:
         return Judged(candidate, loss, wrong, good)
 
     def simplest(self, judged: Judged) -> Judged:
-        """Remove the memory of components as long as the candidate stays good."""
-        for simpler in map(self.judge, judged.candidate.simpler()):
-            if simpler.good:
-                return self.simplest(simpler)
+        """Remove the memory of every head without which the candidate stays good."""
+        for name in judged.candidate.least_exact_first:
+            made = judged.candidate.without(name)
+            simpler = made and self.judge(made)
+            if simpler and simpler.good:
+                judged = simpler
         return judged
 
 
@@ -294,7 +317,9 @@ class Search:
         if not any(j.exact for j in judged):
             judged += self._refitted(progress, judged, inputs)
         if not any(j.good for j in judged):
-            simpler = [self.judge.judge(c) for j in judged for c in j.candidate.simpler()]
+            by_loss = sorted(judged, key=lambda j: j.loss)
+            made = (c for j in by_loss for c in j.candidate.simpler())
+            simpler = [self.judge.judge(c) for c in islice(made, MAX_SIMPLER)]
             judged += simpler
             if not any(j.exact for j in simpler):
                 judged += self._refitted(progress, simpler, inputs)
@@ -322,9 +347,7 @@ class Search:
         for j in judged:
             if j.candidate.drifts or j.candidate.inexact != (0, 0):
                 continue
-            found: Candidate | None = j.candidate
-            while found is not None and found.exact_heads != heads:
-                found = next((c for c in found.simpler() if c.exact_heads >= heads), None)
+            found = j.candidate.keeping(heads) if j.candidate.exact_heads >= heads else None
             if found is not None:
                 made = self._refitted(progress, [self.judge.judge(found)], inputs)
                 if any(m.exact for m in made):

@@ -87,7 +87,7 @@ def run_selftest(
             for measure in (time_ops, time_layers):
                 for timing in measure(device, size):
                     timed.append(timing)
-                    say(f"timed {timing.what}: {timing.who}")
+                    say(f"timed {timing.work}: {timing.implementation}")
     said = dict.fromkeys(f"{w.category.__name__}: {w.message}" for w in caught)
     return SelfTest(_describe(device), tuple(outcomes), tuple(timed), tuple(said))
 

@@ -16,7 +16,7 @@ from statetrack.selftest.outcome import first_line
 from statetrack.testing.case import tensors, worst
 
 OURS = "statetrack"  # with the backend that "auto" takes
-TIMING_COLUMNS = ["what", "who", "ms", "ratio", "error"]
+TIMING_COLUMNS = ["work", "implementation", "ms", "ratio", "error"]
 # Does the work once and returns its results: outputs, or outputs and gradients.
 Call = Callable[[], Any]
 
@@ -25,8 +25,8 @@ Call = Callable[[], Any]
 class Timing:
     """How long one candidate takes."""
 
-    what: str
-    who: str
+    work: str
+    implementation: str
     milliseconds: float | None  # the median of the rounds; None if it could not be timed
     ratio: float | None = None  # its time / that of `OURS`
     error: float | None = None  # of its results, relative to those of `OURS`
@@ -35,10 +35,10 @@ class Timing:
     def row(self) -> list[str]:
         """The cells under `TIMING_COLUMNS`."""
         if self.milliseconds is None:
-            return [self.what, self.who, "not timed", "", ""]
+            return [self.work, self.implementation, "not timed", "", ""]
         ratio = "" if self.ratio is None else f"{self.ratio:.2f}x"
         error = "" if self.error is None else f"{self.error:.1e}"
-        return [self.what, self.who, f"{self.milliseconds:.3g}", ratio, error]
+        return [self.work, self.implementation, f"{self.milliseconds:.3g}", ratio, error]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; an error that is not finite is None, as JSON has no other word."""
@@ -47,7 +47,7 @@ class Timing:
 
 
 def time_candidates(
-    what: str,
+    work: str,
     candidates: Mapping[str, Callable[[], Call]],
     device: torch.device,
     rounds: int,
@@ -56,7 +56,7 @@ def time_candidates(
     """Time candidates for the same work one after the other, `OURS` first.
 
     Args:
-        what: the work in words.
+        work: what is computed, in words.
         candidates: by name, functions that prepare the work, and return what is timed.
         device: where it runs.
         rounds: how often each call is timed, after two calls that are not.
@@ -64,17 +64,17 @@ def time_candidates(
     """
     ours: float | None = None
     expected: list[Tensor] | None = None
-    for who, prepare in candidates.items():
+    for implementation, prepare in candidates.items():
         try:
             found, seconds = _measure(prepare(), device, rounds)
             distance = worst(found, expected) if comparable and expected is not None else None
         except Exception as error:  # a missing or failing package must not end the self-test
-            yield Timing(what, who, None, detail=first_line(error))
+            yield Timing(work, implementation, None, detail=first_line(error))
             continue
-        if who == OURS:
+        if implementation == OURS:
             ours, expected = seconds, found
-        ratio = None if ours is None or who == OURS else seconds / ours
-        yield Timing(what, who, 1e3 * seconds, ratio, distance)
+        ratio = None if ours is None or implementation == OURS else seconds / ours
+        yield Timing(work, implementation, 1e3 * seconds, ratio, distance)
 
 
 def differentiated(run: Callable[..., Any], inputs: Mapping[str, Tensor]) -> Call:

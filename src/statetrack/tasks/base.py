@@ -191,8 +191,8 @@ class Task(Named):
         if lengths.ndim != 1 or not lengths.size:
             raise UserError(f"lengths must be [B], at least one; got shape {list(lengths.shape)}")
         self.check_lengths(int(lengths.min()), int(lengths.max()))
-        unique, place = np.unique(lengths, return_inverse=True)
-        sizes = np.array([self.input_size(int(n)) for n in unique])[place]
+        unique, index = np.unique(lengths, return_inverse=True)
+        sizes = np.array([self.input_size(int(n)) for n in unique])[index]
         size = int(sizes.max())
         tokens = self.sample_tokens(rng, lengths, size)
         tokens = np.where(np.arange(size) < sizes[:, None], tokens, self.pad)

@@ -27,8 +27,8 @@ class OddsFirst(ChomskyTask, task="odds_first", level="cs"):
         return lengths
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
-        odd, place = sizes[:, None] // 2, np.arange(width)
-        return gather(inputs, np.where(place < odd, 2 * place + 1, 2 * (place - odd)))
+        odd, position = sizes[:, None] // 2, np.arange(width)
+        return gather(inputs, np.where(position < odd, 2 * position + 1, 2 * (position - odd)))
 
 
 @register
@@ -70,8 +70,8 @@ class MissingDuplicateString(ChomskyTask, task="missing_duplicate_string", level
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
         half = np.maximum(sizes // 2, 1)[:, None]
-        place = (inputs == self.gap).argmax(1)[:, None]
-        other = gather(inputs, (place + half) % (2 * half))
+        position = (inputs == self.gap).argmax(1)[:, None]
+        other = gather(inputs, (position + half) % (2 * half))
         return np.where(sizes[:, None] == 1, inputs[:, :1], other)
 
 
@@ -111,15 +111,15 @@ class ComputeSqrt(ChomskyTask, task="compute_sqrt", level="cs"):
         return tokens
 
     def outputs(self, inputs: Ints, sizes: Ints, width: int) -> Ints:
-        place = np.arange(inputs.shape[1])
-        lowest_first = gather(inputs, sizes[:, None] - 1 - place) * (place < sizes[:, None])
+        position = np.arange(inputs.shape[1])
+        lowest_first = gather(inputs, sizes[:, None] - 1 - position) * (position < sizes[:, None])
         roots = to_bits(map(math.isqrt, to_integers(lowest_first)), width)
         return gather(roots, self.output_sizes(sizes)[:, None] - 1 - np.arange(width))
 
 
 @dataclass(frozen=True)
 class _BinaryArithmetic(ChomskyTask, task="", level=""):
-    """Two positive numbers, lowest bit first, with a separator at a uniform place between them.
+    """Two positive numbers, lowest bit first, with a separator at a uniform position between them.
 
     The outputs are the result, lowest bit first and without leading zeros, then the terminator. An
     input of fewer than 3 tokens is one number, which may be 0 and is not all ones.
@@ -133,10 +133,10 @@ class _BinaryArithmetic(ChomskyTask, task="", level=""):
     separator = 2
 
     def sample_inputs(self, rng: np.random.Generator, sizes: Ints, width: int) -> Ints:
-        place, pair = np.arange(width), sizes > 2
+        position, pair = np.arange(width), sizes > 2
         split = np.where(pair, rng.integers(1, np.maximum(sizes, 3) - 1), sizes)[:, None]
-        first = place < split
-        second = (place > split) & (place < sizes[:, None])
+        first = position < split
+        second = (position > split) & (position < sizes[:, None])
         tokens = uniform(rng, 2, sizes, width)
         bad = np.arange(len(sizes))
         while len(bad):
@@ -145,7 +145,7 @@ class _BinaryArithmetic(ChomskyTask, task="", level=""):
             all_first = (ones | ~first[bad]).all(1)
             bad = bad[np.where(pair[bad], ~(some_first & some_second), all_first)]
             tokens[bad] = uniform(rng, 2, bad, width)
-        tokens[place == split] = self.separator
+        tokens[position == split] = self.separator
         return tokens
 
     def operands(self, inputs: Ints, sizes: Ints) -> list[tuple[int, int]]:

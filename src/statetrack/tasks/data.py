@@ -122,9 +122,9 @@ class HeldOut:
 
     def _allowed(self, task: Task, tokens: Ints) -> NDArray[np.bool_]:
         keys = sequence_keys(tokens[:, : self.size], task.pad)
-        place = np.searchsorted(self.trained, keys).clip(max=len(self.trained) - 1)
+        index = np.searchsorted(self.trained, keys).clip(max=len(self.trained) - 1)
         mine = keys >> np.uint64(63) == HALVES[self.split]
-        return mine & (self.trained[place] != keys)
+        return mine & (self.trained[index] != keys)
 
 
 def sequence_keys(tokens: NDArray[Any], pad: int) -> Keys:

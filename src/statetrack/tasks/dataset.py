@@ -231,8 +231,8 @@ def _splits(inputs: list[list[Any]], named: list[str | None], path: Path) -> Int
     out = []
     for tokens, split in zip(inputs, named, strict=True):
         digest = hashlib.blake2b(json.dumps(tokens).encode(), digest_size=8).digest()
-        place = int.from_bytes(digest, "big") / 2**64
-        chosen = [k for k, (low, high) in held_out.items() if low <= place < high]
+        share = int.from_bytes(digest, "big") / 2**64
+        chosen = [k for k, (low, high) in held_out.items() if low <= share < high]
         out.append(SPLITS[chosen[0] if chosen and split == divided else split or "train"])
     return np.array(out)
 

@@ -154,15 +154,15 @@ class GroupWordProblem(PrefixTask):
         def step(state: tuple[int, ...], symbol: int) -> tuple[int, ...]:
             if not state:
                 return ()
-            target, product, place = state
-            first = place % n == 0
+            target, product, position = state
+            first = position % n == 0
             if first != (symbol < len(inputs)):
                 return ()
             if first:
                 product = int(table[product, inputs[symbol]])
-                target, place = fill if place else target, 0
-            place += 1
-            return product if place == n else target, product, place
+                target, position = fill if position else target, 0
+            position += 1
+            return product if position == n else target, product, position
 
         def answer(state: tuple[int, ...]) -> str | None:
             return self.vocab[state[0]] if state else None
@@ -211,7 +211,7 @@ def block_automaton(group: Group, inputs: Ints, n: int, *, special: bool = True)
     """The automaton of a word problem with n > 1 tokens per element.
 
     A state is the product at a block's end, or the product before the block, the element and the
-    place in the block. All of them differ, so the DFA is minimal.
+    position in the block. All of them differ, so the DFA is minimal.
 
     Args:
         group: the group.
@@ -222,7 +222,7 @@ def block_automaton(group: Group, inputs: Ints, n: int, *, special: bool = True)
     Returns:
         The DFA, or None if it has more than MAX_BLOCK_TRANSITIONS.
     """
-    order, size = group.order, group.order * len(inputs)  # size: states at one place in a block
+    order, size = group.order, group.order * len(inputs)  # size: states at one position in a block
     states, symbols = order + (n - 1) * size + special, len(inputs) + special
     if states * symbols > MAX_BLOCK_TRANSITIONS:
         return None

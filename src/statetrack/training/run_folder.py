@@ -257,13 +257,13 @@ class Run(RunFolder):
             step: that of its checkpoint; the last one if absent.
             device: where the model shall be, as `TrainingConfig.device`.
         """
-        place = use_device(device)
+        target = use_device(device)
         with on_cpu():
             model = SequenceModel(self.config.model)
             step, tensors = self.load(step)
             restore_tensors(tensors, model, self.folder)
             check_finite(model, f"the checkpoint of step {step} in {self.folder}")
-        return model.to(place).eval()
+        return model.to(target).eval()
 
 
 class Clock:

@@ -16,12 +16,12 @@ from statetrack.training.run_folder import RunFolder
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a row of metrics under names such as validation/40-256/score."""
-    place = row["kind"]
+    prefix = row["kind"]
     if "min_length" in row:
-        place += f"/{row['min_length']}-{row['max_length']}"
+        prefix += f"/{row['min_length']}-{row['max_length']}"
     skipped = ("step", "min_length", "max_length", "samples")
     numbers = {k: v for k, v in row.items() if k not in skipped and isinstance(v, int | float)}
-    return {f"{place}/{name}": float(value) for name, value in numbers.items()}
+    return {f"{prefix}/{name}": float(value) for name, value in numbers.items()}
 
 
 class Tracker(Callback, ABC):

@@ -44,7 +44,7 @@ from statetrack.training.tensors import MOMENTS, restore_tensors, training_tenso
 ONE_FILE = "1TB"  # more than any model here: its weights are one file, which is replaced at once
 NAME = re.compile(r"step-([0-9]{7,})")
 STATE = "state.json"
-PLACES = ("data_folder", "device", "compile")  # options that say where or how, not what
+FREE_TO_CHANGE = ("data_folder", "device", "compile")  # a resumed run may have others
 
 
 class PretrainingRun(RunFolder):
@@ -66,7 +66,7 @@ class PretrainingRun(RunFolder):
 
     def check_same(self, config: PretrainingConfig) -> None:
         """Raise a UserError unless the run has this configuration; its data may have moved."""
-        old, new = ({**to_dict(c), **dict.fromkeys(PLACES)} for c in (self.config, config))
+        old, new = ({**to_dict(c), **dict.fromkeys(FREE_TO_CHANGE)} for c in (self.config, config))
         if old != new:
             where = difference("", old, new)
             raise UserError(
