@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from statetrack.errors import UserError
 from statetrack.lm import load_language_model
+from statetrack.lm.data.tokenizer import train_tokenizer
+from statetrack.lm.evaluation_data import open_data
 from statetrack.training import train
-from tests.lm.common import causal_model, some_tokens, write_tokenizer
+from tests.lm.common import PLAIN, causal_model, some_tokens, write_tokenizer
 from tests.training.small import small_config
 
 
@@ -31,6 +35,27 @@ def test_a_saved_model(within_run: bool, tmp_path: Path) -> None:
     assert loaded.tokenizer.eos_token == loaded.tokenizer.pad_token == "<end>"
     if within_run:
         assert load_language_model(folder).name == "run"
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_texts_begin_as_documents_did_in_training(bos: bool, tmp_path: Path) -> None:
+    """Whatever the tokenizer did before it was used for training."""
+    tokenizer = train_tokenizer(["the state of a linear RNN", "a state"], 270)
+    opposite = Tokenizer.from_str(tokenizer.to_json(bos=not bos))
+    model = causal_model(
+        replace(PLAIN, vocab_size=270), eos_token_id=1, bos_token_id=0 if bos else None
+    )
+    model.save_pretrained(tmp_path / "model")
+    stored = replace(tokenizer, tokenizer=opposite).to_json(bos=bos)
+    (tmp_path / "model" / "tokenizer.json").write_text(stored)
+    loaded = load_language_model(tmp_path)
+    (plain,) = tokenizer.encode(["a state"])
+    expected = [0, *plain] if bos else plain
+    assert loaded.tokenizer is not None
+    assert loaded.tokenizer("a state").input_ids == expected
+    (tmp_path / "text").write_text("a state")
+    data = open_data(tmp_path / "text", loaded, 100)
+    assert data.read(0, data.num_tokens).tolist() == expected
 
 
 def test_a_run_of_train(tmp_path: Path) -> None:

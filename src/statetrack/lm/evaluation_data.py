@@ -55,7 +55,8 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
 
     Args:
         path: a data folder of `statetrack lm data`, whose validation split is taken, or a text
-            file, which is tokenised in blocks that end at the end of a line.
+            file, which is tokenised in blocks that end at the end of a line; it begins with BOS if
+            the model's tokenizer puts it before a text.
         language: the model.
         needed: how many tokens of a text file suffice.
 
@@ -90,14 +91,15 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
 
 
 def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> EvaluationData:
-    backend, tokens = _backend(tokenizer), [np.empty(0, np.int64)]
+    backend, start = _backend(tokenizer), tokenizer("").input_ids[:1]
+    tokens = [np.array(start if start == [tokenizer.bos_token_id] else [], np.int64)]
     for block in _blocks(path):
         tokens.append(np.array(backend.encode(block, add_special_tokens=False).ids, np.int64))
         if sum(map(len, tokens)) >= needed:
             break
-    found = np.concatenate(tokens)
-    if not len(found):
+    if len(tokens) == 1:
         raise UserError(f"{path} is empty")
+    found = np.concatenate(tokens)
     fingerprint = f"{path.resolve()} in {_identity(backend)}"
     return EvaluationData(path.stem, len(found), lambda a, b: found[a:b], fingerprint)
 

@@ -62,7 +62,7 @@ def load_language_model(
         UserError: the folder holds no such model, or it cannot be read.
     """
     path = Path(path)
-    place = use_device(device)
+    target = use_device(device)
     folder = model_folder(path)
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
@@ -86,7 +86,7 @@ def load_language_model(
         model = StateTrackForCausalLM.from_sequence_model(made, training_length=length, **tokens)
     else:
         model = _load_hf(folder)
-    model = model.to(place).eval()
+    model = model.to(target).eval()
     return LanguageModel(model, load_tokenizer(folder, model), _name(path), length)
 
 
@@ -114,7 +114,7 @@ def _load_hf(folder: Path) -> PreTrainedModel:
 
 
 def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    """Load tokenizer.json, if there is one, with the model's end of text where it names none."""
+    """Load tokenizer.json, if there is one, with the model's BOS and EOS where it names none."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None
@@ -122,9 +122,10 @@ def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerB
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # tokenizers raises no other type
         raise UserError(f"cannot read {file}: {error}") from None
-    end = model.config.eos_token_id
-    if tokenizer.eos_token is None and isinstance(end, int):
-        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(end)
+    for name in ("bos_token", "eos_token"):
+        token = getattr(model.config, f"{name}_id")
+        if getattr(tokenizer, name) is None and isinstance(token, int):
+            setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(token))
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer

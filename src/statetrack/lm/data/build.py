@@ -63,7 +63,7 @@ def build_data(
             eos=tokenizer.eos,
             bos_id=tokenizer.bos_id,
             bos=config.bos,
-            tokenizer=tokenizer.to_json(),
+            tokenizer=tokenizer.to_json(bos=config.bos),
         )
         sizes = dict.fromkeys(SPLITS, 0)
         for batch in _batches(documents(config, skipped), "tokenising", show, sizes):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from statetrack.errors import UserError
 from statetrack.files import read_json, unreadable
@@ -34,9 +34,16 @@ class TextTokenizer:
         """One more than the largest token."""
         return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
-    def to_json(self) -> str:
-        """Return the contents of `tokenizer.json`."""
-        return str(self.tokenizer.to_str(pretty=True))
+    def to_json(self, *, bos: bool = False) -> str:
+        """Return the contents of `tokenizer.json`; texts begin with BOS as documents do, or not."""
+        made = tokenizers.Tokenizer.from_str(self.tokenizer.to_str())
+        made.post_processor = None
+        if bos and self.bos_id is not None:
+            name = made.id_to_token(self.bos_id)
+            made.post_processor = processors.TemplateProcessing(
+                single=[name, "$A"], pair=[name, "$A", "$B"], special_tokens=[(name, self.bos_id)]
+            )
+        return str(made.to_str(pretty=True))
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text, without BOS and EOS.
