@@ -85,7 +85,7 @@ def _notes(settings: Settings) -> list[str]:
         "paper's figure: DeltaProduct with two factors per token can rotate a plane (Theorem 3), "
         "DeltaNet with two layers of one reflection each can count modulo any m (Theorem 6).",
         f"DeltaProduct on Z5 has {_GROWN.heads} heads with keys of two channels, so a head can "
-        "rotate one plane only; its beta is stretched by 0.1, and it is trained in stages of length "
+        "rotate one plane only; its beta is stretched by 0.1, it is trained in stages of length "
         f"{', '.join(map(str, _GROWN.lengths))}, each until it is learned, and then at all "
         "lengths. With long sequences from the beginning some seeds do not learn it.",
         "From the compiled solution: the same model, whose first weights are those of Theorem 6 "
