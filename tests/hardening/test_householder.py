@@ -94,7 +94,7 @@ def test_noisy_rotations_reach_five_states():
     recurring = torch.ones(6, dtype=torch.bool)
     everything = torch.ones(3, dtype=torch.bool)
     memory = Memory.of(head, everything, everything)
-    rule = ProductRule("center", signs=True, group_size=None, other_betas="zero")
+    rule = ProductRule("center", signs=True, largest=False, other_betas="zero")
     exact, error = memory.round(head, everything, torch.ones(6).double(), rule)
     assert 0 < error < 0.1
     assert exact.beta.tolist() == [2, 2, 2, 2, 0, 0]  # the last token is the identity

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from statetrack.hardening.agreement import agree
 from statetrack.hardening.groups import CannotRoundError, into_reflections
 from statetrack.hardening.heads import HeadInputs, write_heads
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.products import Memory, ProductRule, memory_bases
+from statetrack.hardening.products import Memory, memory_bases
 from statetrack.hardening.report import Hardened
 from statetrack.layers import DeltaProductConfig
 from statetrack.models import ModelConfig, SequenceModel
@@ -126,15 +125,6 @@ def test_a_readout_is_refitted_rather_than_that_tokens_write():
     assert evaluate(noisy, S4, 10, samples=64).token_accuracy > 0.99
     settings = check_exact(noisy).settings[0]
     assert (settings["writes"], settings["refitted"]) == ("none", True)
-
-
-def test_the_heads_of_each_group_are_tried_alone_the_largest_group_first():
-    heads = [
-        SimpleNamespace(chosen=lambda signs, n=n: SimpleNamespace(elements=range(n)))
-        for n in (5, 24, 2, 5)
-    ]
-    sizes = [rule.group_size for rule in ProductRule.all(heads)]
-    assert list(dict.fromkeys(sizes)) == [None, 24, 5, 2]
 
 
 def test_the_subspace_that_is_remembered():

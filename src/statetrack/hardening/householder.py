@@ -60,11 +60,9 @@ def candidates(
     """Yield every rounding of the layer that is tried."""
     trained = _Trained.of(model, inputs)
     known = set()
-    rules: Iterator[Rule | ProductRule] = iter(())
-    if trained.factors == 1:
-        rules = Rule.all(orders)
-    elif known_memories := [m for m in trained.memories if isinstance(m, Memory)]:
-        rules = ProductRule.all(known_memories)
+    rules: Iterator[Rule | ProductRule] = (
+        Rule.all(orders) if trained.factors == 1 else ProductRule.all()
+    )
     for rule, remove in product(rules, (True, False)):
         heads, components = [], []
         for i, head in enumerate(trained.heads):
@@ -116,9 +114,7 @@ class _Trained:
     @cached_property
     def memories(self) -> list[Memory | CannotRoundError]:
         """Return the memory subspace of each head with several factors."""
-        recurring = self.inputs.recurring
-        first = self.inputs.index[:, 0].unique()
-        return memories(self.heads, recurring, first)
+        return memories(self.heads, self.inputs)
 
     def round(self, i: int, rule: Rule | ProductRule) -> tuple[HeadInputs, float]:
         """Return an exact head, and by how much its Gram matrix or its products were rounded."""
@@ -132,8 +128,10 @@ class _Trained:
         memory = self.memories[i]
         if isinstance(memory, CannotRoundError):
             raise memory
-        if rule.group_size not in (None, len(memory.chosen(rule.signs).elements)):
-            raise CannotRoundError("its group has another size than that of other heads")
+        if rule.largest:
+            sizes = [len(m.chosen(rule).elements) for m in self.memories if isinstance(m, Memory)]
+            if len(memory.chosen(rule).elements) < max(sizes):
+                raise CannotRoundError("another head tells more elements apart")
         return memory.round(head, inputs.recurring, counts, rule)
 
     def with_heads(

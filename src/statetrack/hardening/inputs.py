@@ -35,7 +35,7 @@ class LayerInputs:
     x: Tensor  # [n, D] float64
     tokens: Tensor  # [B, T]: some of the sequences
     index: Tensor  # [B, T]: which of the n inputs occurs here; -1 after the last scored position
-    scored: Tensor  # [B, T] bool
+    targets: Tensor  # [B, T]: the answers, or IGNORE
 
     @classmethod
     @torch.no_grad()
@@ -47,7 +47,7 @@ class LayerInputs:
         index = torch.from_numpy(np.where(read, np.searchsorted(ids, batch.tokens), -1))
         x = block_of(model, 0).mixer_input(model.embed(torch.from_numpy(ids)))
         tokens = torch.from_numpy(batch.tokens)
-        return cls._counted(0, ids, x, tokens, index, torch.from_numpy(scored))
+        return cls._counted(0, ids, x, tokens, index, torch.from_numpy(batch.targets))
 
     @torch.no_grad()
     def next_layer(self, model: SequenceModel) -> LayerInputs:
@@ -65,7 +65,7 @@ class LayerInputs:
         first = torch.stack([torch.nonzero(which == i)[0, 0] for i in range(int(which.max()) + 1)])
         index = torch.full_like(self.index, -1).masked_scatter(here, which)
         ids = self.tokens[here][first].numpy()
-        made = self._counted(layer, ids, inputs[first], self.tokens, index, self.scored)
+        made = self._counted(layer, ids, inputs[first], self.tokens, index, self.targets)
         return replace(made, x=made.mean_by_input(recorded[0]))
 
     @classmethod
@@ -76,11 +76,11 @@ class LayerInputs:
         x: Tensor,
         tokens: Tensor,
         index: Tensor,
-        scored: Tensor,
+        targets: Tensor,
     ) -> LayerInputs:
         recurring = torch.isin(torch.arange(len(x)), index[:, 1:])
-        counts = [(index == i).cumsum(1)[scored].double().mean() for i in range(len(x))]
-        some = (part[:RECORDED_SEQUENCES] for part in (tokens, index, scored))
+        counts = [(index == i).cumsum(1)[targets != IGNORE].double().mean() for i in range(len(x))]
+        some = (part[:RECORDED_SEQUENCES] for part in (tokens, index, targets))
         return cls(layer, token_ids, recurring, torch.stack(counts), x, *some)
 
     def mixer(self, model: SequenceModel) -> Mixer:

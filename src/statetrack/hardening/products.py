@@ -9,7 +9,7 @@ reflections again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from statetrack.hardening.groups import CannotRoundError, into_reflections
 from statetrack.hardening.heads import HeadInputs, OtherBetas, separate_others
+from statetrack.hardening.inference import infer_ignored
+from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.representations import (
     Representation,
     borrow,
@@ -43,31 +45,18 @@ class ProductRule:
 
     writes: Writes  # of recurring tokens: none, or those of rotations about a common point
     signs: bool  # False: tokens may change their sign so that the group does not contain -I
-    group_size: int | None  # only heads with a group of this size are rounded; None: all
+    largest: bool  # only heads with the largest group are rounded: others may add to its states
     other_betas: OtherBetas
+    infer: bool = False  # from the answers, what tokens that a head ignores should do
 
     @classmethod
-    def all(cls, memories: Sequence[Memory]) -> Iterator[ProductRule]:
-        """Yield every rule that is tried for heads with these memories.
-
-        A head whose group is not the task's adds to the states, and may make them too many to list.
-        """
-        every = tuple(product((True, False), WRITES))
-        sizes = {signs: _group_sizes(memories, signs) for signs in (True, False)}
-        for signs, writes in every:
-            yield cls(writes, signs, None, "all_zero")
-        for signs, writes in every:
-            yield cls(writes, signs, sizes[signs][0], "all_zero")
-        for signs, writes in every:
-            yield cls(writes, signs, None, "one")
-        for signs, writes in every:
-            for size in sizes[signs][1:]:
-                yield cls(writes, signs, size, "all_zero")
-
-
-def _group_sizes(memories: Sequence[Memory], signs: bool) -> list[int]:
-    """Return the different sizes of the groups of these memories, the largest first."""
-    return sorted({len(m.chosen(signs).elements) for m in memories}, reverse=True)
+    def all(cls) -> Iterator[ProductRule]:
+        """Yield every rule that is tried."""
+        for largest, signs, writes in product((False, True), (True, False), WRITES):
+            yield cls(writes, signs, largest, "all_zero")
+        for signs, writes in product((True, False), WRITES):
+            yield cls(writes, signs, False, "one")
+        yield cls("none", True, False, "all_zero", infer=True)
 
 
 @dataclass(frozen=True)
@@ -79,6 +68,7 @@ class Memory:
     center: Tensor  # [d, V]: the point about which they rotate, by least squares
     exact: Representation
     unsigned: Representation | None  # without -I, if that is possible
+    inferred: Representation | None = None  # such that the state determines the answers
 
     @classmethod
     def of(cls, head: HeadInputs, recurring: Tensor, first: Tensor) -> Memory:
@@ -108,15 +98,19 @@ class Memory:
         center = torch.linalg.pinv(fixed.flatten(0, 1), rtol=1e-2) @ offsets.flatten(0, 1)
         return cls(basis, old, center, exact, without_signs(exact))
 
-    def chosen(self, signs: bool) -> Representation:
-        """Return the exact matrices; without `signs` those without -I, if there are any."""
-        return self.exact if signs else self.unsigned or self.exact
+    def chosen(self, rule: ProductRule) -> Representation:
+        """Return the exact matrices that a rule asks for."""
+        if not rule.infer:
+            return self.exact if rule.signs else self.unsigned or self.exact
+        if self.inferred is None:
+            raise CannotRoundError("its states do not determine the answers")
+        return self.inferred
 
     def round(
         self, head: HeadInputs, recurring: Tensor, counts: Tensor, rule: ProductRule
     ) -> tuple[HeadInputs, float]:
         """Return the exact head, and the largest change of an entry of its matrices."""
-        exact = self.chosen(rule.signs)
+        exact = self.chosen(rule)
         factors = len(head.beta) // len(recurring)
         center = self.center if rule.writes == "center" else torch.zeros_like(self.center)
         k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
@@ -181,9 +175,7 @@ def memory_bases(A: Tensor, starts: Tensor) -> Iterator[Tensor]:
             yield vectors[:, : i + 1]
 
 
-def memories(
-    heads: list[HeadInputs], recurring: Tensor, first: Tensor
-) -> list[Memory | CannotRoundError]:
+def memories(heads: list[HeadInputs], inputs: LayerInputs) -> list[Memory | CannotRoundError]:
     """Return what the heads of a layer remember, or why one does not.
 
     A token that does not fit in one head is inferred from another.
@@ -191,10 +183,12 @@ def memories(
     found: list[Memory | CannotRoundError] = []
     for head in heads:
         try:
-            found.append(Memory.of(head, recurring, first))
+            found.append(Memory.of(head, inputs.recurring, inputs.index[:, 0].unique()))
         except CannotRoundError as error:
             found.append(error)
     known = [m for m in found if isinstance(m, Memory)]
+    number = torch.where(inputs.recurring, inputs.recurring.cumsum(0) - 1, -1)
+    index = torch.where(inputs.index >= 0, number[inputs.index], -1)  # among recurring inputs
 
     def helped(memory: Memory) -> Memory:
         others = [m for m in known if m is not memory]
@@ -202,6 +196,7 @@ def memories(
         unsigned = memory.unsigned and borrow(
             memory.unsigned, [m.unsigned or m.exact for m in others]
         )
-        return replace(memory, exact=exact, unsigned=unsigned)
+        inferred = infer_ignored(exact, index, inputs.targets)
+        return replace(memory, exact=exact, unsigned=unsigned, inferred=inferred)
 
     return [helped(m) if isinstance(m, Memory) else m for m in found]

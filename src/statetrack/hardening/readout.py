@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from statetrack.hardening.automaton import Situations, situations
 from statetrack.hardening.exploration import Ints, step_from
+from statetrack.hardening.inference import unanimous
 from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.models import SequenceModel
 from statetrack.models.sequence_model import Block
@@ -28,7 +29,7 @@ CHECK_EVERY = 50
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 2048
 HARD_PAIRS = 8.0  # how much more often pairs are drawn whose answers do not lead by enough
-ENOUGH_MARGIN = 2.0  # nats by which every answer leads the next one; training ends there
+ENOUGH_MARGIN = 4.0  # nats by which every answer leads the next one; training ends there
 
 
 class CannotRefitError(Exception):
@@ -36,7 +37,7 @@ class CannotRefitError(Exception):
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class ReadoutData:
     """Training data of the readout: its inputs and the right answers."""
 
     x: Tensor  # [N, D]: the residual stream before the layer
@@ -45,27 +46,48 @@ class _Pairs:
 
 
 @torch.no_grad()
-def refit_readout(
-    model: SequenceModel, exact: SequenceModel, inputs: LayerInputs, batch: Batch
-) -> SequenceModel:
-    """Return a float64 model of one layer with another readout.
+def readout_data(exact: SequenceModel, inputs: LayerInputs, batch: Batch) -> ReadoutData:
+    """List what the readout of an exact model of one layer gets, with the right answers.
 
     Args:
-        model: the model.
-        exact: the same with keys of length 1, whose states recur.
+        exact: the model with keys of length 1, so that its states recur.
         inputs: the inputs of its layer.
         batch: sequences of the training lengths, from which the answers are taken.
 
     Raises:
-        CannotRefitError: the states do not determine the answers, or training does not succeed.
+        CannotRefitError: the states do not determine the answers.
         UserError: its states cannot be listed.
     """
-    names = [str(i) for i in range(model.config.vocab_size)]
-    pairs = _list_pairs(exact, inputs, situations(exact, inputs, names), batch)
+    names = [str(i) for i in range(exact.config.vocab_size)]
+    found = situations(exact, inputs, names)
+    block = block_of(exact, 0)
+    answers = torch.from_numpy(find_answers(found, batch))
+    x, read = [found.x], [_read(block, found.x, found.states)]
+    first = torch.from_numpy(inputs.token_ids[~inputs.recurring.numpy()])
+    asked = batch.targets[:, 0] != IGNORE
+    if len(first) and asked.any():  # the answer at a BOS, as often as that of an average token
+        start = block.mixer.init_state(1)[0].double().reshape(1, *found.states.shape[1:])
+        bos = exact.embed(first)
+        times = len(found.next)
+        x.append(bos.expand(times, -1))
+        read.append(_read(block, bos, start).expand(times, -1))
+        answer = torch.from_numpy(batch.targets[asked, 0][:1])
+        answers = torch.cat([answers, answer.expand(times)])
+    known = answers != IGNORE
+    return ReadoutData(torch.cat(x)[known], torch.cat(read)[known], answers[known])
+
+
+@torch.no_grad()
+def refit_readout(model: SequenceModel, data: ReadoutData) -> SequenceModel:
+    """Return a float64 model of one layer with a readout that gives the answers of `data`.
+
+    Raises:
+        CannotRefitError: training the readout does not succeed.
+    """
     made = copy.deepcopy(model)
     trained = _Readout(copy.deepcopy(model)).float()
     with torch.enable_grad():
-        _train(trained, pairs)
+        _train(trained, data)
     for old, new in zip(_Readout(made).weights(), trained.weights(), strict=True):
         old.copy_(new)
     return made
@@ -92,23 +114,23 @@ class _Readout(nn.Module):
         return self.head(self.norm(self.block.finish(x, self.projection(read))))
 
 
-def _train(readout: _Readout, pairs: _Pairs) -> None:
+def _train(readout: _Readout, data: ReadoutData) -> None:
     """Train the readout until every answer is right by ENOUGH_MARGIN."""
     rng = torch.Generator().manual_seed(0)
     weights = readout.weights()
     optimizer = torch.optim.Adam(weights, LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-    x, read = pairs.x.float(), pairs.read.float()
+    x, read = data.x.float(), data.read.float()
     hard = torch.ones(len(x))
     for step in range(1, STEPS + 1):
         some = torch.multinomial(hard, min(BATCH_SIZE, len(x)), generator=rng)
-        loss = cross_entropy(readout(x[some], read[some]), pairs.answers[some])
+        loss = cross_entropy(readout(x[some], read[some]), data.answers[some])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
         if step % CHECK_EVERY == 0:
-            margins = _margins(readout, x, read, pairs.answers)
+            margins = _margins(readout, x, read, data.answers)
             if margins.min() > ENOUGH_MARGIN:
                 return
             hard = torch.where(margins > ENOUGH_MARGIN, 1.0, HARD_PAIRS)
@@ -122,27 +144,6 @@ def _margins(readout: _Readout, x: Tensor, read: Tensor, answers: Tensor) -> Ten
     logits = readout(x, read)
     right = logits.gather(1, answers[:, None])[:, 0]
     return right - logits.scatter(1, answers[:, None], -torch.inf).amax(1)
-
-
-def _list_pairs(
-    model: SequenceModel, inputs: LayerInputs, found: Situations, batch: Batch
-) -> _Pairs:
-    """Return the input of the readout for every state and token whose answer is known."""
-    block = block_of(model, 0)
-    answers = torch.from_numpy(find_answers(found, batch))
-    x, read = [found.x], [_read(block, found.x, found.states)]
-    first = torch.from_numpy(inputs.token_ids[~inputs.recurring.numpy()])
-    asked = batch.targets[:, 0] != IGNORE
-    if len(first) and asked.any():  # the answer at a BOS, as often as that of an average token
-        start = block.mixer.init_state(1)[0].double().reshape(1, *found.states.shape[1:])
-        bos = model.embed(first)
-        times = len(found.next)
-        x.append(bos.expand(times, -1))
-        read.append(_read(block, bos, start).expand(times, -1))
-        answer = torch.from_numpy(batch.targets[asked, 0][:1])
-        answers = torch.cat([answers, answer.expand(times)])
-    known = answers != IGNORE
-    return _Pairs(torch.cat(x)[known], torch.cat(read)[known], answers[known])
 
 
 def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
@@ -175,17 +176,10 @@ def find_answers(found: Situations, batch: Batch) -> Ints:
     scored = (batch.targets != IGNORE) & (symbols >= 0)
     pairs = np.stack(before, 1)[scored] * len(found.symbols) + symbols[scored]
     reached, targets = found.next.ravel()[pairs], batch.targets[scored]
-    by_state = _unanimous(reached, targets, len(found.next))
+    by_state = unanimous(reached, targets, len(found.next))
     if by_state is not None:
         return by_state[found.next.ravel()]
-    by_pair = _unanimous(pairs, targets, found.next.size)
+    by_pair = unanimous(pairs, targets, found.next.size)
     if by_pair is None:
         raise CannotRefitError("its states do not determine the answers")
     return by_pair
-
-
-def _unanimous(places: Ints, answers: Ints, n: int) -> Ints | None:
-    """Return the answer at each of n places, IGNORE where there is none; None if two differ."""
-    found = np.full(n, IGNORE, np.int64)
-    found[places] = answers
-    return found if (found[places] == answers).all() else None

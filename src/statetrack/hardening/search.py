@@ -19,7 +19,7 @@ from torch import Tensor
 
 from statetrack.errors import UserError
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.readout import CannotRefitError, refit_readout
+from statetrack.hardening.readout import CannotRefitError, readout_data, refit_readout
 from statetrack.hardening.widening import widen
 from statetrack.layers.inverse import DependentError, independent
 from statetrack.models import SequenceModel
@@ -30,7 +30,7 @@ MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than 
 MAX_PARTIAL_INCREASE = 0.1  # nats that are allowed while later layers are not exact yet
 MAX_RETRIES = 32  # second attempts at a layer, after later layers failed; in the whole search
 MAX_SIMPLER = 200  # roundings without one of their heads, tried where all heads together fail
-MAX_REFITS = 4  # exact models whose readout is refitted, while none is without a mistake
+MAX_REFITS = 4  # readouts that are trained, while none is without a mistake
 SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
 
 NO_CANDIDATE = "none of its heads or channels is close enough to an exact one"
@@ -361,16 +361,22 @@ class Search:
 
         Only in models of one layer; see `readout`. Of those with the same exact heads one is tried.
         """
-        best: dict[frozenset[str], Judged] = {}
+        best: dict[Any, Judged] = {}
         for j in sorted(judged, key=lambda j: j.loss):
             if j.candidate.inexact == (0, 0) and not self.several:
-                best.setdefault(j.candidate.exact_heads, j)
+                inferred = j.candidate.settings.get("infer", False)
+                best.setdefault((j.candidate.exact_heads, inferred), j)
         made: list[Judged] = []
-        for old in list(best.values())[:MAX_REFITS]:
+        refits = 0
+        for old in best.values():
+            if refits == MAX_REFITS:
+                break
             self.tell("refitting the readout")
             unit_keys = self._add(progress, old, inputs).exact_model()
             with suppress(CannotRefitError, UserError):
-                model = refit_readout(old.candidate.model, unit_keys, inputs, self.judge.batch)
+                data = readout_data(unit_keys, inputs, self.judge.batch)
+                refits += 1
+                model = refit_readout(old.candidate.model, data)
                 settings = {**old.candidate.settings, "refitted": True}
                 components = old.candidate.components
                 made.append(self.judge.judge(Candidate(model, settings, components)))
