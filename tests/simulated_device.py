@@ -115,6 +115,29 @@ class _Machine(TorchDispatchMode):
         return _run(func, args, kwargs or {})
 
 
+class Waits(TorchDispatchMode):
+    """Lists, inside of `simulated_device`, operations for which a CPU waits for a GPU."""
+
+    READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = list[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = func._schema.name.removeprefix("aten::"), kwargs or {}
+        tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        if any(isinstance(x, OnDevice) for x in tensors) and (
+            name in self.READS
+            or (name == "index" and any(x.dtype is torch.bool for x in tensors[1:]))
+            or (name == "repeat_interleave" and kwargs.get("output_size") is None)
+            or (name == "copy_" and not isinstance(args[0], OnDevice))
+            or (kwargs.get("device") is not None and not _is_device(kwargs["device"]))
+        ):
+            self.found.append(name)
+        return func(*args, **kwargs)
+
+
 @contextmanager
 def simulated_device() -> Iterator[torch.device]:
     """A context in which the device "meta" computes, and commands and configurations know it."""

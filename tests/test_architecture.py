@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "plugins": {"errors"},
     "terminal": {"errors", "files"},
     "kernels": {"errors"},
-    "ops": {"errors", "kernels"},
+    "ops": {"errors", "devices", "kernels"},
     "automata": {"errors", "files"},
     "layers": {"errors", "config", "kernels", "ops", "plugins"},
     "models": {"errors", "config", "files", "layers", "memory", "ops"},

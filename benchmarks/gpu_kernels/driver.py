@@ -39,10 +39,10 @@ def main(*, peers: bool = True, out: Path | None = None, json: str | None = None
         raise UserError("gpu-kernels compiles: unset TRITON_INTERPRET")
     from benchmarks.gpu_kernels import report
     from benchmarks.gpu_kernels.compiled import examples
-    from benchmarks.gpu_kernels.peers import PEERS
+    from benchmarks.gpu_kernels.peers import recorded_peers
 
     console = make_console(json)
-    result = measure(examples(), PEERS if peers else (), console)
+    result = measure(examples(), recorded_peers() if peers else [], console)
     report.show(result, console)
     if out is not None:
         write_atomic(out, report.markdown(result))
@@ -52,9 +52,7 @@ def main(*, peers: bool = True, out: Path | None = None, json: str | None = None
     return 1 if result["failures"] else 0
 
 
-def measure(
-    ours: list[KernelExample], theirs: tuple[Peer, ...], console: PlainConsole
-) -> dict[str, Any]:
+def measure(ours: list[KernelExample], theirs: list[Peer], console: PlainConsole) -> dict[str, Any]:
     """Compile all kernels for all targets; return plain values."""
     from benchmarks.gpu_kernels.compiled import (
         TARGETS,
@@ -86,13 +84,14 @@ def measure(
             kernels.append({**facts, **work, "targets": found, "estimates": estimates})
         for n, peer in enumerate(theirs, 1):
             status.update(f"fla {n} of {len(theirs)}: {peer.name}")
-            found, chosen = {}, (peer.num_warps, peer.num_stages)
+            found, launch = {}, peer.example
+            chosen = launch.kernel, launch.arguments
             for target in TARGETS.values():
-                compiled = compile_kernel(peer.kernel, peer.arguments, target, *chosen)
+                compiled = compile_kernel(*chosen, target, launch.num_warps, peer.num_stages)
                 taken = resources(compiled, target)
                 found[target.name] = {**vars(taken), "instructions": instructions(compiled, target)}
-            facts = {"name": peer.name, "work": peer.work, "dtype": peer.dtype}
-            others.append({**facts, "num_warps": peer.num_warps, "targets": found})
+            facts = {"name": peer.name, "work": peer.work, "size": launch.size}
+            others.append({**facts, "num_warps": launch.num_warps, "targets": found})
     return {
         "versions": {name: version(name) for name in ("statetrack", "triton", "fla-core")},
         "shared": {target.name: target.shared for target in TARGETS.values()},

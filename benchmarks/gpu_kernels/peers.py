@@ -1,139 +1,185 @@
-"""Kernels of flash-linear-attention that do the work of ours, at the block sizes it launches.
+"""Kernels of flash-linear-attention that do the work of ours, as our ops launch them.
 
-Where it tunes block sizes or warps on the GPU, one choice of its lists is taken. It has no
-selective scan.
+The ops of the backend fla run forward and backward on small batches; each kernel that they would
+launch is recorded with its arguments instead. Where the package tunes block sizes or warps on the
+GPU, `choose_config` takes one of its lists. It has no selective scan.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from inspect import signature
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
-from benchmarks.gpu_kernels.compiled import jit_function
+import torch
+from torch import Tensor
+from triton.runtime import driver
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from benchmarks.gpu_kernels.compiled import TARGETS
+from statetrack.kernels import gpu
+from statetrack.kernels.gpu import KernelExample
+from statetrack.kernels.launch import Launch
+from statetrack.ops import delta_product, delta_rule, gated_linear_attention
+from statetrack.selftest.inputs import (
+    delta_product_inputs,
+    delta_rule_inputs,
+    linear_attention_inputs,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that there is no GPU
-    from fla.modules.causal_conv1d import ops as conv
-    from fla.ops.common import chunk_delta_h, chunk_o, chunk_scaled_dot_kkt
-    from fla.ops.delta_rule import fused_recurrent, wy_fast
-    from fla.ops.utils.solve_tril import merge_16x16_to_64x64_inverse_kernel
+    from fla.modules.causal_conv1d import causal_conv1d
+    from fla.ops.utils.cache import CachedAutotuner
 
-HEADS, SIZE, CHUNK = 16, 64, 64  # of the delta rule: H, K = V, tokens in a chunk
-CHANNELS, WIDTH = 2048, 4  # of the convolution
+CHUNKS, LOOP = 128, 64  # tokens: two chunks; the most for which the ops take a loop over tokens
+
+
+@dataclass(frozen=True)
+class Work:
+    """An op of the backend fla at the head sizes of one of our examples."""
+
+    name: str
+    size: str
+    run: Callable[..., Any]  # of tensors by name
+    inputs: Callable[[int], dict[str, Tensor]]  # by the number of tokens
+
+
+def _conv(x: Tensor, weight: Tensor) -> Any:
+    return causal_conv1d(x, weight, activation="silu")
+
+
+def _op(name: str, op: Callable[..., Any], make: Callable[..., Any], *shape: int) -> Work:
+    H, K, V = shape[:3]
+
+    def inputs(tokens: int) -> dict[str, Tensor]:
+        made = make(1, tokens, *shape)
+        halves = {x: made[x].bfloat16() for x in "qkv"}
+        return {x: tensor.float() for x, tensor in made.items()} | halves
+
+    return Work(name, f"H {H}, K {K}, V {V}", partial(op, backend="fla"), inputs)
+
+
+WORKS = (
+    _op("delta rule", delta_rule, delta_rule_inputs, 16, 64, 64),
+    _op("gated delta rule", delta_rule, partial(delta_rule_inputs, gate="g"), 16, 64, 64),
+    _op(
+        "gated delta product",
+        partial(delta_product, num_householder=2),
+        partial(delta_product_inputs, gate="g"),
+        8, 128, 128, 2,
+    ),
+    _op(
+        "GLA",
+        gated_linear_attention,
+        partial(linear_attention_inputs, gate="g", per_channel=True),
+        4, 128, 256,
+    ),
+    _op(
+        "one gate a head",
+        gated_linear_attention,
+        partial(linear_attention_inputs, gate="g"),
+        4, 128, 256,
+    ),
+    Work(
+        "convolution",
+        "D 2048, W 4",
+        _conv,
+        lambda T: {"x": torch.zeros(1, T, 2048).bfloat16(), "weight": torch.ones(2048, 4)},
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Peer:
     """A kernel of flash-linear-attention."""
 
-    work: str  # what it is part of
-    kernel: Any
-    constants: Mapping[str, Any]  # arguments that are no tensors; None: absent
-    num_warps: int
+    work: str  # what it is part of, such as "GLA backward"
+    example: KernelExample
     num_stages: int
-    dtype: str = "bf16"  # of the tensors that are not in `types`
-    types: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The name of its function."""
-        return jit_function(self.kernel).__name__
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Return the kernel's arguments in the form that `compile_kernel` reads."""
-        known: dict[str, Any] = {"T": "i32", "scale": "fp32", **self.types, **self.constants}
-        names = [p.name for p in jit_function(self.kernel).params]
-        return {name: known.get(name, f"*{self.dtype}") for name in names}
+        return self.example.name
 
 
-_PLAIN = {"cu_seqlens": None, "chunk_indices": None, "chunk_offsets": None, "IS_VARLEN": False}
-_HEADS = {"H": HEADS, "HV": HEADS, "K": SIZE, "V": SIZE}
-_CHUNKS = {**_PLAIN, **_HEADS, "BT": CHUNK, "BK": SIZE, "BV": SIZE}
-_NO_GATE = {
-    **{"g": None, "g_gamma": None, "gk": None, "dg": None},
-    **{"USE_G": False, "USE_G_GAMMA": False, "USE_GK": False, "STATE_V_FIRST": False},
-}
-_STATES = {"h0": "*fp32", "ht": "*fp32", "dh0": "*fp32", "dht": "*fp32"}
-_RECURRENT = {
-    **{**_PLAIN, **_HEADS, "B": 8, "BK": SIZE, "NK": 1, "IS_BETA_HEADWISE": False},
-    **{"USE_INITIAL_STATE": True, "STORE_FINAL_STATE": True, "USE_FINAL_STATE_GRADIENT": True},
-}
-_CONV = {
-    **{**_PLAIN, "D": CHANNELS, "W": WIDTH, "BT": 64, "BW": WIDTH, "BD": 64},
-    **{"ACTIVATION": "silu", "HAS_WEIGHT": True, "HAS_BIAS": False, "HAS_RESIDUAL": False},
-    **{"bias": None, "db": None, "residual": None, "initial_state": None, "dht": None},
-    **{"USE_INITIAL_STATE": False, "USE_FINAL_STATE": False},
-    **{"stride_x_d": 1, "stride_dx_d": 1, "stride_dy_d": 1},
-}
-_STRIDES = {f"stride_{x}_{d}": "i32:16" for x in ("x", "dx", "dy") for d in "nt"}
+def recorded_peers() -> list[Peer]:
+    """Record the kernels of all works, each once: in chunks, then in a loop over tokens."""
+    found: dict[str, Peer] = {}
+    for work in WORKS:
+        for tokens in (CHUNKS,) if work.run is _conv else (CHUNKS, LOOP):
+            for training in (True, False):
+                for peer in _recorded(work, tokens, training):
+                    found.setdefault(f"{peer.work} {peer.name} {peer.example.arguments}", peer)
+    return list(found.values())
 
-PEERS = (
-    Peer(
-        "delta rule forward",
-        fused_recurrent.fused_recurrent_delta_rule_fwd_kernel,
-        {**_RECURRENT, "BV": 8},
-        1, 1, "fp32", _STATES,
-    ),
-    Peer(
-        "delta rule forward",
-        chunk_scaled_dot_kkt.chunk_scaled_dot_kkt_fwd_kernel,
-        {**_CHUNKS, **_NO_GATE},
-        4, 3, types={"A": "*fp32"},
-    ),
-    Peer(
-        "delta rule forward",
-        merge_16x16_to_64x64_inverse_kernel,
-        {**_CHUNKS, "USE_TMA": False, "DOT_PRECISION": "ieee"},
-        4, 3, types={"A": "*fp32"},
-    ),
-    Peer("delta rule forward", wy_fast.recompute_w_u_fwd_kernel, _CHUNKS, 4, 3),
-    Peer(
-        "delta rule forward",
-        chunk_delta_h.chunk_gated_delta_rule_fwd_kernel_h_blockdim64,
-        {**_CHUNKS, **_NO_GATE, "USE_INITIAL_STATE": True, "STORE_FINAL_STATE": True,
-         "SAVE_NEW_VALUE": True, "BV": 32},
-        4, 3, types=_STATES,
-    ),
-    Peer("delta rule forward", chunk_o.chunk_fwd_kernel_o, {**_CHUNKS, **_NO_GATE}, 4, 3),
-    Peer(
-        "delta rule backward",
-        fused_recurrent.fused_recurrent_delta_rule_bwd_kernel,
-        {**_RECURRENT, "BV": 32},
-        2, 1, "fp32", _STATES,
-    ),
-    Peer(
-        "delta rule backward",
-        chunk_o.chunk_bwd_kernel_dv_local,
-        {**_CHUNKS, **_NO_GATE, "A": None, "USE_A": False},
-        4, 3,
-    ),
-    Peer(
-        "delta rule backward",
-        chunk_delta_h.chunk_gated_delta_rule_bwd_kernel_dhu_blockdim64,
-        {**_CHUNKS, **_NO_GATE, "USE_INITIAL_STATE": True, "USE_FINAL_STATE_GRADIENT": True,
-         "BV": 32},
-        4, 3, types=_STATES,
-    ),
-    Peer(
-        "delta rule backward",
-        chunk_o.chunk_bwd_kernel_dqkwg,
-        {**_CHUNKS, **_NO_GATE, "B": 8, "USE_DW": True},
-        4, 3,
-    ),
-    Peer("delta rule backward", wy_fast.prepare_wy_repr_bwd_kernel, _CHUNKS, 2, 3),
-    Peer(
-        "convolution forward",
-        conv.causal_conv1d_fwd_kernel,
-        {**_CONV, "B": "i32"},
-        4, 3, types={**_STRIDES, "weight": "*fp32", "dw": "*fp32"},
-    ),
-    Peer(
-        "convolution backward",
-        conv.causal_conv1d_bwd_kernel,
-        {**_CONV, "B": "i32"},
-        4, 3, types={**_STRIDES, "weight": "*fp32", "dw": "*fp32"},
-    ),
-)  # fmt: skip
+
+def choose_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an autotuned kernel with the configuration nearest to 4 warps and 3 stages.
+
+    Among those, with the greatest block sizes.
+    """
+    self.nargs = dict(zip(self.arg_names, args, strict=False))
+
+    def distance(config: Any) -> tuple[int, int, int]:
+        warps, stages = abs(config.num_warps - 4), abs(config.num_stages - 3)
+        sizes = [x for x in config.kwargs.values() if isinstance(x, int)]
+        return warps, stages, -sum(sizes)
+
+    config = min(self.prune_configs(kwargs), key=distance)
+    return self.fn.run(*args, **kwargs, **config.all_kwargs())
+
+
+def _recorded(work: Work, tokens: int, training: bool) -> Iterator[Peer]:
+    leaves = {name: x.requires_grad_(training) for name, x in work.inputs(tokens).items()}
+    with _recording() as launches, torch.set_grad_enabled(training):
+        o, _ = work.run(**leaves)
+        forward = len(launches)
+        if training:
+            o.float().sum().backward()
+    for n, (launch, stages) in enumerate(launches):
+        direction = "forward" if n < forward else "backward"
+        name = launch.kernel.__name__
+        yield Peer(f"{work.name} {direction}", launch.example(name, work.size, 0, 0), stages)
+
+
+@contextmanager
+def _recording() -> Iterator[list[tuple[Launch, int]]]:
+    """Record launches, with their stages, and run none."""
+    launches = []
+
+    def record(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        warps, stages = kwargs.pop("num_warps", 4), kwargs.pop("num_stages", 3)
+        names = [p.name for p in self.params]
+        kwargs = {name: x for name, x in kwargs.items() if name in names}
+        given = signature(self.fn).bind(*args, **kwargs)
+        given.apply_defaults()
+        launches.append((Launch(self, 1, warps, dict(given.arguments)), stages))
+
+    absent = SimpleNamespace(
+        get_current_device=lambda: 0,
+        get_current_stream=lambda device: 0,
+        get_current_target=lambda: TARGETS["sm80"].triton,
+    )
+    patches = [
+        mock.patch.object(JITFunction, "run", record),
+        mock.patch.object(Autotuner, "run", choose_config),
+        mock.patch.object(CachedAutotuner, "run", choose_config),
+        mock.patch.object(gpu, "refusal", return_value=None),
+        mock.patch.object(driver, "_active", absent),
+    ]
+    for patch in patches:
+        patch.start()
+    try:
+        yield launches
+    finally:
+        for patch in patches:
+            patch.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.gpu_kernels.peers import CHANNELS, CHUNK, HEADS, SIZE, WIDTH
 from benchmarks.gpu_kernels.roofline import GPUS
 from statetrack.report.document import Table
 from statetrack.report.text import markdown_table
@@ -48,11 +47,11 @@ def tables(result: dict[str, Any]) -> list[Table]:
     ]
     if result["fla"]:
         theirs = [
-            [k["work"], k["name"], k["dtype"], str(k["num_warps"]),
+            [k["work"], k["name"], k["size"], str(k["num_warps"]),
              *(_taken(k["targets"][t]) for t in targets)]
             for k in result["fla"]
         ]  # fmt: skip
-        columns = ["work", "kernel", "dtype", "warps", *targets]
+        columns = ["work", "kernel", "size", "warps", *targets]
         found.append(Table("flash-linear-attention's kernels of the same work", columns, theirs))
     return found
 
@@ -103,12 +102,13 @@ def markdown(result: dict[str, Any]) -> str:
         lines += [
             f"## {table.title}",
             "",
-            "Compiled the same way; cells as in the first table. The delta rule has "
-            f"H {HEADS}, K = V {SIZE} and chunks of {CHUNK} tokens, the convolution D {CHANNELS} "
-            f"and width {WIDTH}. Where the package tunes blocks or warps on the GPU, one of its "
-            "choices was taken. Its chunkwise delta rule is several kernels in a row, in bfloat16 "
-            "on matrix units; its recurrent one is a single kernel in float32. It has no selective "
-            "scan.",
+            "Compiled the same way, with the arguments that the backend fla gives them; cells as "
+            "in the first table. q, k and v are bfloat16. A work in chunks of 64 tokens is several "
+            "kernels in a row, with products on matrix units; `fused_recurrent` kernels, for 64 "
+            "tokens and fewer, are loops over tokens. `one gate a head` is gated linear attention "
+            "as Mamba-2 and mLSTM use it. Where the package tunes on the GPU, the choice nearest "
+            "to 4 warps and 3 stages was taken; it keeps blocks small where it finds no GPU with "
+            "100 KiB of shared memory, as on gfx942. It has no selective scan.",
             "",
             markdown_table(table),
             "",

@@ -51,7 +51,7 @@ def option(
     Args:
         default: its value if none is given.
         help: one line for people.
-        low: the least value.
+        low: the least value, if it is not None.
         high: the greatest value, if there is a least one.
         identity: whether it is part of what a configuration describes. The device is not: two
             configurations that differ in it are equal, and in JSON it appears unless it has its
@@ -126,10 +126,13 @@ def check_types(config: Any) -> None:
         _decode(kind, getattr(config, name), name)
     for field in dataclasses.fields(config):
         low, high = field.metadata.get("low"), field.metadata.get("high")
-        if low is not None and high is not None:
-            within(field.name, getattr(config, field.name), low, high)
-        elif low is not None:
-            at_least(field.name, getattr(config, field.name), low)
+        value = getattr(config, field.name)
+        if low is None or value is None:
+            continue
+        if high is None:
+            at_least(field.name, value, low)
+        else:
+            within(field.name, value, low, high)
 
 
 def shared_values(new: Any, old: Any) -> Any:

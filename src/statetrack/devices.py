@@ -94,8 +94,8 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the CPU to a device; a GPU gets it without making the CPU wait."""
-    if device.type != "cuda":
+    """Copy a tensor to a device; a GPU gets one of the CPU without making the CPU wait."""
+    if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     # from memory that is not pinned the copy would wait for what the GPU does
     return tensor.pin_memory().to(device, non_blocking=True)

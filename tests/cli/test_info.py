@@ -65,7 +65,7 @@ def test_what_is_missing_has_its_command(command: Command, monkeypatch: pytest.M
     install(monkeypatch)
     monkeypatch.setattr(library, "WHY_MISSING", "not built: install a C++ compiler")
     facts = told(command)
-    assert facts["triton"] == 'not installed: pip install "triton>=3.5"'
+    assert facts["triton"] == 'not installed: pip install "triton>=3.5,<4"'
     assert facts["flash-linear-attention"] == 'not installed: pip install "statetrack[gpu]"'
     assert facts["native kernels"] == "not built: install a C++ compiler"
     assert facts["default backend"] == "torch on the CPU; torch on GPUs"
@@ -88,7 +88,17 @@ def test_what_is_installed(
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr(gpu, "UNTESTED", {})
     facts = told(command)
     assert facts["triton"] == "3.9.0"
     assert (facts["flash-linear-attention"] == "installed") == ("fla" in backends)
     assert facts["default backend"] == f"native on the CPU; {default} on GPUs"
+
+
+def test_a_version_that_was_not_tested(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "triton")
+    monkeypatch.setattr(metadata, "version", lambda name: "4.1.0")
+    reason = gpu.untested_version("triton", gpu.SUPPORTED["triton"])
+    monkeypatch.setattr(gpu, "UNTESTED", {"triton": reason})
+    sentence = 'triton 4.1.0 is not tested, >=3.5,<4 is: pip install "triton>=3.5,<4"'
+    assert told(command)["triton"] == sentence

@@ -217,6 +217,15 @@ def test_import(command: Command, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("words", [(), ("export",)])
+def test_a_flag_that_there_is_not_is_named(words: tuple[str, ...], command: Command) -> None:
+    """Its value is not taken for a task."""
+    code, _, err = command("tasks", *words, "--device", "cpu")
+    assert code == 2
+    assert "unknown option '--device'" in err
+    assert "unknown task 'cpu'" in command("tasks", *words, "cpu", "--device", "x").err
+
+
 def test_import_with_a_task_given_twice(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "Z5.csv"
     file.write_text("seed,input,target\n0,3 4 1,3 2 3\n")

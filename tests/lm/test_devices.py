@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from statetrack.lm.load import load_language_model
 from statetrack.lm.perplexity import make_reader, measure_perplexity
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.distributed import Processes
-from statetrack.lm.pretraining.loop import pretrain
+from statetrack.lm.pretraining.loop import _Loop, pretrain
 from statetrack.lm.pretraining_job import PretrainingJob
 from tests.conftest import Command
 from tests.lm.common import HYBRID, PLAIN, causal_model, some_tokens, write_tokenizer
@@ -107,6 +108,32 @@ def test_pretraining(data: Path, tmp_path: Path) -> None:
     with simulated_device():
         again = pretrain(longer, run.folder)
     assert again.devices == [NAME, "cpu"]
+
+
+def test_batches_are_made_ahead(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = list[str]()
+    step, placed = _Loop.step, _Loop.placed
+
+    def record_step(self: _Loop, number: int) -> Any:
+        events.append(f"step {number}")
+        return step(self, number)
+
+    def record_placed(self: _Loop, batches: Any, number: int) -> Any:
+        if batches is self.data.batches:
+            events.append(f"batch {number}")
+        return placed(self, batches, number)
+
+    monkeypatch.setattr(_Loop, "step", record_step)
+    monkeypatch.setattr(_Loop, "placed", record_placed)
+    config = small_config(data, steps=2, checkpoint_every=2, log_every=2, sample_prompts=())
+    pretrain(config, tmp_path / "cpu")
+    assert events == ["step 0", "batch 0", "step 1", "batch 1"]
+    events.clear()
+    with simulated_device():
+        pretrain(replace(config, device=NAME), tmp_path / NAME)
+    assert events == ["step 0", "batch 0", "batch 1", "step 1"]
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # which torch itself reads

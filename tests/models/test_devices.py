@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
-from statetrack.layers import MixerConfig
+from statetrack.layers import MIXERS, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE
-from statetrack.models import SequenceModel
+from statetrack.models import ModelConfig, SequenceModel
 from statetrack.testing import check_layer
 from tests.layers.common import LAYERS
 from tests.models.common import MODELS, assert_same_states, make_model, small, tokens
 from tests.ops.common import assert_close
-from tests.simulated_device import DEVICE, OnDevice, simulated_device
+from tests.simulated_device import DEVICE, OnDevice, Waits, simulated_device
 
 CHECKS = ["single_token", "left_padding", "packed", "eigenvalues"]
 
@@ -109,3 +109,19 @@ def test_a_decoder_of_the_cpu_refuses_other_devices() -> None:
     x = torch.zeros(2, model.config.hidden_size, device="meta")
     with pytest.raises(UserError, match="takes float32 tensors on the CPU; got"):
         decoder.step(x, model.blocks[0].init_state(2))
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_packed_sequences_wait_for_a_gpu_once_in_all_layers_together(name: str) -> None:
+    """Once if their boundaries are on it, else never."""
+    mixer = MIXERS[name].variants()[0]
+    config = ModelConfig(vocab_size=5, hidden_size=12, num_layers=3, mixer=mixer)
+    tokens, bounds = torch.randint(5, (1, 9)), torch.tensor([0, 1, 6, 9])
+    with simulated_device(), Waits() as waits:
+        model = SequenceModel(config).to(DEVICE)
+        tokens = tokens.to(DEVICE)
+        for place, expected in ((bounds, []), (bounds.to(DEVICE), ["_to_copy"])):
+            waits.found.clear()
+            logits, _ = model(tokens, cu_seqlens=place)
+            logits.sum().backward()
+            assert waits.found == expected

@@ -58,11 +58,13 @@ def _gpus() -> list[str]:
 
 
 def _version(backend: str, distribution: str) -> str:
-    """The version of the package that a backend stands on, or the command that installs it."""
+    """The version of the package that a backend stands on, or what is wrong with it."""
     from statetrack.kernels import gpu
 
     if command := gpu.missing(backend):
         return f"not installed: {command}"
+    if reason := gpu.UNTESTED.get(distribution):
+        return reason
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:  # of another name, as Triton's build for ROCm

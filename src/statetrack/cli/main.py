@@ -150,7 +150,11 @@ def _run(arguments: list[str]) -> int:
     if command in MORE_OPTIONS:
         first = parser.first(arguments[count:])
         load_plugins(first["plugin"])
-        parser.add(MORE_OPTIONS[command](first))
+        try:
+            parser.add(MORE_OPTIONS[command](first))
+        except UserError:
+            parser.check_first(arguments[count:], first)
+            raise
     given = parser.parse(arguments[count:])
     check_json(given.get("json"))
     if given.get("figure") is not None:

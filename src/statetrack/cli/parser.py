@@ -8,6 +8,7 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -155,6 +156,13 @@ class Parser(argparse.ArgumentParser):
             return self._values(self.parse_known_intermixed_args(self._spelled(known))[0])
         except UserError:  # `parse` will raise it
             return {"plugin": []}
+
+    def check_first(self, arguments: Sequence[str], first: dict[str, Any]) -> None:
+        """Raise if `first` took the value of an unknown flag for a positional argument."""
+        for flag, word in pairwise(arguments):
+            taken = any(o.positional and first.get(o.name) == word for o in self.options.values())
+            if taken and flag.startswith("--") and "=" not in flag and flag not in self.flags:
+                raise unknown("option", flag, self.flags)
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options in `arguments`, by name."""

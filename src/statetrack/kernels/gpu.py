@@ -7,10 +7,12 @@ same kernels on tensors on the CPU, which is slow and for tests.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,12 +24,57 @@ from statetrack.kernels.transforms import transformed
 
 BACKENDS = ("fla", "triton")
 """The backends of ops on GPUs, the preferred one first."""
+_PACKAGES = {"triton": ("triton",), "fla": ("triton", "fla")}
+_DISTRIBUTIONS = {"triton": ("triton",), "fla": ("flash-linear-attention", "triton")}
+
+
+def _supported() -> dict[str, list[str]]:
+    """Read the bounds of versions that the extra `gpu` declares, such as [">=3.5", "<4"]."""
+    try:
+        declared = metadata.requires("statetrack") or []
+    except metadata.PackageNotFoundError:  # not installed: nothing is declared
+        return {}
+    found = {}
+    for line in declared:
+        requirement, _, condition = line.partition(";")
+        name, bounds = re.fullmatch(r"([\w.-]+)(.*)", requirement.strip()).groups()  # type: ignore[union-attr]
+        if 'extra == "gpu"' in condition:
+            found[name] = sorted(bounds.strip(" ()").split(","), reverse=True)
+    return found
+
+
+def untested_version(distribution: str, bounds: list[str]) -> str | None:
+    """Return, in one sentence, that a package is not of a tested version; None if it is.
+
+    None also if it is not installed under this name, as Triton's build for ROCm.
+    """
+    try:
+        version = metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+    release = _release(version)
+    for bound in bounds:
+        kind, limit = re.fullmatch(r"(>=|<)(.+)", bound).groups()  # type: ignore[union-attr]
+        if (release >= _release(limit)) != (kind == ">="):
+            wanted = ",".join(bounds)
+            command = f'pip install "{distribution}{wanted}"'
+            return f"{distribution} {version} is not tested, {wanted} is: {command}"
+    return None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without what follows them."""
+    return tuple(map(int, re.findall(r"\d+", re.match(r"[\d.]*", version)[0])))  # type: ignore[index]
+
+
+SUPPORTED = _supported()
 INSTALL = {
-    "triton": 'pip install "triton>=3.5"',
+    "triton": f'pip install "triton{",".join(SUPPORTED.get("triton", []))}"',
     "fla": 'pip install "statetrack[gpu]"',
 }
 """The command that installs what a backend needs."""
-_PACKAGES = {"triton": ("triton",), "fla": ("triton", "fla")}
+UNTESTED = {name: untested_version(name, bounds) for name, bounds in SUPPORTED.items()}
+"""What `untested_version` says of each package for GPUs."""
 # Found out once, here: torch.compile traces `missing`, but can trace neither a search nor a cache.
 _MISSING = {
     name: None if all(find_spec(package) for package in packages) else INSTALL[name]
@@ -59,6 +106,12 @@ def missing(backend: str) -> str | None:
     return _MISSING[backend]
 
 
+def untested(backend: str) -> str | None:
+    """Return which package of a GPU backend is not of a tested version; None if all are."""
+    reasons = [UNTESTED.get(name) for name in _DISTRIBUTIONS[backend]]
+    return next((reason for reason in reasons if reason), None)
+
+
 def refusal(backend: str, *tensors: Tensor | None) -> str | None:
     """Return why a GPU backend cannot serve these tensors, None if it can."""
     if command := missing(backend):
@@ -81,6 +134,12 @@ def warn_missing() -> None:
         f"ops on GPU tensors are slower than they could be without {names}: {INSTALL['fla']}",
         stacklevel=2,
     )
+
+
+@cache
+def warn_untested(reason: str) -> None:
+    """Warn, once, that a backend runs on a version of a package that was not tested."""
+    warnings.warn(f"ops on GPU tensors may fail or be wrong: {reason}", stacklevel=2)
 
 
 def gpu_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:

@@ -177,9 +177,7 @@ class Mixer(nn.Module, ABC):
             ragged = Ragged.from_mask(mask.bool())
         else:
             assert cu_seqlens is not None
-            batch, length = x.shape[:2]
-            bounds = check_cu_seqlens(cu_seqlens, batch, length)
-            ragged = Ragged.from_bounds(bounds, batch, length, x.device)
+            ragged = Ragged.from_bounds(check_cu_seqlens(cu_seqlens, *x.shape[:2]), x.device)
         x = ragged.pad(x)
         y, state = self.mix(x, self.check_state(state, x.shape[0]), TensorOps(ragged.valid))
         return ragged.unpad(y), state

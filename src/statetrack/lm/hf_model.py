@@ -28,6 +28,7 @@ from statetrack.lm.hf_cache import StateTrackCache, decodable
 from statetrack.lm.hf_config import StateTrackConfig
 from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
+from statetrack.ops.ragged import on_host
 
 IGNORED = -100  # the label of a token that does not count
 
@@ -123,7 +124,10 @@ class StateTrackModel(_PreTrained):
         cache = self._cache(past_key_values, use_cache, checkpointing)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        layout = {"mask": padding_mask(attention_mask, *x.shape[:2]), "cu_seqlens": cu_seqlens}
+        layout = {
+            "mask": padding_mask(attention_mask, *x.shape[:2]),
+            "cu_seqlens": on_host(cu_seqlens),
+        }
         before = None if cache is None else cache.states
         inputs, states = [], []
         for layer, block in enumerate(self.sequence_model.stack()):

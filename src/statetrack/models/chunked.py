@@ -205,7 +205,7 @@ class _Reader:
         layout = {} if self.mask is None else {"mask": self.mask[:, chunk.columns]}
         packed = chunk.cu_seqlens is not None
         if packed:
-            layout["cu_seqlens"] = torch.tensor(chunk.cu_seqlens, device=self.tokens.device)
+            layout["cu_seqlens"] = torch.tensor(chunk.cu_seqlens, device="cpu")
         # Older versions of torch would use a weight that autocast has cast without gradients also
         # in the pass with gradients.
         torch.clear_autocast_cache()

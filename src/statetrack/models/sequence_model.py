@@ -21,6 +21,7 @@ from statetrack.layers.decoder import Decoder, refuse_observers
 from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.memory import check_memory
 from statetrack.models.config import ModelConfig
+from statetrack.ops.ragged import on_host
 
 State = tuple[Any, ...]  # the state of each layer
 MODULE_BYTES = 4_000  # that Python takes for a module, whatever its parameters
@@ -97,7 +98,7 @@ class SequenceModel(nn.Module):
         x = self.embed(tokens)
         if tokens.dim() != 2:
             raise UserError(f"tokens must be [B, T]; got shape {list(tokens.shape)}")
-        states = []
+        states, cu_seqlens = [], on_host(cu_seqlens)
         for block, s in zip(self.stack(), self._states(state), strict=True):
             x, s = block(x, s, mask=mask, cu_seqlens=cu_seqlens)
             states.append(s)

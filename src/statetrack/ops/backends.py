@@ -50,6 +50,7 @@ def choose(
                 if name not in available or name in unfit:
                     continue
                 if gpu.refusal(name, *tensors) is None:
+                    _warn_untested(name)
                     return name
                 if gpu.missing(name) and not torch.compiler.is_compiling():
                     gpu.warn_missing()
@@ -68,7 +69,15 @@ def choose(
         )
     if reason is not None:
         raise UserError(f"{op} cannot use its backend {backend}: {reason}")
+    if backend in gpu.BACKENDS:
+        _warn_untested(backend)
     return backend
+
+
+def _warn_untested(backend: str) -> None:
+    reason = gpu.untested(backend)
+    if reason is not None and not torch.compiler.is_compiling():
+        gpu.warn_untested(reason)
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:

@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from statetrack.devices import to_device
 from statetrack.errors import UserError
 
 
@@ -24,18 +25,24 @@ class Ragged:
 
     index: Tensor  # [N, L] into the flattened B * T positions; arbitrary where not valid
     valid: Tensor  # [N, L] bool
-    shape: tuple[int, int]  # (B, T)
+    place: Tensor  # [B, T] into the flattened N * L entries; arbitrary where not present
+    present: Tensor | None  # [B, T] bool: in a sequence; None if all are
 
     @classmethod
-    def from_bounds(
-        cls, bounds: list[int], batch: int, length: int, device: torch.device
-    ) -> Ragged:
-        """Map sequences packed into one row (B = 1); `bounds` comes from `check_cu_seqlens`."""
-        starts = torch.tensor(bounds[:-1], device=device)[:, None]
-        lengths = torch.tensor(bounds[1:], device=device)[:, None] - starts
-        offsets = torch.arange(int(lengths.max()), device=device)[None, :]
-        valid = offsets < lengths
-        return cls((starts + offsets).where(valid, starts), valid, (batch, length))
+    def from_bounds(cls, bounds: list[int], device: torch.device) -> Ragged:
+        """Map sequences packed into one row (B = 1); `bounds` comes from `check_cu_seqlens`.
+
+        Sizes are those of the list, so nothing waits for a GPU.
+        """
+        longest = max(end - start for start, end in pairwise(bounds))
+        at = to_device(torch.tensor(bounds, device="cpu"), device)
+        starts, lengths = at[:-1, None], at.diff()
+        offsets = torch.arange(longest, device=device)[None, :]
+        valid = offsets < lengths[:, None]
+        moves = torch.arange(len(lengths), device=device) * longest - at[:-1]
+        place = moves.repeat_interleave(lengths, output_size=bounds[-1])
+        place = (place + torch.arange(bounds[-1], device=device))[None, :]
+        return cls((starts + offsets).where(valid, starts), valid, place, None)
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> Ragged:
@@ -44,9 +51,10 @@ class Ragged:
         order = torch.argsort((~mask).to(torch.uint8), dim=1, stable=True)
         count = mask.sum(1, keepdim=True)
         longest = max(1, int(count.max()))
-        row = torch.arange(rows, device=mask.device)[:, None] * length
+        row = torch.arange(rows, device=mask.device)[:, None]
         offsets = torch.arange(longest, device=mask.device)[None, :]
-        return cls(row + order[:, :longest], offsets < count, (rows, length))
+        place = row * longest + (mask.cumsum(1) - 1).clamp(min=0)
+        return cls(row * length + order[:, :longest], offsets < count, place, mask)
 
     def pad(self, x: Tensor) -> Tensor:
         """[B, T, ...] -> [N, L, ...]; invalid positions become 0, even if x is NaN there."""
@@ -55,13 +63,19 @@ class Ragged:
 
     def unpad(self, y: Tensor) -> Tensor:
         """[N, L, ...] -> [B, T, ...]; positions that are in no sequence become 0."""
-        rows, length = self.shape
-        flat = y.new_zeros(rows * length, *y.shape[2:])
-        return flat.index_put((self.index[self.valid],), y[self.valid]).unflatten(0, (rows, length))
+        x = y.flatten(0, 1)[self.place]
+        if self.present is None:
+            return x
+        return x.masked_fill(~self.present.view(*x.shape[:2], *[1] * (x.dim() - 2)), 0)
+
+
+def on_host(cu_seqlens: Tensor | None) -> Tensor | None:
+    """Move boundaries to the CPU, once for all layers of a model: each reads their values."""
+    return cu_seqlens.cpu() if isinstance(cu_seqlens, Tensor) else cu_seqlens
 
 
 def check_cu_seqlens(cu_seqlens: Tensor, batch: int, length: int) -> list[int]:
-    """Return the boundaries of packed sequences as a list.
+    """Return the boundaries of packed sequences as a list; waits for a GPU if they are there.
 
     Raises:
         UserError: They do not increase from 0 to `length`, or `batch` is not 1.

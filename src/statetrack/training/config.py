@@ -20,6 +20,12 @@ COMPILE_HELP = "run each block through torch.compile"
 RUN_SCHEMA = 2  # of config.json, metrics.jsonl and the checkpoints; see docs/run-folder.md
 
 
+def backward_chunk_option() -> Any:
+    """Make the option `backward_chunk` of a configuration."""
+    text = "back-propagate over chunks of so many tokens, to save memory; None: all at once"
+    return option(None, text, low=1)
+
+
 @dataclass(frozen=True)
 class TrainingConfig:
     """How a model is trained. The defaults of schedule, optimiser and lengths are the paper's."""
@@ -66,9 +72,7 @@ class TrainingConfig:
         1, "cut sequences into this many parts and carry the state between them", low=1
     )
     carry_start: float = option(0.5, "share of the steps after which the state is carried")
-    backward_chunk: int | None = option(
-        None, "back-propagate over chunks of so many tokens, to save memory; None: all at once"
-    )
+    backward_chunk: int | None = backward_chunk_option()
     log_every: int = option(10, "steps between rows of metrics", low=1)
     checkpoint_every: int = option(500, "steps between checkpoints", low=1)
     device: str = option("auto", DEVICE_HELP, identity=False)
@@ -97,8 +101,6 @@ class TrainingConfig:
             raise UserError(f"time_budget must be above 0, or none; got {self.time_budget}")
         if not 0 <= self.carry_start <= 1:
             raise UserError(f"carry_start must be a share of the steps; got {self.carry_start}")
-        if self.backward_chunk is not None:
-            at_least("backward_chunk", self.backward_chunk, 1)
         if self.checkpoint_every % self.carry:
             raise UserError(
                 f"checkpoint_every must be a multiple of carry, so that no sequence is cut; got "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -11,6 +12,37 @@ from torch import Tensor
 from statetrack.devices import to_device
 from statetrack.tasks import Task
 from statetrack.training.batches import Batches
+
+B = TypeVar("B")
+
+
+class Prefetched(Generic[B]):
+    """The batch of every step of a run, counted from 0; the next one can be made ahead.
+
+    Args:
+        make: returns the batch of a step, with its tensors on the device.
+        device: where the tensors are made.
+    """
+
+    def __init__(self, make: Callable[[int], B], device: torch.device) -> None:
+        self.make, self.device = make, device
+        self._next: tuple[int, B] | None = None
+
+    def batch(self, step: int) -> B:
+        """Return the batch of a step."""
+        prepared, self._next = self._next, None
+        if prepared is not None and prepared[0] == step:
+            return prepared[1]
+        return self.make(step)
+
+    def prefetch(self, step: int) -> None:
+        """Make a batch now, while a GPU still computes; on the CPU nothing is gained by it."""
+        if self.device.type != "cpu":
+            self._next = step, self.make(step)
+
+    def forget(self) -> None:
+        """Drop the batch that was made ahead: another stage has begun, which has others."""
+        self._next = None
 
 
 class DeviceBatch(NamedTuple):
@@ -23,8 +55,8 @@ class DeviceBatch(NamedTuple):
     real: tuple[Tensor, ...]  # rows and columns [N] of the tokens that are no padding, if asked for
 
 
-class DeviceBatches:
-    """The batch of every step of a run, counted from 0, on a device.
+class DeviceBatches(Prefetched[DeviceBatch]):
+    """The batches of a task on a device.
 
     Args:
         data: the batches.
@@ -36,24 +68,8 @@ class DeviceBatches:
     def __init__(
         self, data: Batches, task: Task, device: torch.device, *, find_real: bool = False
     ) -> None:
-        self.data, self.task, self.device, self.find_real = data, task, device, find_real
-        self._next: tuple[int, DeviceBatch] | None = None
-
-    def batch(self, step: int) -> DeviceBatch:
-        """Return the batch of a step."""
-        prepared, self._next = self._next, None
-        if prepared is not None and prepared[0] == step:
-            return prepared[1]
-        return self._make(step)
-
-    def prefetch(self, step: int) -> None:
-        """Make a batch now, while a GPU still computes; on the CPU nothing is gained by it."""
-        if self.device.type != "cpu":
-            self._next = step, self._make(step)
-
-    def forget(self) -> None:
-        """Drop the batch that was made ahead: another stage has begun, which has others."""
-        self._next = None
+        super().__init__(self._make, device)
+        self.data, self.task, self.find_real = data, task, find_real
 
     def _make(self, step: int) -> DeviceBatch:
         batch = self.data.batch(step)

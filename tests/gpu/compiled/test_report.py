@@ -53,7 +53,7 @@ def test_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compiled, "examples", lambda: [SUM])
-    monkeypatch.setattr(peers, "PEERS", peers.PEERS[:1])
+    monkeypatch.setattr(peers, "WORKS", peers.WORKS[-1:])
     page = tmp_path / "page.md"
     assert main(["gpu-kernels", "--out", str(page), "--json", "-"]) == 0
     out, _ = capsys.readouterr()
@@ -61,11 +61,25 @@ def test_tables(
     (ours,) = result["kernels"]
     assert list(ours["targets"]) == ["sm80", "sm90", "sm100", "gfx942"]
     assert list(ours["estimates"]) == ["A100", "H100", "MI300X"]
-    assert [k["name"] for k in result["fla"]] == ["fused_recurrent_delta_rule_fwd_kernel"]
+    assert [(k["work"], k["name"]) for k in result["fla"]] == [
+        ("convolution forward", "causal_conv1d_fwd_kernel"),
+        ("convolution backward", "causal_conv1d_fwd_kernel"),  # before SiLU, again
+        ("convolution backward", "causal_conv1d_bwd_kernel"),
+    ]
     text = page.read_text()
     taken = ours["targets"]["sm80"]
     assert f"{taken['registers']} / 0 / 0 / {taken['instructions']}" in text
     assert "263 µs memory" in text  # 8 x 256 x 2048 x 128 bytes at 2.039 TB/s
+
+
+def test_fla_has_a_counterpart_of_every_recurrence() -> None:
+    found = peers.recorded_peers()
+    works = {f"{work.name} {way}" for work in peers.WORKS for way in ("forward", "backward")}
+    assert {peer.work for peer in found} == works
+    names = {peer.name for peer in found}
+    assert {"fused_recurrent_delta_rule_fwd_kernel", "chunk_gla_bwd_kernel_inter"} < names
+    gated = [p for p in found if p.name == "chunk_gated_delta_rule_fwd_kernel_h_blockdim64"]
+    assert {p.example.arguments["USE_G"] for p in gated} == {False, True}
 
 
 def test_too_much_shared_memory_is_a_failure(

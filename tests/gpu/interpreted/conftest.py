@@ -1,4 +1,4 @@
-"""Triton's interpreter, made fast enough for scans of our own."""
+"""Triton's interpreter, made fast enough for scans of our own and for whole layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from triton.runtime.interpreter import ScanOps
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpretedFunction, ScanOps
 
 OWN_SCAN = ScanOps.generic_scan
 
@@ -30,6 +32,14 @@ def scan_slices(self: Any, inputs: Any) -> list[Any]:
     ]
 
 
+def call_device_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function inside of a kernel; the interpreter's own prepares Triton at every call."""
+    if tl.core.is_builtin(tl.load) or tl.core.is_builtin(tl.core.load):
+        interpreter._patch_lang(self.fn)
+    return self.rewrite()(*args, **kwargs)
+
+
 @pytest.fixture(autouse=True)
-def fast_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScanOps, "generic_scan", scan_slices)
+    monkeypatch.setattr(InterpretedFunction, "__call__", call_device_function)

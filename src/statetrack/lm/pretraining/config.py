@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from statetrack.config import (
     DEVICE_HELP,
-    at_least,
     check_types,
     from_dict,
     option,
@@ -20,7 +19,7 @@ from statetrack.errors import UserError
 from statetrack.models import ModelConfig
 from statetrack.plugins import plugins_of
 from statetrack.training import TrainingConfig
-from statetrack.training.config import COMPILE_HELP, read_versioned
+from statetrack.training.config import COMPILE_HELP, backward_chunk_option, read_versioned
 
 PRETRAINING_SCHEMA = 1  # of config.json, metrics.jsonl and the checkpoints
 
@@ -39,11 +38,9 @@ class PretrainingConfig:
     context_length: int = option(512, "tokens that a sequence predicts", low=1)
     batch_size: int = option(8, "sequences per step, of all processes together", low=1)
     micro_batch_size: int | None = option(
-        None, "sequences that a process reads at once; None: its whole share of a batch"
+        None, "sequences that a process reads at once; None: its whole share of a batch", low=1
     )
-    backward_chunk: int | None = option(
-        None, "back-propagate over chunks of so many tokens, to save memory; None: all at once"
-    )
+    backward_chunk: int | None = backward_chunk_option()
     keep_documents_apart: bool = option(False, "let no document see another in its sequence")
     steps: int = option(1000, "optimiser steps", low=1)
     lr: float = option(3e-4, "peak learning rate", low=0)
@@ -69,10 +66,6 @@ class PretrainingConfig:
     def __post_init__(self) -> None:
         check_types(self)
         check_device_name(self.device)
-        if self.micro_batch_size is not None:
-            at_least("micro_batch_size", self.micro_batch_size, 1)
-        if self.backward_chunk is not None:
-            at_least("backward_chunk", self.backward_chunk, 1)
         if self.checkpoint_every % self.log_every:
             raise UserError(
                 f"checkpoint_every must be a multiple of log_every, so that a row of metrics has "

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from statetrack.lm.hf_model import StateTrackForCausalLM
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.config import PretrainingConfig
 from statetrack.lm.pretraining.distributed import Processes, whole
-from statetrack.lm.pretraining.objective import Objective
+from statetrack.lm.pretraining.objective import Objective, PlacedBatch
 from statetrack.lm.pretraining.samples import Prompts
 from statetrack.models import SequenceModel, compile_blocks
 from statetrack.training import DivergedError
+from statetrack.training.device_batches import Prefetched
 from statetrack.training.loop import check_training_memory
 from statetrack.training.optim import learning_rate, make_optimizer
 from statetrack.training.run_folder import Clock
@@ -162,6 +164,7 @@ class _Loop:
             run.load(start, self.model, self.optimizer, processes)
         self.wrapped = processes.wrap(self.model)
         self.objective = Objective(self.config, processes, self.wrapped)
+        self.batches = Prefetched(partial(self.placed, data.batches), processes.device)
         self.clock = Clock(run)
 
     def run_through(self) -> None:
@@ -180,6 +183,8 @@ class _Loop:
             measured = self.step(step)
             losses.append(measured[0])
             done, last = step + 1, step + 1 == config.steps
+            if not last:
+                self.batches.prefetch(done)
             logged = done % config.log_every == 0 or last
             # reading a number waits for the device: at every step it would leave a GPU without work
             if logged or step == self.start or self.processes.device.type == "cpu":
@@ -211,7 +216,7 @@ class _Loop:
         torch.manual_seed(_random_seed(config.seed, step, self.processes.rank))
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.processes.device)
-        for part, batch in enumerate(self.data.micro_batches(self.data.batches, step)):
+        for part, batch in enumerate(self.batches.batch(step)):
             total += self.objective.backward(batch, parts, average=part == parts - 1)
         limit = math.inf if config.clip is None else config.clip
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
@@ -220,6 +225,10 @@ class _Loop:
         self.optimizer.step()
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         return self.processes.mean(total), norm.detach()
+
+    def placed(self, batches: PackedBatches, step: int) -> list[PlacedBatch]:
+        """Return this process's micro batches of a step, on the device."""
+        return [self.objective.place(batch) for batch in self.data.micro_batches(batches, step)]
 
     def learning_rate(self, step: int) -> float:
         return learning_rate(self.training, step)
@@ -230,7 +239,7 @@ class _Loop:
         self.wrapped.eval()
         count, total = self.data.validations, torch.zeros((), device=self.processes.device)
         for number in range(count):
-            for batch in self.data.micro_batches(self.data.held_out, number):
+            for batch in self.placed(self.data.held_out, number):
                 total += self.objective.loss(batch)
         loss = float(self.processes.mean(total / (count * self.data.parts)))
         tokens = count * self.config.tokens_per_step

@@ -32,37 +32,36 @@ class Objective:
             torch.autocast(processes.device.type, torch.bfloat16) if bf16 else nullcontext()
         )
 
-    def backward(self, batch: PackedBatch, parts: int, *, average: bool) -> Tensor:
+    def backward(self, batch: PlacedBatch, parts: int, *, average: bool) -> Tensor:
         """Add the gradients of loss / parts to those of the parameters; return loss / parts.
 
         With `average`, the gradients are averaged over the processes afterwards.
         """
-        b = self._placed(batch)
         loss, _ = chunked_backward(
             self._run,
-            b.tokens,
-            lambda logits, columns: b.loss(logits, columns) / parts,
-            b.chunk_length,
-            cu_seqlens=b.cu_seqlens,
+            batch.tokens,
+            lambda logits, columns: batch.loss(logits, columns) / parts,
+            batch.chunk_length,
+            cu_seqlens=batch.cu_seqlens,
             context=lambda last: self.processes.gradients(self.model, average=average and last),
         )
         return loss
 
-    def loss(self, batch: PackedBatch) -> Tensor:
+    def loss(self, batch: PlacedBatch) -> Tensor:
         """Compute the loss."""
-        b = self._placed(batch)
-        chunks = chunked_forward(self._run, b.tokens, b.chunk_length, cu_seqlens=b.cu_seqlens)
-        return torch.stack([b.loss(chunk.logits, chunk.columns) for chunk in chunks]).sum()
+        layout = {"cu_seqlens": batch.cu_seqlens}
+        chunks = chunked_forward(self._run, batch.tokens, batch.chunk_length, **layout)
+        return torch.stack([batch.loss(chunk.logits, chunk.columns) for chunk in chunks]).sum()
 
-    def _placed(self, batch: PackedBatch) -> _Placed:
+    def place(self, batch: PackedBatch) -> PlacedBatch:
+        """Copy a micro batch to the device, without waiting for it."""
         windows, bounds = to_device(batch.tokens, self.processes.device), batch.cu_seqlens
         tokens, targets = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
         chunk = self.backward_chunk or tokens.shape[1]
         if bounds is not None:  # all rows as one, of which a chunk has as many tokens as of all
             chunk *= len(tokens)
             tokens, targets = tokens.view(1, -1), targets.view(1, -1)
-            bounds = bounds.to(tokens.device)
-        return _Placed(tokens, bounds, chunk, chunk_cross_entropy(targets))
+        return PlacedBatch(tokens, bounds, chunk, chunk_cross_entropy(targets))
 
     def _run(self, tokens: Tensor, state: Any, **layout: Any) -> tuple[Tensor, Any]:
         with self.autocast:
@@ -70,7 +69,7 @@ class Objective:
         return logits, state
 
 
-class _Placed(NamedTuple):
+class PlacedBatch(NamedTuple):
     """A micro batch on the device."""
 
     tokens: Tensor  # [B, T], or [1, B T] if they are packed

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack.devices import to_device
 from statetrack.errors import UserError
 from statetrack.ops.backends import (
     as_number,
@@ -102,7 +103,7 @@ def run_recurrence(
     if backend == "triton":
         from statetrack.ops.recurrence.gpu import recurrence_triton  # imports Triton
 
-        ends = None if cu_seqlens is None else cu_seqlens.to(q.device, torch.int64)
+        ends = None if cu_seqlens is None else to_device(cu_seqlens.long(), q.device)
         o, state = recurrence_triton(*given, ends, scale, n, g is not None)
         return o, state if output_final_state else None
 
@@ -119,7 +120,7 @@ def run_recurrence(
         elif backend == "naive":
             o, state = each_sequence(run, (q, k, v, beta, gate), state, bounds)
         else:  # as rows of one length, of which the padding changes nothing: k = v = 0, gate = 1
-            ragged = Ragged.from_bounds(bounds, B, T, q.device)
+            ragged = Ragged.from_bounds(bounds, q.device)
             beta = None if beta is None else ragged.pad(beta)
             if gate is not None:
                 padding = ~ragged.valid.view(*ragged.valid.shape, *[1] * (gate.dim() - 2))

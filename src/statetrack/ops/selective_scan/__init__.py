@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from statetrack.devices import to_device
 from statetrack.errors import UserError
 from statetrack.ops.backends import (
     check_shape,
@@ -101,7 +102,7 @@ def selective_scan(
     if backend == "triton":
         from statetrack.ops.selective_scan.gpu import selective_scan_triton  # imports Triton
 
-        ends = None if cu_seqlens is None else cu_seqlens.to(u.device, torch.int64)
+        ends = None if cu_seqlens is None else to_device(cu_seqlens.long(), u.device)
         return selective_scan_triton(*tensors, ends, allow_neg_eigval, output_final_state)
 
     implementation = _IMPLEMENTATIONS[backend]
@@ -118,7 +119,7 @@ def selective_scan(
         elif implementation is selective_scan_naive:
             y, state = each_sequence(run, (u, delta, B, C), state, bounds)
         else:
-            ragged = Ragged.from_bounds(bounds, batch, length, u.device)
+            ragged = Ragged.from_bounds(bounds, u.device)
             padded = ragged.pad(delta).masked_fill(~ragged.valid[..., None], 0.0)  # a = 1, no write
             y, state = run(ragged.pad(u), padded, ragged.pad(B), ragged.pad(C), state)
             y = ragged.unpad(y)

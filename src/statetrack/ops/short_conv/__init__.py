@@ -70,7 +70,7 @@ def short_conv(
         if mask is not None:
             raise UserError(f"{op} takes mask or cu_seqlens, not both")
         bounds = check_cu_seqlens(cu_seqlens, batch, length)
-        ragged = Ragged.from_bounds(bounds, batch, length, x.device)
+        ragged = Ragged.from_bounds(bounds, x.device)
         x, mask = ragged.pad(x), ragged.valid
         batch, length, _ = x.shape
     width = weight.shape[-1]
