@@ -33,7 +33,7 @@ from statetrack.compiler.proof import Ints
 from statetrack.errors import UserError
 from statetrack.layers import GatedDeltaProduct, GatedDeltaProductConfig, MixerConfig
 from statetrack.models import ModelConfig, SequenceModel, count_parameters
-from statetrack.models.sequence_model import GatedMLP
+from statetrack.models.block import GatedMLP
 
 LARGE = 1024.0  # silu(1024) = 1024, and an epsilon vanishes beside its square
 FULL = 40.0  # sigmoid(40) = 1

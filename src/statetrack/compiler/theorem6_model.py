@@ -16,7 +16,7 @@ from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNet, DeltaNetConfig
 from statetrack.models import ModelConfig, SequenceModel
-from statetrack.models.sequence_model import Block
+from statetrack.models.block import Block
 from statetrack.tasks import Task
 from statetrack.tasks.word_problem import GroupWordProblem
 

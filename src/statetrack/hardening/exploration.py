@@ -26,7 +26,7 @@ from torch import Tensor
 from statetrack.automata.search import TooManyStatesError, reach
 from statetrack.errors import UserError
 from statetrack.layers import Diagonal
-from statetrack.models.sequence_model import Block
+from statetrack.models.block import Block
 
 MAX_MODEL_STATES = 4096  # before minimising; it takes seconds
 STATES_AT_ONCE = 16  # explored in one batch

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from statetrack.layers import Mixer
 from statetrack.models import SequenceModel
-from statetrack.models.sequence_model import Block
+from statetrack.models.block import Block
 from statetrack.tasks import IGNORE, Batch
 
 RECORDED_SEQUENCES = 256  # on which a layer's inputs and outputs are recorded

@@ -20,7 +20,7 @@ from statetrack.hardening.exploration import Ints, step_from
 from statetrack.hardening.inference import unanimous
 from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.models import SequenceModel
-from statetrack.models.sequence_model import Block
+from statetrack.models.block import Block
 from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 
