@@ -360,12 +360,16 @@ class Search:
         """Return the best exact candidates with refitted readouts, up to one without a mistake.
 
         Only in models of one layer; see `readout`. Of those with the same exact heads one is tried.
+        First come those whose heads are known to determine the answers (`inference`).
         """
-        best: dict[Any, Judged] = {}
-        for j in sorted(judged, key=lambda j: j.loss):
+
+        def inferred(judged: Judged) -> bool:
+            return bool(judged.candidate.settings.get("infer"))
+
+        best: dict[tuple[frozenset[str], bool], Judged] = {}
+        for j in sorted(judged, key=lambda j: (not inferred(j), j.loss)):
             if j.candidate.inexact == (0, 0) and not self.several:
-                inferred = j.candidate.settings.get("infer", False)
-                best.setdefault((j.candidate.exact_heads, inferred), j)
+                best.setdefault((j.candidate.exact_heads, inferred(j)), j)
         made: list[Judged] = []
         refits = 0
         for old in best.values():
