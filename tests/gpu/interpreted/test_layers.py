@@ -53,7 +53,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Dispatch tensors on the CPU as on a GPU; the modules of the kernels that were launched."""
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda x: True))
     monkeypatch.setattr(library, "serves", lambda *tensors: False)
-    # tests of ops let the interpreter look for overflows of integers, in half of its time
+    # tests of ops let the interpreter look for overflows of integers, in a third of its time
     options = InterpreterOptions(sanitize_overflow=False)
     monkeypatch.setattr(interpreter_builder, "options", options)
     modules, launch = set(), GridExecutor.__call__

@@ -11,7 +11,7 @@ import torch
 from statetrack.errors import UserError
 from statetrack.ops import selective_scan, selective_scan_step
 from statetrack.ops.selective_scan import transition
-from statetrack.ops.selective_scan.gpu import scan_blocks
+from statetrack.ops.selective_scan.gpu import backward_blocks, scan_blocks
 from statetrack.testing import check_op
 from statetrack.testing.inputs import Tensors, draw, spread
 from tests.ops.common import assert_all_close, assert_close, compare_scan, run
@@ -47,7 +47,8 @@ def test_chunks_and_blocks():
     """So that the shapes here have several of them."""
     assert scan_blocks(5, 16).BT == scan_blocks(2, 17).BT == scan_blocks(7, 1).BT == CHUNK
     assert scan_blocks(33, 2).BD == 32
-    assert scan_blocks(2048, 16) == (16, 16, 32, 8)
+    assert scan_blocks(2048, 16) == backward_blocks(2048, 16, rocm=False) == (16, 16, 32, 8)
+    assert backward_blocks(2048, 16, rocm=True) == (16, 16, 16, 4)
     for N in (1, 16, 100, 256, 4096):
         BT, BN, BD, num_warps = scan_blocks(2048, N)
         assert BN >= N
@@ -59,6 +60,12 @@ def test_chunks_and_blocks():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_agrees_with_naive(shape, switch):
     compare(selective_scan_inputs(*shape), switch)
+
+
+@pytest.mark.parametrize("switch", RANGES)
+def test_the_blocks_of_rocm(switch, monkeypatch):
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    test_agrees_with_naive((2, CHUNK + 1, 33, 2), switch)
 
 
 @pytest.mark.parametrize("switch", RANGES)

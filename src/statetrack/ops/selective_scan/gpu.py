@@ -41,6 +41,18 @@ def scan_blocks(channels: int, N: int) -> Blocks:
     return Blocks(BT, BN, BD, num_warps)
 
 
+def backward_blocks(channels: int, N: int, rocm: bool | None = None) -> Blocks:
+    """Choose the blocks of the backward pass, whose chunks are those of the forward pass.
+
+    On ROCm at most 16 channels, with half of the warps: with 32, registers spill. On CUDA they do
+    not, and fewer blocks leave fewer partial sums of dB and dC.
+    """
+    BT, BN, BD, num_warps = scan_blocks(channels, N)
+    if (torch.version.hip is not None if rocm is None else rocm) and BD == 32:
+        return Blocks(BT, BN, BD // 2, max(1, num_warps // 2))
+    return Blocks(BT, BN, BD, num_warps)
+
+
 def kept_states(batch: int, length: int, sequences: int, packed: bool, chunk: int) -> int:
     """Count the states before chunks, for packed sequences at most."""
     return length // chunk + sequences if packed else batch * -(-length // chunk)
@@ -61,11 +73,12 @@ def _dense(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
-def _shared(u: Tensor, A: Tensor, D: Tensor | None, bounds: Tensor | None) -> dict[str, Any]:
+def _shared(
+    u: Tensor, A: Tensor, D: Tensor | None, bounds: Tensor | None, blocks: Blocks
+) -> dict[str, Any]:
     """What both directions have in common."""
-    blocks = scan_blocks(u.shape[2], A.shape[1])._asdict()
-    del blocks["num_warps"]
-    return blocks | {
+    return {
+        **dict(zip(("BT", "BN", "BD"), blocks, strict=False)),
         "A": A.contiguous(),
         "D": _dense(D),
         "bounds": _dense(bounds),
@@ -84,7 +97,7 @@ def _forward_launch(y: Tensor, state: Tensor, checkpoints: Tensor, *inputs: Any)
     u, delta, A, B, C, D, z, initial, bounds, negative, final, keep = inputs
     blocks = scan_blocks(u.shape[2], A.shape[1])
     sequences, channel_blocks = _grid(u, bounds, blocks.BD)
-    arguments = _rows(u=u, delta=delta, B=B, C=C, z=z) | _shared(u, A, D, bounds)
+    arguments = _rows(u=u, delta=delta, B=B, C=C, z=z) | _shared(u, A, D, bounds, blocks)
     arguments |= {
         "initial": _dense(initial),
         "y": y,
@@ -116,11 +129,13 @@ def _fake_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def _partial_sums(u: Tensor, A: Tensor, bounds: Tensor | None) -> dict[str, Tensor]:
+def _partial_sums(
+    u: Tensor, A: Tensor, bounds: Tensor | None, rocm: bool | None = None
+) -> dict[str, Tensor]:
     """Room for the gradients that programs have a part of: first is the dimension to sum over."""
     batch, length, channels = u.shape
     N = A.shape[1]
-    sequences, channel_blocks = _grid(u, bounds, scan_blocks(channels, N).BD)
+    sequences, channel_blocks = _grid(u, bounds, backward_blocks(channels, N, rocm).BD)
     shapes = {
         "dA": (sequences, channels, N),
         "dB": (channel_blocks, batch * length, N),
@@ -137,12 +152,14 @@ def _backward_launch(
     d_final: Tensor | None,
     checkpoints: Tensor,
     *inputs: Any,
+    rocm: bool | None = None,
 ) -> Launch:
     u, delta, A, B, C, D, z, initial, bounds, negative = inputs
     du, ddelta, _, _, _, _, dz, d_initial = grads
-    blocks = scan_blocks(u.shape[2], A.shape[1])
+    blocks = backward_blocks(u.shape[2], A.shape[1], rocm)
     sequences, channel_blocks = _grid(u, bounds, blocks.BD)
-    arguments = _rows(u=u, delta=delta, B=B, C=C, z=z, dy=dy) | _shared(u, A, D, bounds) | sums
+    arguments = _rows(u=u, delta=delta, B=B, C=C, z=z, dy=dy) | sums
+    arguments |= _shared(u, A, D, bounds, blocks)
     arguments |= {
         "checkpoints": checkpoints,
         "d_final": _dense(d_final),
@@ -273,9 +290,8 @@ def examples() -> list[KernelExample]:
     inputs = rows, rows, A, empty(B, T, N), empty(B, T, N), skip, rows, None, None, True
     outputs = _fake_forward(*inputs, False, True)
     forward = _forward_launch(*outputs, *inputs, False, True)
-    kept, sums = outputs[2], _partial_sums(rows, A, None)
+    kept = outputs[2]
     grads = _fake_backward(rows, None, kept, *inputs)
-    backward = _backward_launch(grads, sums, rows, None, kept, *inputs)
     state, token = empty(B, D, N, dtype=torch.float32), empty(B, D)
     keys = empty(B, N)
     step = _step_launch(token, state, token, token, A, keys, keys, skip, token, True)
@@ -285,11 +301,19 @@ def examples() -> list[KernelExample]:
 
     given = bytes_of(*(x for x in inputs if isinstance(x, Tensor)))
     moved = given + bytes_of(outputs[0], kept)
-    moved_back = given + bytes_of(rows, kept, rows, rows, rows, *sums.values())
     moved_step = bytes_of(state, state, A, skip, *[token] * 4, keys, keys)
+    backward = []
+    for rocm, title in (
+        (False, "selective_scan backward"),
+        (True, "selective_scan backward, ROCm"),
+    ):
+        sums = _partial_sums(rows, A, None, rocm)
+        launch = _backward_launch(grads, sums, rows, None, kept, *inputs, rocm=rocm)
+        moved_back = given + bytes_of(rows, kept, rows, rows, rows, *sums.values())
+        backward.append(launch.example(title, size, 32 * B * T * D * N, moved_back))
     # operations for each number of the states: an exponential counts as one
     return [
         forward.example("selective_scan forward", size, 9 * B * T * D * N, moved),
-        backward.example("selective_scan backward", size, 32 * B * T * D * N, moved_back),
+        *backward,
         step.example("selective_scan step", f"B {B}, D {D}, N {N}", 9 * B * D * N, moved_step),
     ]
