@@ -129,19 +129,26 @@ class Memory:
             k[chosen], v[chosen], beta[chosen] = roots @ self.basis.T, roots @ center, 2.0
             reflects[chosen] = True
         made = HeadInputs(k, v, beta)
-        made = self._start_within(made, head.maps(len(recurring))[1], recurring)
+        made = self._start_within(made, head.maps(len(recurring))[1], recurring, evenly=rule.infer)
         others = recurring.repeat_interleave(factors) & ~reflects
         made = separate_others(made, reflects, others, counts, rule.other_betas)
         error = (exact.matrices - self.matrices)[exact.fits].abs().max()
         return made, float(error)
 
-    def _start_within(self, head: HeadInputs, written: Tensor, recurring: Tensor) -> HeadInputs:
-        """Let inputs that only come first write within W, of what they have `written` [n, K, V]."""
+    def _start_within(
+        self, head: HeadInputs, written: Tensor, recurring: Tensor, *, evenly: bool
+    ) -> HeadInputs:
+        """Let inputs that only come first write within W, of what they have `written` [n, K, V].
+
+        If they write `evenly`, in all directions of W, no two states read alike.
+        """
         k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
         factors = len(beta) // len(recurring)
         for i in torch.nonzero(~recurring).flatten().tolist():
             rows = slice(i * factors, (i + 1) * factors)
             u, sizes, w = torch.linalg.svd(self.basis.T @ written[i], full_matrices=False)
+            if evenly:
+                sizes = sizes[0].expand_as(sizes)
             rank = min(factors, int((sizes > 1e-6 * sizes[0]).sum()))
             beta[rows] = 0.0
             rows = slice(i * factors, i * factors + rank)
