@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,10 @@ from tests.training.small import small_config
 
 # Two test processes run on two cores; and one thread makes numbers repeatable.
 torch.set_num_threads(1)
+
+# A run in the background of a shell ignores Ctrl-C, and so would the processes that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("suite", deadline=None, max_examples=50, derandomize=True)
 hypothesis.settings.load_profile("suite")

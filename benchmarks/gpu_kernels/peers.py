@@ -83,7 +83,7 @@ WORKS = (
         4, 128, 256,
     ),
     _op(
-        "one gate a head",
+        "scalar gate",
         gated_linear_attention,
         partial(linear_attention_inputs, gate="g"),
         4, 128, 256,

@@ -78,7 +78,9 @@ def markdown(result: dict[str, Any]) -> str:
         "Each cell: registers of a thread / bytes of shared memory of a block / bytes of a thread "
         "that are spilled to memory / machine instructions. On gfx942 registers are vector "
         "registers and shared memory is LDS. Instructions are counted in the program, loops once "
-        "or as often as the compiler unrolled them. Pointers are aligned to 16 bytes.",
+        "or as often as the compiler unrolled them. Pointers are aligned to 16 bytes. Rows with "
+        "`ROCm` have the block sizes that are launched on AMD's GPUs, gfx942 here; those without, "
+        "where there are both, are launched on NVIDIA's.",
         "",
         markdown_table(ours),
         "",
@@ -103,11 +105,12 @@ def markdown(result: dict[str, Any]) -> str:
             f"## {table.title}",
             "",
             "Compiled the same way, with the arguments that the backend fla gives them; cells as "
-            "in the first table. q, k and v are bfloat16. A work in chunks of 64 tokens is several "
-            "kernels in a row, with products on matrix units; `fused_recurrent` kernels, for 64 "
-            "tokens and fewer, are loops over tokens. `one gate a head` is gated linear attention "
-            "as Mamba-2 and mLSTM use it. Where the package tunes on the GPU, the choice nearest "
-            "to 4 warps and 3 stages was taken; it keeps blocks small where it finds no GPU with "
+            "in the first table. q, k and v are bfloat16. A chunkwise op, of 64 tokens a chunk, is "
+            "several kernels in a row, with products on matrix units; `fused_recurrent` kernels, "
+            "for 64 tokens and fewer, are loops over tokens. `scalar gate` is gated linear "
+            "attention as Mamba-2 and mLSTM use it. Where the package tunes on the GPU, the "
+            "choice nearest to 4 warps and 3 stages was taken; it keeps blocks small where it "
+            "finds no GPU with "
             "100 KiB of shared memory, as on gfx942. It has no selective scan.",
             "",
             markdown_table(table),

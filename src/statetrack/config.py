@@ -51,7 +51,7 @@ def option(
     Args:
         default: its value if none is given.
         help: one line for people.
-        low: the least value, if it is not None.
+        low: the least value; None is not compared with it.
         high: the greatest value, if there is a least one.
         identity: whether it is part of what a configuration describes. The device is not: two
             configurations that differ in it are equal, and in JSON it appears unless it has its

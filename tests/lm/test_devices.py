@@ -114,19 +114,19 @@ def test_batches_are_made_ahead(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = list[str]()
-    step, placed = _Loop.step, _Loop.placed
+    step, micro_batches = _Loop.step, _Loop.micro_batches
 
     def record_step(self: _Loop, number: int) -> Any:
         events.append(f"step {number}")
         return step(self, number)
 
-    def record_placed(self: _Loop, batches: Any, number: int) -> Any:
+    def record_batches(self: _Loop, batches: Any, number: int) -> Any:
         if batches is self.data.batches:
             events.append(f"batch {number}")
-        return placed(self, batches, number)
+        return micro_batches(self, batches, number)
 
     monkeypatch.setattr(_Loop, "step", record_step)
-    monkeypatch.setattr(_Loop, "placed", record_placed)
+    monkeypatch.setattr(_Loop, "micro_batches", record_batches)
     config = small_config(data, steps=2, checkpoint_every=2, log_every=2, sample_prompts=())
     pretrain(config, tmp_path / "cpu")
     assert events == ["step 0", "batch 0", "step 1", "batch 1"]

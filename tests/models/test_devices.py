@@ -120,8 +120,8 @@ def test_packed_sequences_wait_for_a_gpu_once_in_all_layers_together(name: str) 
     with simulated_device(), Waits() as waits:
         model = SequenceModel(config).to(DEVICE)
         tokens = tokens.to(DEVICE)
-        for place, expected in ((bounds, []), (bounds.to(DEVICE), ["_to_copy"])):
+        for given, expected in ((bounds, []), (bounds.to(DEVICE), ["_to_copy"])):
             waits.found.clear()
-            logits, _ = model(tokens, cu_seqlens=place)
+            logits, _ = model(tokens, cu_seqlens=given)
             logits.sum().backward()
             assert waits.found == expected

@@ -162,7 +162,10 @@ class Parser(argparse.ArgumentParser):
         for flag, word in pairwise(arguments):
             taken = any(o.positional and first.get(o.name) == word for o in self.options.values())
             if taken and flag.startswith("--") and "=" not in flag and flag not in self.flags:
-                raise unknown("option", flag, self.flags)
+                raise UserError(
+                    f"{flag} is unknown here; if it is an option of what the command is to name, "
+                    f"write the name first"
+                )
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options in `arguments`, by name."""

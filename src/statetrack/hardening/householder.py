@@ -30,7 +30,7 @@ from statetrack.hardening.heads import (
     write_heads,
 )
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.products import Memory, ProductRule, memories
+from statetrack.hardening.products import Memory, ProductRule, memories, with_inferred
 from statetrack.hardening.search import NOT_NEEDED, Candidate, Component
 from statetrack.layers.inverse import DependentError
 from statetrack.models import SequenceModel
@@ -116,6 +116,11 @@ class _Trained:
         """Return the memory subspace of each head with several factors."""
         return memories(self.heads, self.inputs)
 
+    @cached_property
+    def inferred(self) -> list[Memory | CannotRoundError]:
+        """Return the same, with elements for tokens that a head ignores."""
+        return with_inferred(self.memories, self.inputs)
+
     def round(self, i: int, rule: Rule | ProductRule) -> tuple[HeadInputs, float]:
         """Return an exact head, and by how much its Gram matrix or its products were rounded."""
         head, inputs = self.heads[i], self.inputs
@@ -125,11 +130,12 @@ class _Trained:
         counts = inputs.counts.repeat_interleave(self.factors)
         if isinstance(rule, Rule):
             return round_reflections(head, self.recurring, counts, rule)
-        memory = self.memories[i]
+        known = self.inferred if rule.infer else self.memories
+        memory = known[i]
         if isinstance(memory, CannotRoundError):
             raise memory
         if rule.largest:
-            sizes = [len(m.chosen(rule).elements) for m in self.memories if isinstance(m, Memory)]
+            sizes = [len(m.chosen(rule).elements) for m in known if isinstance(m, Memory)]
             if len(memory.chosen(rule).elements) < max(sizes):
                 raise CannotRoundError("another head tells more elements apart")
         return memory.round(head, inputs.recurring, counts, rule)

@@ -1,9 +1,9 @@
 """Infer from the answers what an input that a head ignores should do.
 
-Heads may share the work: of the heads of a model that adds modulo 5, one may count all elements but
-3, and others count the 3s by slow rotations, which no finite group has. If the first head has the
-task's group, the sequences of the training lengths show which element the 3 is: with it, and with
-no other, the answer depends on the head's state alone.
+Heads may share the work. For example, in a model that adds modulo 5, one head may rotate correctly
+for every token except 3, for which it does nothing; other heads count the 3s by small angles that
+generate no finite group. So every element of the first head's group is tried for the 3: the right
+one makes the answer a function of the head's state.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from itertools import product
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from statetrack.hardening.exploration import Ints
 from statetrack.hardening.representations import EXACT, MAX_VOTED_SIZE, Representation
 from statetrack.tasks import IGNORE
 
-Ints = NDArray[np.int64]
-MAX_CHOICES = 256  # of elements for all inputs that a head ignores
+MAX_CHOICES = 256  # assignments of elements to the ignored inputs that are tried
 
 
 def infer_ignored(given: Representation, index: Tensor, targets: Tensor) -> Representation | None:
@@ -33,7 +32,7 @@ def infer_ignored(given: Representation, index: Tensor, targets: Tensor) -> Repr
 
     Returns:
         The matrices with which the head's state determines the answers; None if there are none, or
-        if there are too many to try. Inputs whose matrix is inferred do not count as fitting.
+        if there are too many to try. Inputs whose matrix is inferred have `fits` False.
     """
     moves = (given.matrices - given.elements[0]).flatten(1).norm(dim=1) > EXACT
     ignored = torch.nonzero(~moves).flatten().tolist()
@@ -42,8 +41,8 @@ def infer_ignored(given: Representation, index: Tensor, targets: Tensor) -> Repr
         return None
     flat = given.elements.flatten(1)
     known = torch.cdist(given.matrices.flatten(1), flat).argmin(1).numpy()
-    products = given.elements[:, None] @ given.elements  # [g, g, d, d]
-    table = torch.cdist(products.flatten(0, 1).flatten(1), flat).argmin(1).view(size, size).numpy()
+    products = (element @ given.elements for element in given.elements)  # [g, d, d] each
+    table = np.stack([torch.cdist(row.flatten(1), flat).argmin(1).numpy() for row in products])
     scored = ((targets != IGNORE) & (index >= 0)).numpy()  # at a BOS the answer is another one
     for elements in product(range(size), repeat=len(ignored)):  # first of all, the identity
         tried = known.copy()
@@ -65,8 +64,8 @@ def _states(table: Ints, elements: Ints, index: Ints) -> Ints:
     return np.stack(states, 1)
 
 
-def unanimous(places: Ints, answers: Ints, n: int) -> Ints | None:
-    """Return the answer at each of n places, IGNORE where there is none; None if two differ."""
+def unanimous(keys: Ints, answers: Ints, n: int) -> Ints | None:
+    """Return the answer of each key 0..n-1, IGNORE for one without; None if a key has two."""
     found = np.full(n, IGNORE, np.int64)
-    found[places] = answers
-    return found if (found[places] == answers).all() else None
+    found[keys] = answers
+    return found if (found[keys] == answers).all() else None

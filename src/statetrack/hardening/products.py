@@ -47,7 +47,7 @@ class ProductRule:
     signs: bool  # False: tokens may change their sign so that the group does not contain -I
     largest: bool  # only heads with the largest group are rounded: others may add to its states
     other_betas: OtherBetas
-    infer: bool = False  # from the answers, what tokens that a head ignores should do
+    infer: bool = False  # choose elements for tokens that a head ignores by the answers
 
     @classmethod
     def all(cls) -> Iterator[ProductRule]:
@@ -68,7 +68,6 @@ class Memory:
     center: Tensor  # [d, V]: the point about which they rotate, by least squares
     exact: Representation
     unsigned: Representation | None  # without -I, if that is possible
-    inferred: Representation | None = None  # such that the state determines the answers
 
     @classmethod
     def of(cls, head: HeadInputs, recurring: Tensor, first: Tensor) -> Memory:
@@ -100,11 +99,7 @@ class Memory:
 
     def chosen(self, rule: ProductRule) -> Representation:
         """Return the exact matrices that a rule asks for."""
-        if not rule.infer:
-            return self.exact if rule.signs else self.unsigned or self.exact
-        if self.inferred is None:
-            raise CannotRoundError("its states do not determine the answers")
-        return self.inferred
+        return self.exact if rule.signs else self.unsigned or self.exact
 
     def round(
         self, head: HeadInputs, recurring: Tensor, counts: Tensor, rule: ProductRule
@@ -140,7 +135,8 @@ class Memory:
     ) -> HeadInputs:
         """Let inputs that only come first write within W, of what they have `written` [n, K, V].
 
-        If they write `evenly`, in all directions of W, no two states read alike.
+        If they write `evenly`, all singular values of it get the largest size, so that different
+        elements of the group lead to different states.
         """
         k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
         factors = len(beta) // len(recurring)
@@ -194,8 +190,6 @@ def memories(heads: list[HeadInputs], inputs: LayerInputs) -> list[Memory | Cann
         except CannotRoundError as error:
             found.append(error)
     known = [m for m in found if isinstance(m, Memory)]
-    number = torch.where(inputs.recurring, inputs.recurring.cumsum(0) - 1, -1)
-    index = torch.where(inputs.index >= 0, number[inputs.index], -1)  # among recurring inputs
 
     def helped(memory: Memory) -> Memory:
         others = [m for m in known if m is not memory]
@@ -203,7 +197,22 @@ def memories(heads: list[HeadInputs], inputs: LayerInputs) -> list[Memory | Cann
         unsigned = memory.unsigned and borrow(
             memory.unsigned, [m.unsigned or m.exact for m in others]
         )
-        inferred = infer_ignored(exact, index, inputs.targets)
-        return replace(memory, exact=exact, unsigned=unsigned, inferred=inferred)
+        return replace(memory, exact=exact, unsigned=unsigned)
 
     return [helped(m) if isinstance(m, Memory) else m for m in found]
+
+
+def with_inferred(
+    memories: list[Memory | CannotRoundError], inputs: LayerInputs
+) -> list[Memory | CannotRoundError]:
+    """Return memories with elements also for the inputs that they ignore; see `inference`."""
+    number = torch.where(inputs.recurring, inputs.recurring.cumsum(0) - 1, -1)
+    index = torch.where(inputs.index >= 0, number[inputs.index], -1)  # among recurring inputs
+
+    def inferred(memory: Memory) -> Memory | CannotRoundError:
+        exact = infer_ignored(memory.exact, index, inputs.targets)
+        if exact is None:
+            return CannotRoundError("no elements were found for the tokens that it ignores")
+        return replace(memory, exact=exact)
+
+    return [inferred(m) if isinstance(m, Memory) else m for m in memories]

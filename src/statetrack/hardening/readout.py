@@ -55,12 +55,15 @@ def readout_data(exact: SequenceModel, inputs: LayerInputs, batch: Batch) -> Rea
         batch: sequences of the training lengths, from which the answers are taken.
 
     Raises:
-        CannotRefitError: the states do not determine the answers.
+        CannotRefitError: the model has no readout of its own, or its states do not determine the
+            answers.
         UserError: its states cannot be listed.
     """
+    block = block_of(exact, 0)
+    if block.mixer.output_projection is None or exact.config.tie_embeddings:
+        raise CannotRefitError("the model has no readout of its own")
     names = [str(i) for i in range(exact.config.vocab_size)]
     found = situations(exact, inputs, names)
-    block = block_of(exact, 0)
     answers = torch.from_numpy(find_answers(found, batch))
     x, read = [found.x], [_read(block, found.x, found.states)]
     first = torch.from_numpy(inputs.token_ids[~inputs.recurring.numpy()])
@@ -100,8 +103,7 @@ class _Readout(nn.Module):
         super().__init__()
         self.block = block_of(model, 0)
         projection = self.block.mixer.output_projection
-        if projection is None or model.config.tie_embeddings:
-            raise CannotRefitError("the model has no readout of its own")
+        assert projection is not None  # `readout_data` has refused such models
         self.projection, self.norm, self.head = projection, model.norm, model.head
 
     def weights(self) -> list[nn.Parameter]:

@@ -29,7 +29,8 @@ from statetrack.tasks import IGNORE, Batch
 MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than the trained one
 MAX_PARTIAL_INCREASE = 0.1  # nats that are allowed while later layers are not exact yet
 MAX_RETRIES = 32  # second attempts at a layer, after later layers failed; in the whole search
-MAX_SIMPLER = 200  # roundings without one of their heads, tried where all heads together fail
+MAX_SIMPLER = 200  # candidates with one head removed that are judged, if no candidate is good
+MAX_LISTED = 32  # exact models whose states are listed for a refit
 MAX_REFITS = 4  # readouts that are trained, while none is without a mistake
 SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
 
@@ -61,8 +62,8 @@ class Candidate:
     inexact: tuple[int, int] = (0, 0)  # how many fade slowly, and how many are not exact at all
     memoryless: bool = False
     keeping: Callable[[frozenset[str]], Candidate | None] = lambda names: None
-    """Returns the same with these exact heads only, the memory of all others removed; None if no
-    weights do that."""
+    """Returns the candidate with the memory of all other exact heads removed; None if the inputs
+    are linearly dependent, so that no weights do that."""
     steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
     """Yields the same with a larger epsilon of the head norm, which amplifies rounding errors less;
     the largest first."""
@@ -73,11 +74,8 @@ class Candidate:
         return frozenset(c.name for c in self.components if c.error is not None)
 
     def simpler(self) -> Iterator[Candidate]:
-        """Yield the same with the memory of one more head removed, the least exact first."""
-        for name in self.least_exact_first:
-            made = self.without(name)
-            if made is not None:
-                yield made
+        """Return the same with the memory of one more head removed, the least exact first."""
+        return filter(None, map(self.without, self.least_exact_first))
 
     @property
     def least_exact_first(self) -> list[str]:
@@ -130,7 +128,7 @@ class Judge:
         return Judged(candidate, loss, wrong, good)
 
     def simplest(self, judged: Judged) -> Judged:
-        """Remove the memory of every head without which the candidate stays good."""
+        """Remove the memory of heads, the least exact first, if the candidate stays good."""
         for name in judged.candidate.least_exact_first:
             made = judged.candidate.without(name)
             simpler = made and self.judge(made)
@@ -372,7 +370,7 @@ class Search:
                 best.setdefault((j.candidate.exact_heads, inferred(j)), j)
         made: list[Judged] = []
         refits = 0
-        for old in best.values():
+        for old in islice(best.values(), MAX_LISTED):
             if refits == MAX_REFITS:
                 break
             self.tell("refitting the readout")

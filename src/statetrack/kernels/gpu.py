@@ -44,18 +44,17 @@ def _supported() -> dict[str, list[str]]:
 
 
 def untested_version(distribution: str, bounds: list[str]) -> str | None:
-    """Return, in one sentence, that a package is not of a tested version; None if it is.
+    """Return a message if the installed version is outside the tested bounds, else None.
 
-    None also if it is not installed under this name, as Triton's build for ROCm.
+    None also if the package is not installed under this name, as Triton's build for ROCm, or if its
+    installation is damaged and has no version.
     """
     try:
-        version = metadata.version(distribution)
+        version: str | None = metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
-    release = _release(version)
-    for bound in bounds:
-        kind, limit = re.fullmatch(r"(>=|<)(.+)", bound).groups()  # type: ignore[union-attr]
-        if (release >= _release(limit)) != (kind == ">="):
+    for kind, limit in re.findall(r"(>=|<)([\d.]+)", ",".join(bounds)) if version else ():
+        if (_release(version or "") >= _release(limit)) != (kind == ">="):
             wanted = ",".join(bounds)
             command = f'pip install "{distribution}{wanted}"'
             return f"{distribution} {version} is not tested, {wanted} is: {command}"
@@ -63,8 +62,9 @@ def untested_version(distribution: str, bounds: list[str]) -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers of a version, without what follows them."""
-    return tuple(map(int, re.findall(r"\d+", re.match(r"[\d.]*", version)[0])))  # type: ignore[index]
+    """The three numbers of a version, without what follows them."""
+    numbers = [int(n) for n in re.findall(r"\d+", re.split(r"[^\d.]", version)[0])]
+    return tuple([*numbers, 0, 0, 0][:3])
 
 
 SUPPORTED = _supported()
@@ -108,8 +108,7 @@ def missing(backend: str) -> str | None:
 
 def untested(backend: str) -> str | None:
     """Return which package of a GPU backend is not of a tested version; None if all are."""
-    reasons = [UNTESTED.get(name) for name in _DISTRIBUTIONS[backend]]
-    return next((reason for reason in reasons if reason), None)
+    return next(filter(None, map(UNTESTED.get, _DISTRIBUTIONS[backend])), None)
 
 
 def refusal(backend: str, *tensors: Tensor | None) -> str | None:

@@ -97,7 +97,7 @@ def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> E
         tokens.append(np.array(backend.encode(block, add_special_tokens=False).ids, np.int64))
         if sum(map(len, tokens)) >= needed:
             break
-    if len(tokens) == 1:
+    if not any(map(len, tokens[1:])):
         raise UserError(f"{path} is empty")
     found = np.concatenate(tokens)
     fingerprint = f"{path.resolve()} in {_identity(backend)}"

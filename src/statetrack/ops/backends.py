@@ -75,8 +75,7 @@ def choose(
 
 
 def _warn_untested(backend: str) -> None:
-    reason = gpu.untested(backend)
-    if reason is not None and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and (reason := gpu.untested(backend)):
         gpu.warn_untested(reason)
 
 

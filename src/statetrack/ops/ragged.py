@@ -25,7 +25,7 @@ class Ragged:
 
     index: Tensor  # [N, L] into the flattened B * T positions; arbitrary where not valid
     valid: Tensor  # [N, L] bool
-    place: Tensor  # [B, T] into the flattened N * L entries; arbitrary where not present
+    padded_index: Tensor  # [B, T] into the flattened N * L entries; arbitrary where not present
     present: Tensor | None  # [B, T] bool: in a sequence; None if all are
 
     @classmethod
@@ -35,14 +35,14 @@ class Ragged:
         Sizes are those of the list, so nothing waits for a GPU.
         """
         longest = max(end - start for start, end in pairwise(bounds))
-        at = to_device(torch.tensor(bounds, device="cpu"), device)
-        starts, lengths = at[:-1, None], at.diff()
+        ends = to_device(torch.tensor(bounds, device="cpu"), device)
+        starts, lengths = ends[:-1, None], ends.diff()
         offsets = torch.arange(longest, device=device)[None, :]
         valid = offsets < lengths[:, None]
-        moves = torch.arange(len(lengths), device=device) * longest - at[:-1]
-        place = moves.repeat_interleave(lengths, output_size=bounds[-1])
-        place = (place + torch.arange(bounds[-1], device=device))[None, :]
-        return cls((starts + offsets).where(valid, starts), valid, place, None)
+        shifts = torch.arange(len(lengths), device=device) * longest - ends[:-1]
+        padded_index = shifts.repeat_interleave(lengths, output_size=bounds[-1])
+        padded_index = (padded_index + torch.arange(bounds[-1], device=device))[None, :]
+        return cls((starts + offsets).where(valid, starts), valid, padded_index, None)
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> Ragged:
@@ -53,8 +53,8 @@ class Ragged:
         longest = max(1, int(count.max()))
         row = torch.arange(rows, device=mask.device)[:, None]
         offsets = torch.arange(longest, device=mask.device)[None, :]
-        place = row * longest + (mask.cumsum(1) - 1).clamp(min=0)
-        return cls(row * length + order[:, :longest], offsets < count, place, mask)
+        padded_index = row * longest + (mask.cumsum(1) - 1).clamp(min=0)
+        return cls(row * length + order[:, :longest], offsets < count, padded_index, mask)
 
     def pad(self, x: Tensor) -> Tensor:
         """[B, T, ...] -> [N, L, ...]; invalid positions become 0, even if x is NaN there."""
@@ -63,7 +63,7 @@ class Ragged:
 
     def unpad(self, y: Tensor) -> Tensor:
         """[N, L, ...] -> [B, T, ...]; positions that are in no sequence become 0."""
-        x = y.flatten(0, 1)[self.place]
+        x = y.flatten(0, 1)[self.padded_index]
         if self.present is None:
             return x
         return x.masked_fill(~self.present.view(*x.shape[:2], *[1] * (x.dim() - 2)), 0)

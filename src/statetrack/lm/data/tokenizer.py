@@ -35,7 +35,10 @@ class TextTokenizer:
         return 1 + max(self.tokenizer.get_vocab(with_added_tokens=True).values())
 
     def to_json(self, *, bos: bool = False) -> str:
-        """Return the contents of `tokenizer.json`; texts begin with BOS as documents do, or not."""
+        """Return the contents of `tokenizer.json`.
+
+        With `bos` it puts BOS before every text; any other post-processor is removed.
+        """
         made = tokenizers.Tokenizer.from_str(self.tokenizer.to_str())
         made.post_processor = None
         if bos and self.bos_id is not None:

@@ -44,7 +44,7 @@ from statetrack.training.tensors import MOMENTS, restore_tensors, training_tenso
 ONE_FILE = "1TB"  # more than any model here: its weights are one file, which is replaced at once
 NAME = re.compile(r"step-([0-9]{7,})")
 STATE = "state.json"
-FREE_TO_CHANGE = ("data_folder", "device", "compile")  # a resumed run may have others
+FREE_TO_CHANGE = ("data_folder", "device", "compile")  # options that may differ when a run resumes
 
 
 class PretrainingRun(RunFolder):

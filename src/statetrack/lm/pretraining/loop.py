@@ -24,7 +24,7 @@ from statetrack.lm.hf_model import StateTrackForCausalLM
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.config import PretrainingConfig
 from statetrack.lm.pretraining.distributed import Processes, whole
-from statetrack.lm.pretraining.objective import Objective, PlacedBatch
+from statetrack.lm.pretraining.objective import MicroBatch, Objective
 from statetrack.lm.pretraining.samples import Prompts
 from statetrack.models import SequenceModel, compile_blocks
 from statetrack.training import DivergedError
@@ -164,7 +164,7 @@ class _Loop:
             run.load(start, self.model, self.optimizer, processes)
         self.wrapped = processes.wrap(self.model)
         self.objective = Objective(self.config, processes, self.wrapped)
-        self.batches = Prefetched(partial(self.placed, data.batches), processes.device)
+        self.batches = Prefetched(partial(self.micro_batches, data.batches), processes.device)
         self.clock = Clock(run)
 
     def run_through(self) -> None:
@@ -226,9 +226,9 @@ class _Loop:
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         return self.processes.mean(total), norm.detach()
 
-    def placed(self, batches: PackedBatches, step: int) -> list[PlacedBatch]:
+    def micro_batches(self, batches: PackedBatches, step: int) -> list[MicroBatch]:
         """Return this process's micro batches of a step, on the device."""
-        return [self.objective.place(batch) for batch in self.data.micro_batches(batches, step)]
+        return [self.objective.to_device(batch) for batch in self.data.micro_batches(batches, step)]
 
     def learning_rate(self, step: int) -> float:
         return learning_rate(self.training, step)
@@ -239,7 +239,7 @@ class _Loop:
         self.wrapped.eval()
         count, total = self.data.validations, torch.zeros((), device=self.processes.device)
         for number in range(count):
-            for batch in self.placed(self.data.held_out, number):
+            for batch in self.micro_batches(self.data.held_out, number):
                 total += self.objective.loss(batch)
         loss = float(self.processes.mean(total / (count * self.data.parts)))
         tokens = count * self.config.tokens_per_step

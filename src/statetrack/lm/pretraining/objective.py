@@ -32,7 +32,7 @@ class Objective:
             torch.autocast(processes.device.type, torch.bfloat16) if bf16 else nullcontext()
         )
 
-    def backward(self, batch: PlacedBatch, parts: int, *, average: bool) -> Tensor:
+    def backward(self, batch: MicroBatch, parts: int, *, average: bool) -> Tensor:
         """Add the gradients of loss / parts to those of the parameters; return loss / parts.
 
         With `average`, the gradients are averaged over the processes afterwards.
@@ -47,13 +47,14 @@ class Objective:
         )
         return loss
 
-    def loss(self, batch: PlacedBatch) -> Tensor:
+    def loss(self, batch: MicroBatch) -> Tensor:
         """Compute the loss."""
-        layout = {"cu_seqlens": batch.cu_seqlens}
-        chunks = chunked_forward(self._run, batch.tokens, batch.chunk_length, **layout)
+        chunks = chunked_forward(
+            self._run, batch.tokens, batch.chunk_length, cu_seqlens=batch.cu_seqlens
+        )
         return torch.stack([batch.loss(chunk.logits, chunk.columns) for chunk in chunks]).sum()
 
-    def place(self, batch: PackedBatch) -> PlacedBatch:
+    def to_device(self, batch: PackedBatch) -> MicroBatch:
         """Copy a micro batch to the device, without waiting for it."""
         windows, bounds = to_device(batch.tokens, self.processes.device), batch.cu_seqlens
         tokens, targets = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
@@ -61,7 +62,7 @@ class Objective:
         if bounds is not None:  # all rows as one, of which a chunk has as many tokens as of all
             chunk *= len(tokens)
             tokens, targets = tokens.view(1, -1), targets.view(1, -1)
-        return PlacedBatch(tokens, bounds, chunk, chunk_cross_entropy(targets))
+        return MicroBatch(tokens, bounds, chunk, chunk_cross_entropy(targets))
 
     def _run(self, tokens: Tensor, state: Any, **layout: Any) -> tuple[Tensor, Any]:
         with self.autocast:
@@ -69,7 +70,7 @@ class Objective:
         return logits, state
 
 
-class PlacedBatch(NamedTuple):
+class MicroBatch(NamedTuple):
     """A micro batch on the device."""
 
     tokens: Tensor  # [B, T], or [1, B T] if they are packed

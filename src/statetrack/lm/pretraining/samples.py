@@ -16,7 +16,7 @@ class Prompts:
     """Texts that a model continues.
 
     Args:
-        data: gives the tokenizer, which puts BOS before a text if documents begin with it.
+        data: gives the tokenizer, and whether BOS stands before a text.
         prompts: the texts.
         length: tokens of a continuation.
 
@@ -26,10 +26,13 @@ class Prompts:
 
     def __init__(self, data: TokenData, prompts: Sequence[str], length: int) -> None:
         self.prompts, self.length, self.eos = prompts, length, data.description.eos
+        bos = data.description.bos_id if data.description.bos else None
+        before = [] if bos is None else [bos]
         if not prompts:
             return
         self.tokenizer = Tokenizer.from_file(str(data.tokenizer_file))
-        self.tokens = [torch.tensor([self.tokenizer.encode(text).ids]) for text in prompts]
+        coded = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in prompts]
+        self.tokens = [torch.tensor([before + ids]) for ids in coded]
         for text, ids in zip(prompts, self.tokens, strict=True):
             if ids.numel() == 0:
                 raise UserError(f"the sample prompt {text!r} has no tokens")

@@ -78,7 +78,9 @@ def _shared(
 ) -> dict[str, Any]:
     """What both directions have in common."""
     return {
-        **dict(zip(("BT", "BN", "BD"), blocks, strict=False)),
+        "BT": blocks.BT,
+        "BN": blocks.BN,
+        "BD": blocks.BD,
         "A": A.contiguous(),
         "D": _dense(D),
         "bounds": _dense(bounds),

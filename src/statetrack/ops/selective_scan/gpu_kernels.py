@@ -45,9 +45,9 @@ def _transition(delta, A, NEGATIVE: tl.constexpr):
 
 
 @triton.jit
-def _load(x, here, token, place, column, mask):
-    """Tokens here + place and columns [BT, .] of x in float32, 0 outside of the mask."""
-    at = x + here * token + (place[:, None] * token + column[None, :])
+def _load(x, here, token, position, column, mask):
+    """Tokens here + position and columns [BT, .] of x in float32, 0 outside of the mask."""
+    at = x + here * token + (position[:, None] * token + column[None, :])
     return tl.load(at, mask=mask, other=0.0).to(tl.float32)
 
 
@@ -97,7 +97,7 @@ def selective_scan_forward_kernel(
     y += row * T * channels
     if z is not None:
         z += row * z_row
-    place = tl.arange(0, BT)
+    position = tl.arange(0, BT)
 
     for chunk in range(0, tl.cdiv(length, BT)):
         if checkpoints is not None:
@@ -105,26 +105,26 @@ def selective_scan_forward_kernel(
                 checkpoints + ((kept + chunk) * N + n[:, None]) * channels + d[None, :], h, mask=ok
             )
         here = start + chunk * BT
-        exists = place[:, None] < length - chunk * BT
+        exists = position[:, None] < length - chunk * BT
         in_row, in_key = exists & d_ok[None, :], exists & n_ok[None, :]
         # delta is 0 after the end of the sequence: the state stays
-        delta_t = _load(delta, here, delta_token, place, d, in_row)
-        u_t = _load(u, here, u_token, place, d, in_row)
-        B_t = _load(B, here, B_token, place, n, in_key)
-        C_t = _load(C, here, C_token, place, n, in_key)
+        delta_t = _load(delta, here, delta_token, position, d, in_row)
+        u_t = _load(u, here, u_token, position, d, in_row)
+        B_t = _load(B, here, B_token, position, n, in_key)
+        C_t = _load(C, here, C_token, position, n, in_key)
         a = _transition(delta_t, a_log, NEGATIVE)
         b = (delta_t * u_t)[:, None, :] * B_t[:, :, None]
-        b = tl.where((place == 0)[:, None, None], a * h[None, :, :] + b, b)
+        b = tl.where((position == 0)[:, None, None], a * h[None, :, :] + b, b)
         _, hs = tl.associative_scan((a, b), 0, _compose)
         out = tl.sum(hs * C_t[:, :, None], 1)
         if D is not None:
             out += skip[None, :] * u_t
         if z is not None:
-            z_t = _load(z, here, z_token, place, d, in_row)
+            z_t = _load(z, here, z_token, position, d, in_row)
             out *= z_t * tl.sigmoid(z_t)
-        to = y + here * channels + (place[:, None] * channels + d[None, :])
+        to = y + here * channels + (position[:, None] * channels + d[None, :])
         tl.store(to, out.to(y.dtype.element_ty), mask=in_row)
-        h = tl.sum(tl.where((place == BT - 1)[:, None, None], hs, 0.0), 0)
+        h = tl.sum(tl.where((position == BT - 1)[:, None, None], hs, 0.0), 0)
 
     if final is not None:
         tl.store(final + sequence * channels * N + of_state, h, mask=ok)
@@ -171,21 +171,21 @@ def selective_scan_backward_kernel(
     dy += row * dy_row
     if z is not None:
         z += row * z_row
-    place = tl.arange(0, BT)
+    position = tl.arange(0, BT)
     chunks = tl.cdiv(length, BT)
 
     for reverse in range(0, chunks):
         chunk = chunks - 1 - reverse
         here = start + chunk * BT
-        exists = place[:, None] < length - chunk * BT
+        exists = position[:, None] < length - chunk * BT
         in_row, in_key = exists & d_ok[None, :], exists & n_ok[None, :]
-        to_row = (row * T + here) * channels + (place[:, None] * channels + d[None, :])
-        to_key = (block * tokens + row * T + here) * N + (place[:, None] * N + n[None, :])
-        delta_t = _load(delta, here, delta_token, place, d, in_row)
-        u_t = _load(u, here, u_token, place, d, in_row)
-        B_t = _load(B, here, B_token, place, n, in_key)
-        C_t = _load(C, here, C_token, place, n, in_key)
-        dy_t = _load(dy, here, dy_token, place, d, in_row)
+        to_row = (row * T + here) * channels + (position[:, None] * channels + d[None, :])
+        to_key = (block * tokens + row * T + here) * N + (position[:, None] * N + n[None, :])
+        delta_t = _load(delta, here, delta_token, position, d, in_row)
+        u_t = _load(u, here, u_token, position, d, in_row)
+        B_t = _load(B, here, B_token, position, n, in_key)
+        C_t = _load(C, here, C_token, position, n, in_key)
+        dy_t = _load(dy, here, dy_token, position, d, in_row)
         before = tl.load(
             checkpoints + ((kept + chunk) * N + n[:, None]) * channels + d[None, :],
             mask=ok,
@@ -195,13 +195,13 @@ def selective_scan_backward_kernel(
         b = (delta_t * u_t)[:, None, :] * B_t[:, :, None]
         one = tl.full([BT, BN, BD], 1.0, tl.float32)
         none = tl.full([BT, BN, BD], -0.0, tl.float32)
-        is_first = (place == 0)[:, None, None]
+        is_first = (position == 0)[:, None, None]
         b_first = tl.where(is_first, a * before[None, :, :] + b, b)
         _, h, _, h_before = tl.associative_scan((a, b_first, one, none), 0, _compose_both)
         h_before = tl.where(is_first, before[None, :, :], h_before)
 
         if z is not None:
-            z_t = _load(z, here, z_token, place, d, in_row)
+            z_t = _load(z, here, z_token, position, d, in_row)
             gate = tl.sigmoid(z_t)
             out = tl.sum(h * C_t[:, :, None], 1)
             if D is not None:
@@ -213,7 +213,7 @@ def selective_scan_backward_kernel(
         tl.store(dC + to_key, dC_t, mask=in_key)
 
         direct = dy_t[:, None, :] * C_t[:, :, None]
-        is_last = (place == BT - 1)[:, None, None]
+        is_last = (position == BT - 1)[:, None, None]
         passed = a * tl.where(is_last, direct + after[None, :, :], direct)
         _, G, _, G_after = tl.associative_scan((a, passed, one, none), 0, _compose_both, True)
         g = direct + tl.where(is_last, after[None, :, :], G_after)
@@ -221,7 +221,8 @@ def selective_scan_backward_kernel(
 
         dB_t = tl.sum(g * (delta_t * u_t)[:, None, :], 2)
         tl.store(dB + to_key, dB_t, mask=in_key)
-        B_t = _load(B, here, B_token, place, n, in_key)  # again, to free its registers in between
+        # loaded again, to free its registers in between
+        B_t = _load(B, here, B_token, position, n, in_key)
         written = tl.sum(g * B_t[:, :, None], 1)  # gradient of delta_t u_t
         slope = g * h_before * (a + 1 if NEGATIVE else a)  # gradient of delta_t A
         da_log += tl.sum(slope * delta_t[:, None, :], 0)
@@ -248,7 +249,7 @@ def selective_scan_step_kernel(
     u_row, delta_row, B_row, C_row, z_row,
     N: tl.constexpr, NEGATIVE: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """One token: the state [B, D, N] in place, y [B, D]."""
+    """One token: the state [B, D, N] in position, y [B, D]."""
     blocks = tl.cdiv(channels, BD)
     row = (tl.program_id(0) // blocks).to(tl.int64)
     d = (tl.program_id(0) % blocks) * BD + tl.arange(0, BD)
