@@ -222,7 +222,7 @@ def test_a_flag_that_there_is_not_is_named(words: tuple[str, ...], command: Comm
     """Its value is not taken for a task."""
     code, _, err = command("tasks", *words, "--device", "cpu")
     assert code == 2
-    assert "--device is unknown here; if it is an option of what" in err
+    assert "unknown option --device; options of a task come after its name" in err
     assert "unknown task 'cpu'" in command("tasks", *words, "cpu", "--device", "x").err
 
 

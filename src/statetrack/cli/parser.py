@@ -162,10 +162,7 @@ class Parser(argparse.ArgumentParser):
         for flag, word in pairwise(arguments):
             taken = any(o.positional and first.get(o.name) == word for o in self.options.values())
             if taken and flag.startswith("--") and "=" not in flag and flag not in self.flags:
-                raise UserError(
-                    f"{flag} is unknown here; if it is an option of what the command is to name, "
-                    f"write the name first"
-                )
+                raise UserError(f"unknown option {flag}; options of a task come after its name")
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options in `arguments`, by name."""

@@ -82,6 +82,8 @@ class Hardened:
         tolerances = {s["tolerance"] for s in self.settings if "tolerance" in s}
         if tolerances:
             yield f"Rounded values within {max(tolerances):g}."
+        if any(s.get("infer") for s in self.settings):
+            yield "Tokens that an exact head ignores, if any, got the element that the answers show."
         if verbose:
             for layer, settings in enumerate(self.settings):
                 text = ", ".join(f"{key} {value}" for key, value in settings.items())
