@@ -29,7 +29,7 @@ CHECK_EVERY = 50
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 2048
 HARD_PAIRS = 8.0  # how much more often pairs are drawn whose answers do not lead by enough
-ENOUGH_MARGIN = 4.0  # nats by which every answer leads the next one; training ends there
+ENOUGH_MARGIN = 6.0  # nats by which every answer leads the next one; training ends there
 
 
 class CannotRefitError(Exception):
