@@ -225,12 +225,17 @@ def spectrum_figure(title: str, groups: Groups) -> Figure | None:
         spectra = (r["spectrum"]["layers"] for r in results if r.get("spectrum"))
         layers = [layer for layer in next(spectra, []) if layer is not None]  # those with an A(x)
         if layers:
-            real = [value for layer in layers for value in layer["real"]]
-            imag = [value for layer in layers for value in layer["imag"]]
-            series.append(Series(label, real, imag, group=label))
+            values = (
+                pair for part in layers for pair in zip(part["real"], part["imag"], strict=True)
+            )
+            real, imag = zip(*sorted({(round(x, 3), round(y, 3)) for x, y in values}), strict=True)
+            series.append(Series(label, list(real), list(imag), group=label))
     if not series:
         return None
-    note = "Eigenvalues of A(x) of all layers on one test batch, of one seed each."
+    note = (
+        "Eigenvalues of A(x) of all layers on one test batch, of one seed each; equal ones, in "
+        "three decimals, are drawn once."
+    )
     return Figure(
         title,
         "real part",
