@@ -1,4 +1,4 @@
-"""What the tests of hardening share."""
+"""Seed the random noise of every test of hardening."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def memories(heads: list[HeadInputs], inputs: LayerInputs) -> list[Memory | Cann
 
 
 def with_inferred(
-    memories: list[Memory | CannotRoundError], inputs: LayerInputs
+    found: list[Memory | CannotRoundError], inputs: LayerInputs
 ) -> list[Memory | CannotRoundError]:
     """Return memories with elements also for the inputs that they ignore; see `inference`."""
     number = torch.where(inputs.recurring, inputs.recurring.cumsum(0) - 1, -1)
@@ -215,4 +215,4 @@ def with_inferred(
             return CannotRoundError("no elements were found for the tokens that it ignores")
         return replace(memory, exact=exact)
 
-    return [inferred(m) if isinstance(m, Memory) else m for m in memories]
+    return [inferred(m) if isinstance(m, Memory) else m for m in found]

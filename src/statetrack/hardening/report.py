@@ -83,7 +83,7 @@ class Hardened:
         if tolerances:
             yield f"Rounded values within {max(tolerances):g}."
         if any(s.get("infer") for s in self.settings):
-            yield "Tokens that an exact head ignored, if any, got the element that answers show."
+            yield "Effects of tokens that an exact head ignored, if any, were inferred from answers."
         if verbose:
             for layer, settings in enumerate(self.settings):
                 text = ", ".join(f"{key} {value}" for key, value in settings.items())

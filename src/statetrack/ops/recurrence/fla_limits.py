@@ -1,4 +1,4 @@
-"""Which calls flash-linear-attention's kernels cannot serve; imports nothing of that package."""
+"""The limits of flash-linear-attention's kernels, known without importing that package."""
 
 from __future__ import annotations
 
