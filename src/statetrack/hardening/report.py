@@ -83,7 +83,7 @@ class Hardened:
         if tolerances:
             yield f"Rounded values within {max(tolerances):g}."
         if any(s.get("infer") for s in self.settings):
-            yield "Effects of tokens that an exact head ignored, if any, were inferred from answers."
+            yield "Effects of tokens that an exact head ignored, if any, were inferred."
         if verbose:
             for layer, settings in enumerate(self.settings):
                 text = ", ".join(f"{key} {value}" for key, value in settings.items())
