@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from statetrack.report.document import HeatMap, Series
 from statetrack.report.figures import (
@@ -12,9 +13,11 @@ from statetrack.report.figures import (
     inline_svg,
     legend,
     lines,
+    picture_files,
     shared_styles,
     variants,
 )
+from statetrack.report.results import spectrum_figure
 from tests.report.sample import HEAT, LENGTH, MODELS, PANELS, SPECTRUM
 
 
@@ -100,3 +103,26 @@ def test_a_heat_map_names_some_of_many_columns() -> None:
     figure = replace(HEAT, heat=HeatMap(["0"], names, [[i / 100 for i in range(100)]], "share"))
     axes = draw(figure).axes[0]
     assert [text.get_text() for text in axes.get_xticklabels()] == names[::7]
+
+
+def _spectrum(*values: complex) -> dict[str, Any]:
+    layer = {"real": [v.real for v in values], "imag": [v.imag for v in values]}
+    return {"spectrum": {"layers": [None, layer]}}
+
+
+def test_eigenvalues_in_rows_or_in_the_complex_plane() -> None:
+    real = {"a": [_spectrum(-1, 0.5, 0.5, 1)], "b": [{}, _spectrum(0, 1)], "c": [{}]}
+    rows = spectrum_figure("eigenvalues", real)
+    assert rows is not None
+    assert (rows.rows, rows.points) == (True, False)
+    assert [line.label for line in rows.series] == ["a", "b"]
+    assert [line.x for line in rows.series] == [[-1, 0.5, 1], [0, 1]]
+    first, second = (line.y for line in rows.series)
+    assert min(first) > max(second)  # in the order of the legend, from the top
+    plane = spectrum_figure("eigenvalues", {**real, "d": [_spectrum(1j, -1j)]})
+    assert plane is not None
+    assert (plane.rows, plane.points) == (False, True)
+    assert [line.y for line in plane.series] == [[0, 0, 0], [0, 0], [-1, 1]]
+    for figure in (rows, plane):
+        assert {".png", ".svg"} == set(picture_files(figure))
+    assert spectrum_figure("eigenvalues", {"c": [{}]}) is None

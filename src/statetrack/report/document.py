@@ -60,9 +60,15 @@ class Figure:
     raw_label: str = ""
     note: str = ""
     name: str = ""  # of its files; from the title if empty
-    points: bool = False  # a scatter, e.g. eigenvalues in the complex plane
+    points: bool = False  # a scatter in the complex plane, with the unit circle
+    rows: bool = False  # a scatter with a row for each series, which has no y-axis
     heat: HeatMap | None = None  # drawn instead of lines
     panels: Sequence[Figure] = ()  # drawn side by side, with one legend, instead of lines
+
+    @property
+    def scatter(self) -> bool:
+        """Whether series are points instead of lines."""
+        return self.points or self.rows
 
 
 @dataclass(frozen=True)

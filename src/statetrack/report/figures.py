@@ -69,9 +69,9 @@ def lines(figure: Figure, raw: bool = False) -> list[Series]:
 
 def variants(figure: Figure) -> list[Variant]:
     """List the ways to draw a figure; the first one is what it asks for."""
-    default = not figure.points and figure.log_x
+    default = not figure.scatter and figure.log_x
     x = [value for series in (*lines(figure), *lines(figure, raw=True)) for value in series.x]
-    both = not figure.points and bool(x) and 0 < min(x) < max(x)
+    both = not figure.scatter and bool(x) and 0 < min(x) < max(x)
     logs = [default, not default] if both else [default]
     return [Variant(raw, log) for raw in ([False, True] if figure.raw else [False]) for log in logs]
 
@@ -169,7 +169,9 @@ def _draw(
 
     parts = panels(figure)
     entries = legend(lines(figure, variant.raw), styles)
-    grid, size = (1, 1), (5.2, 4.6) if figure.points else (7.2, 4.2)
+    grid, size = (1, 1), (5.2, 5.0) if figure.points else (7.2, 4.2)
+    if figure.rows:
+        size = (7.2, 1.2 + 0.32 * len(entries))
     if len(parts) > 1:  # two in a row
         grid = (-(-len(parts) // 2), 2)
         size = (9.6, 3.6 * grid[0])
@@ -212,7 +214,7 @@ def _draw_panel(
     handles: dict[str, Artist] = {}
     for entry in entries:
         for i in (i for i in entry.series if i in own):
-            drawn = _draw_series(axes, own[i], entry, panel.points)
+            drawn = _draw_series(axes, own[i], entry, panel.scatter)
             for artist in drawn:
                 artist.set_gid(f"series-{i}" + "-faint" * own[i].faint)
             handles.setdefault(entry.label, drawn[0])
@@ -257,12 +259,14 @@ def _draw_axes(axes: Axes, figure: Figure, variant: Variant) -> None:
         axes.set_ylim(figure.y_range)
     elif figure.points:
         _draw_unit_circle(axes)
+    elif figure.rows:
+        axes.set_yticks([])
     for x, text in figure.marks:
         axes.axvline(x, color="#000000", lw=0.9, ls="--", alpha=0.6)
         axes.annotate(text, (x, 1), xycoords=("data", "axes fraction"), xytext=(3, 3),
                       textcoords="offset points", fontsize=8, annotation_clip=False)  # fmt: skip
     axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["top", "right", *(["left"] if figure.rows else [])]].set_visible(False)
 
 
 def _draw_heat(axes: Axes, figure: Figure, heat: HeatMap) -> None:

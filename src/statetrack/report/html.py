@@ -109,7 +109,7 @@ def figure_html(figure: Figure, styles: Mapping[str, int], name: str) -> str:
             f'data-log="{variant.log:d}"{" hidden" if i else ""}>{svg}</div>'
         )
     entries = legend(lines(figure), styles)
-    items = "".join(f"<li>{_legend_html(e, figure.points)}</li>" for e in entries)
+    items = "".join(f"<li>{_legend_html(e, figure.scatter)}</li>" for e in entries)
     shown = f'<ul class="legend" aria-label="series">{items}</ul>' if entries else ""
     note = f'<p class="note">{paragraph(figure.note)}</p>' if figure.note else ""
     kind = ' class="points"' if figure.points else ""

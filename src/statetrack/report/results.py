@@ -14,6 +14,7 @@ from statetrack.report.spread import Spread
 Result = Mapping[str, Any]  # the content of result.json
 Line = Mapping[float, float]  # y by x
 Groups = Mapping[str, Sequence[Result]]  # the results of the seeds, by what the legend says
+GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly
 
 
 def seed_lines(
@@ -219,31 +220,42 @@ def validation_figures(title: str, groups: Groups) -> list[Figure]:
 
 
 def spectrum_figure(title: str, groups: Groups) -> Figure | None:
-    """Draw the eigenvalues of A(x) of each model's first seed that has them; None without."""
-    series = []
-    for label, results in _few(groups).items():
-        spectra = (r["spectrum"]["layers"] for r in results if r.get("spectrum"))
-        layers = [layer for layer in next(spectra, []) if layer is not None]  # those with an A(x)
-        if layers:
-            values = (
-                pair for part in layers for pair in zip(part["real"], part["imag"], strict=True)
-            )
-            real, imag = zip(*sorted({(round(x, 3), round(y, 3)) for x, y in values}), strict=True)
-            series.append(Series(label, list(real), list(imag), group=label))
-    if not series:
+    """Draw the eigenvalues of A(x) of each model's first seed that has them; None without.
+
+    They are points of the complex plane; if all are real, each model has a row.
+    """
+    found = {label: _eigenvalues(results) for label, results in _few(groups).items()}
+    found = {label: values for label, values in found.items() if values}
+    if not found:
         return None
     note = (
         "Eigenvalues of A(x) of all layers on one test batch, of one seed each; equal ones, in "
         "three decimals, are drawn once."
     )
+    rows = not any(imag for values in found.values() for _, imag in values)
+    series = []
+    for row, (label, values) in enumerate(found.items()):
+        x, y = zip(*values, strict=True)
+        if rows:  # scattered within the row, so that dense and sparse regions differ
+            y = tuple(0.7 * (i * GOLDEN_RATIO % 1 - 0.5) - row for i in range(len(values)))
+        series.append(Series(label, list(x), list(y), group=label))
     return Figure(
         title,
-        "real part",
-        "imaginary part",
+        "eigenvalue" if rows else "real part",
+        "" if rows else "imaginary part",
         series,
-        points=True,
-        note=_with_left_out(note, groups),
+        points=not rows,
+        rows=rows,
+        note=_with_left_out(f"{note} All are real." if rows else note, groups),
     )
+
+
+def _eigenvalues(results: Sequence[Result]) -> list[tuple[float, float]]:
+    """Return the distinct eigenvalues, real and imaginary parts, of the first result with any."""
+    spectra = (r["spectrum"]["layers"] for r in results if r.get("spectrum"))
+    layers = [layer for layer in next(spectra, []) if layer is not None]  # those with an A(x)
+    values = (pair for part in layers for pair in zip(part["real"], part["imag"], strict=True))
+    return sorted({(round(x, 3), round(y, 3)) for x, y in values})
 
 
 def _few(groups: Groups) -> Groups:
