@@ -14,8 +14,9 @@ from statetrack.errors import UserError
 from statetrack.hardening import harden, householder, search
 from statetrack.hardening.agreement import agree
 from statetrack.hardening.automaton import read_automaton
+from statetrack.hardening.candidate import Judge
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.search import Judge, NoCandidateError, Progress, Search
+from statetrack.hardening.search import NoCandidateError, Progress, Search
 from statetrack.layers import (
     DeltaNetConfig,
     DeltaProductConfig,

@@ -15,8 +15,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from statetrack.hardening.candidate import SLOW, Candidate, Component
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.search import SLOW, Candidate, Component
 from statetrack.layers import Diagonal, Mixer
 from statetrack.layers.inverse import DependentError
 from statetrack.models import SequenceModel

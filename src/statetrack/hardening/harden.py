@@ -22,9 +22,10 @@ from statetrack.devices import cpu_copy, device_of, on_cpu
 from statetrack.diagnosis.spectrum import decay_length, oscillating
 from statetrack.errors import UserError, check_type
 from statetrack.hardening import diagonal, householder
+from statetrack.hardening.candidate import SLOW, Judge
 from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.hardening.report import DecayLengths, Hardened
-from statetrack.hardening.search import SLOW, Judge, NoCandidateError, Progress, Search
+from statetrack.hardening.search import NoCandidateError, Progress, Search
 from statetrack.layers import Diagonal, HouseholderProduct, Mixer
 from statetrack.models import SequenceModel, check_finite
 from statetrack.tasks import Batch

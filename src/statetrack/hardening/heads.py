@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from statetrack.hardening.search import SLOW
+from statetrack.hardening.candidate import SLOW
 from statetrack.layers import Mixer
 from statetrack.layers.inverse import HeadTargets
 

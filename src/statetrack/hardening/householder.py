@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from statetrack.hardening.candidate import NOT_NEEDED, Candidate, Component
 from statetrack.hardening.groups import CannotRoundError, root_system
 from statetrack.hardening.heads import (
     OTHER_BETAS,
@@ -31,7 +32,6 @@ from statetrack.hardening.heads import (
 )
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.products import Memory, ProductRule, memories, with_inferred
-from statetrack.hardening.search import NOT_NEEDED, Candidate, Component
 from statetrack.layers.inverse import DependentError
 from statetrack.models import SequenceModel
 

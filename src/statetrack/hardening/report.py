@@ -11,8 +11,8 @@ from statetrack.automata import DFA
 from statetrack.compiler.wording import listed
 from statetrack.devices import on_cpu
 from statetrack.hardening.automaton import Reading, read_automaton
+from statetrack.hardening.candidate import Component
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.search import Component
 from statetrack.models import SequenceModel
 
 
