@@ -74,7 +74,7 @@ INSTALL = {
 }
 """The command that installs what a backend needs."""
 UNTESTED = {name: untested_version(name, bounds) for name, bounds in SUPPORTED.items()}
-"""By package of the extra `gpu`: the message of `untested_version`, or None."""
+"""The message of `untested_version` for each package of the extra `gpu`; None: no message."""
 # Found out once, here: torch.compile traces `missing`, but can trace neither a search nor a cache.
 _MISSING = {
     name: None if all(find_spec(package) for package in packages) else INSTALL[name]
