@@ -79,8 +79,15 @@ def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:
 
     Returns unit vectors [r, d] near `keys`; r is the rank of I - matrix, the least number possible.
     Any vector in the range of I - matrix can be the first one, so the one nearest to the first key
-    is taken, and so on with what is left of the matrix.
+    is taken, and so on with what is left of the matrix. Rotations in the plane of the first two
+    axes all share one vector, whatever the keys: so a rotation and its inverse have the same two in
+    reverse order, and their errors in float32 cancel.
     """
+    if len(keys) > 1 and _rotates_first_plane(matrix):
+        half = torch.atan2(matrix[1, 0], matrix[0, 0]) / 2
+        pair = torch.zeros(2, len(matrix)).double()
+        pair[0, 0], pair[1, 0], pair[1, 1] = 1.0, half.cos(), half.sin().abs()
+        return pair if half > 0 else pair.flip(0)
     found = []
     eye = torch.eye(len(matrix)).double()
     for key in keys:
@@ -98,3 +105,11 @@ def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:
     if (matrix - eye).abs().max() > 1e-6:
         raise CannotRoundError("a token needs more reflections than it has")
     return torch.stack(found) if found else keys[:0]
+
+
+def _rotates_first_plane(matrix: Tensor) -> bool:
+    """Whether a matrix is a rotation, other than I, in the plane of the first two axes."""
+    left = matrix.clone()
+    left[:2, :2] = torch.eye(2)
+    fixed = (left - torch.eye(len(left))).abs().max() < 1e-6
+    return bool(fixed and torch.linalg.det(matrix) > 0 and matrix[:2, :2].trace() < 2 - 1e-6)

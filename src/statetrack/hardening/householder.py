@@ -138,7 +138,7 @@ class _Trained:
             sizes = [len(m.chosen(rule).elements) for m in known if isinstance(m, Memory)]
             if len(memory.chosen(rule).elements) < max(sizes):
                 raise CannotRoundError("another head tells more elements apart")
-        return memory.round(head, inputs.recurring, counts, rule)
+        return memory.moved_first(rule).round(head, inputs.recurring, counts, rule)
 
     def with_heads(
         self,

@@ -101,6 +101,20 @@ class Memory:
         """Return the exact matrices that a rule asks for."""
         return self.exact if rule.signs else self.unsigned or self.exact
 
+    def moved_first(self, rule: ProductRule) -> Memory:
+        """Return the memory of a rule, with a basis that begins with what some input moves."""
+        exact = self.chosen(rule)
+        eye = torch.eye(len(self.center), dtype=self.center.dtype)
+        turn, _, _ = torch.linalg.svd(torch.cat(list(eye - exact.matrices), 1))
+
+        def turned(matrices: Tensor) -> Tensor:
+            return turn.T @ matrices @ turn
+
+        made = replace(exact, matrices=turned(exact.matrices), elements=turned(exact.elements))
+        return Memory(
+            self.basis @ turn, turned(self.matrices), turn.T @ self.center, made, unsigned=None
+        )
+
     def round(
         self, head: HeadInputs, recurring: Tensor, counts: Tensor, rule: ProductRule
     ) -> tuple[HeadInputs, float]:
@@ -124,16 +138,18 @@ class Memory:
             k[chosen], v[chosen], beta[chosen] = roots @ self.basis.T, roots @ center, 2.0
             reflects[chosen] = True
         made = HeadInputs(k, v, beta)
-        made = self._start_within(made, head.maps(len(recurring))[1], recurring, evenly=rule.infer)
+        written = self.basis.T @ head.maps(len(recurring))[1]  # [n, d, V]
+        # a state that rotates about 0 instead of the center starts as far from it
+        made = self._start_within(made, written + center - self.center, recurring, rule.infer)
         others = recurring.repeat_interleave(factors) & ~reflects
         made = separate_others(made, reflects, others, counts, rule.other_betas)
         error = (exact.matrices - self.matrices)[exact.fits].abs().max()
         return made, float(error)
 
     def _start_within(
-        self, head: HeadInputs, written: Tensor, recurring: Tensor, *, evenly: bool
+        self, head: HeadInputs, written: Tensor, recurring: Tensor, evenly: bool
     ) -> HeadInputs:
-        """Let inputs that only come first write within W, of what they have `written` [n, K, V].
+        """Let inputs that only come first write within W, what is `written` there [n, d, V].
 
         If they write `evenly`, all singular values of it get the largest size, so that different
         elements of the group lead to different states.
@@ -142,7 +158,7 @@ class Memory:
         factors = len(beta) // len(recurring)
         for i in torch.nonzero(~recurring).flatten().tolist():
             rows = slice(i * factors, (i + 1) * factors)
-            u, sizes, w = torch.linalg.svd(self.basis.T @ written[i], full_matrices=False)
+            u, sizes, w = torch.linalg.svd(written[i], full_matrices=False)
             if evenly:
                 sizes = sizes[0].expand_as(sizes)
             rank = min(factors, int((sizes > 1e-6 * sizes[0]).sum()))

@@ -46,24 +46,38 @@ class ReadoutData:
 
 
 @torch.no_grad()
-def readout_data(exact: SequenceModel, inputs: LayerInputs, batch: Batch) -> ReadoutData:
-    """List what the readout of an exact model of one layer gets, with the right answers.
+def listed_states(exact: SequenceModel, inputs: LayerInputs) -> Situations:
+    """List the states of an exact model of one layer, for a refit of its readout.
 
     Args:
         exact: the model with keys of length 1, so that its states recur.
         inputs: the inputs of its layer.
+
+    Raises:
+        CannotRefitError: the model has no readout of its own.
+        UserError: its states cannot be listed.
+    """
+    if block_of(exact, 0).mixer.output_projection is None or exact.config.tie_embeddings:
+        raise CannotRefitError("the model has no readout of its own")
+    return situations(exact, inputs, [str(i) for i in range(exact.config.vocab_size)])
+
+
+@torch.no_grad()
+def readout_data(
+    exact: SequenceModel, inputs: LayerInputs, found: Situations, batch: Batch
+) -> ReadoutData:
+    """List what the readout of an exact model of one layer gets, with the right answers.
+
+    Args:
+        exact: the model with keys of length 1.
+        inputs: the inputs of its layer.
+        found: its states.
         batch: sequences of the training lengths, from which the answers are taken.
 
     Raises:
-        CannotRefitError: the model has no readout of its own, or its states do not determine the
-            answers.
-        UserError: its states cannot be listed.
+        CannotRefitError: its states do not determine the answers.
     """
     block = block_of(exact, 0)
-    if block.mixer.output_projection is None or exact.config.tie_embeddings:
-        raise CannotRefitError("the model has no readout of its own")
-    names = [str(i) for i in range(exact.config.vocab_size)]
-    found = situations(exact, inputs, names)
     answers = torch.from_numpy(find_answers(found, batch))
     x, read = [found.x], [_read(block, found.x, found.states)]
     first = torch.from_numpy(inputs.token_ids[~inputs.recurring.numpy()])

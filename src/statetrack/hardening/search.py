@@ -19,7 +19,12 @@ from torch import Tensor
 from statetrack.errors import UserError
 from statetrack.hardening.candidate import NOT_NEEDED, Candidate, Component, Judge, Judged
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.readout import CannotRefitError, readout_data, refit_readout
+from statetrack.hardening.readout import (
+    CannotRefitError,
+    listed_states,
+    readout_data,
+    refit_readout,
+)
 from statetrack.hardening.widening import widen
 from statetrack.layers.inverse import DependentError, independent
 from statetrack.models import SequenceModel
@@ -264,9 +269,11 @@ class Search:
             if refits == MAX_REFITS:
                 break
             self.tell("refitting the readout")
-            unit_keys = self._add(progress, old, inputs).exact_model()
             with suppress(CannotRefitError, UserError):
-                data = readout_data(unit_keys, inputs, self.judge.batch)
+                states = listed_states(self._add(progress, old, inputs).exact_model(), inputs)
+                old = old._replace(candidate=_steady(old.candidate, inputs, states.states))
+                unit_keys = self._add(progress, old, inputs).exact_model()
+                data = readout_data(unit_keys, inputs, states, self.judge.batch)
                 refits += 1
                 model = refit_readout(old.candidate.model, data)
                 settings = {**old.candidate.settings, "refitted": True}
@@ -307,6 +314,16 @@ class Search:
 
     def _name(self, inputs: LayerInputs) -> str:
         return f"layer {inputs.layer}" if self.several else ""
+
+
+def _steady(candidate: Candidate, inputs: LayerInputs, states: Tensor) -> Candidate:
+    """Return a candidate whose head norm does not magnify errors; it needs another readout."""
+    heads = [i for i, c in enumerate(candidate.components) if c.error is not None]
+    mixer = inputs.mixer(candidate.model)
+    steady = mixer.with_steady_norm(inputs.x, states, heads)
+    if steady is mixer:
+        return candidate
+    return replace(candidate, model=inputs.replace_mixer(candidate.model, steady))
 
 
 def _dependent(inputs: LayerInputs) -> str:

@@ -360,6 +360,18 @@ class Mixer(nn.Module, ABC):
         """
         raise self._not_defined("with_op_inputs")
 
+    def with_steady_norm(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> Self:
+        """Return a layer whose norm on what a head reads does not magnify errors; this one if so.
+
+        If it is another one, its outputs change: what comes after it must be refitted.
+
+        Args:
+            x: [n, D], the inputs that may read.
+            states: [N, H, size], all that may be read.
+            heads: those that count.
+        """
+        return self
+
     def widened(self, hidden_size: int) -> Self:
         """Return a layer for a larger hidden size that ignores the new entries, and gives 0 there.
 

@@ -35,9 +35,11 @@ from statetrack.layers.inverse import (
     REFIT_TOLERANCE,
     DependentError,
     HeadTargets,
+    along_axes,
     before_normalisation,
     half_space,
     independent,
+    into_quadrant,
     inverse_silu,
     inverse_stretched_sigmoid,
     pad_weights,
@@ -47,6 +49,7 @@ from statetrack.layers.operations import TENSORS, Gate, TensorOps, recordable
 from statetrack.layers.transitions import HouseholderProduct
 
 STRETCH = 0.1  # beta_stretch of a hardened layer that had none
+MIN_READ = 0.1  # of the greatest norm that a head reads; what is less is not magnified to length 1
 MAX_OUTPUT = 0.999  # rms of a memoryless head's normalised output, which stays below 1
 
 
@@ -344,20 +347,29 @@ class DeltaNet(Mixer):
         constant = wanted.outputs * (self.key_size * eps / (1 - size)).sqrt()
         constant = constant.repeat_interleave(factors, 0)
         v = torch.where(no_memory[:, None], constant, wanted.v)  # [n f, H, V]
+        rotate = into_quadrant if self.qk_silu else along_axes
+        reflects = wanted.beta == 2
+        roots = (k[own] for k, own in zip(wanted.k.unbind(1), reflects.unbind(1), strict=True))
+        rotations = torch.stack([rotate(own) for own in roots])  # [H, K, K]
+        keys = torch.einsum("nhk,hkl->nhl", wanted.k, rotations)
+        keys[keys.abs() < 1e-12] = 0.0
         # k and -k reflect alike; the one with the smaller negative entries can be longer after SiLU
-        flip = (wanted.beta == 2) & (wanted.k.amin(-1) < -wanted.k.amax(-1))
+        flip = reflects & (keys.amin(-1) < -keys.amax(-1))
         sign = torch.where(flip, -1.0, 1.0)[..., None]
         v = sign * v
         scale = min(1.0, MIN_SILU / float(v.min())) if v.min() < 0 else 1.0
         stretch = self.config.beta_stretch or STRETCH
         made = self.with_config(beta_stretch=stretch, output_norm_eps=eps * scale**2)
         weights = made.projections()
-        keys = list((sign * wanted.k).unbind(1))
-        if not self.qk_silu:  # whose effect depends on the axes
-            for i, weight in enumerate(weights.q):
-                keys[i], rotation = _along_axes(keys[i], wanted.beta[:, i])
-                weight.copy_(rotation.T @ weight)
-        k, length = before_normalisation(torch.stack(keys, 1), self.qk_silu)
+        if self.qk_silu:
+            q = torch.einsum("nhk,hkl->nhl", self.op_inputs(x[None]).q[0], rotations)
+            for weight, own in zip(
+                weights.q, before_normalisation(q, True)[0].unbind(1), strict=True
+            ):
+                weight.copy_(refit(weight, x, own))
+        else:  # for any inputs
+            weights.q.copy_(rotations.mT @ weights.q)
+        k, length = before_normalisation(sign * keys, self.qk_silu)
         beta = wanted.beta.view(n, -1)  # [n, f H]
         for by_head, outputs in ((weights.k, k), (weights.v, inverse_silu(scale * length * v))):
             targets = outputs.view(*beta.shape, -1).unbind(1)
@@ -375,6 +387,18 @@ class DeltaNet(Mixer):
             raise DependentError
         made.open_gates(wanted.open_gates)
         return made
+
+    @torch.no_grad()
+    def with_steady_norm(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> Self:
+        """See Mixer. Where a head reads some states far more weakly, epsilon becomes larger."""
+        q = self.op_inputs(x[None]).q[0] * self.key_size**-0.5  # [n, H, K]
+        S = states.unflatten(-1, (self.key_size, -1))  # [N, H, K, V]
+        power = torch.einsum("nhk,mhkv->hnmv", q, S).square().mean(-1).flatten(1)[list(heads)]
+        weakest, strongest = power.amin(1), power.amax(1)
+        if (weakest >= MIN_READ**2 * strongest).all():
+            return self
+        eps = MIN_READ**2 * float(strongest.min())
+        return self.with_config(output_norm_eps=max(eps, self.config.output_norm_eps))
 
     def widened(self, hidden_size: int) -> Self:
         share, c = self.hidden_size / hidden_size, self.config
@@ -399,14 +423,3 @@ class DeltaNet(Mixer):
         k_rows.copy_(refit(k_rows, x, (KEY_LENGTH * k[0] / length).reshape(n, -1)))
         v_rows.copy_(refit(v_rows, x, inverse_silu(v[0] / length).reshape(n, -1)))
         return made
-
-
-def _along_axes(k: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate keys k [n, K] so that the first reflection is along an axis; also the rotation [K, K].
-
-    The second one lies in the plane of the first two axes, and so on. Along an axis a reflection
-    has no rounding errors: a head that flips between two states does so for ever in float32.
-    """
-    rotation, _ = torch.linalg.qr(k[beta == 2].T, mode="complete")
-    keys = k @ rotation
-    return torch.where(keys.abs() < 1e-12, 0.0, keys), rotation

@@ -5,6 +5,7 @@ A layer that can be hardened (see `Mixer.hardening_obstacle`) sets its weights w
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -119,3 +120,38 @@ def half_space(x: Tensor) -> Tensor:
             break
         w = w + units[wrong].mean(0)
     return w / w.norm()
+
+
+def along_axes(roots: Tensor) -> Tensor:
+    """Return a rotation [K, K]; `roots @ rotation` has the first of the roots [r, K] along an axis.
+
+    The second one lies in the plane of the first two axes, and so on. Along an axis a reflection
+    has no rounding errors: a head that flips between two states does so for ever in float32.
+    """
+    rotation, _ = torch.linalg.qr(roots.T, mode="complete")
+    return rotation
+
+
+def into_quadrant(roots: Tensor) -> Tensor:
+    """Return a rotation [K, K]; `roots @ rotation` has no entries that differ in sign, if possible.
+
+    Only for roots [r, K] in one plane, which becomes that of the first two axes, so that rounding
+    errors do not lead out of it; one root comes to lie along an axis. Without entries of both signs
+    a root or its negative is long after SiLU, and the epsilon of the normalisation is lost beside
+    it. If the roots span more than a plane, or no quadrant holds them, the rotation is I.
+    """
+    eye = torch.eye(roots.shape[1], dtype=roots.dtype)
+    if not len(roots) or len(eye) == 1:
+        return eye
+    _, sizes, axes = torch.linalg.svd(roots)
+    plane = roots @ axes[:2].T
+    angles = torch.atan2(plane[:, 1], plane[:, 0]).remainder(math.pi)  # of lines
+    angles = torch.where(angles > math.pi - 1e-6, 0.0, angles).sort().values
+    gaps = angles.roll(-1) - angles  # from each line to the next
+    gaps[-1] += math.pi
+    if (sizes[2:] > 1e-6).any() or gaps.max() < math.pi / 2 - 1e-6:
+        return eye
+    first = angles.roll(-1)[gaps.argmax()]
+    c, s = first.cos(), first.sin()
+    eye[:2, :2] = torch.stack([torch.stack([c, -s]), torch.stack([s, c])])
+    return axes.T @ eye
