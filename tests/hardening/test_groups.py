@@ -99,3 +99,18 @@ def test_into_reflections(count):
     assert torch.allclose(roots, keys[:count], atol=0.2)
     with pytest.raises(CannotRoundError, match="more reflections than it has"):
         into_reflections(-eye, keys)
+
+
+@pytest.mark.parametrize("degrees", [120, -120, 72, -144, 180, 1])
+def test_rotations_of_the_first_plane_share_a_root(degrees):
+    A = torch.eye(4).double()
+    angle = math.radians(degrees)
+    A[:2, :2] = torch.tensor([[math.cos(angle), -math.sin(angle)],
+                              [math.sin(angle), math.cos(angle)]])  # fmt: skip
+    roots = into_reflections(A, noise(2, 4))
+    reflections = [torch.eye(4).double() - 2 * torch.outer(k, k) for k in roots]
+    assert torch.allclose(reflections[1] @ reflections[0], A, atol=1e-12)
+    assert [1.0, 0.0, 0.0, 0.0] in roots.tolist()
+    assert (roots >= 0).all()
+    with pytest.raises(CannotRoundError, match="more reflections than it has"):
+        into_reflections(A, noise(1, 4))

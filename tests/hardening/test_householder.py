@@ -23,7 +23,9 @@ from statetrack.layers import (
     GatedDeltaNet,
     GatedDeltaNetConfig,
     GatedDeltaProductConfig,
+    Mixer,
 )
+from statetrack.layers.inverse import into_quadrant
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import generator, make_task
 from tests.hardening.test_groups import noise, noisy, swaps
@@ -141,6 +143,69 @@ def test_rotated_heads_do_the_same(num_heads):
         assert all(2 < (head.beta == 2).sum() < 12 for head in old)
         made = inputs.replace_mixer(model, write_heads(layer, inputs.x, old))
         torch.testing.assert_close(made(tokens)[0], model(tokens)[0], rtol=0, atol=1e-6)
+
+
+def thirds_of_a_turn() -> tuple[Mixer, Tensor]:
+    """A layer in float64 whose tokens 1 and 2 rotate by thirds, either way, in a plane of 8.
+
+    Also its inputs: three tokens, and one that writes what is rotated.
+    """
+    torch.manual_seed(0)
+    basis, _ = torch.linalg.qr(torch.randn(8, 2).double())
+    angles = torch.tensor(
+        [[0.0, 0.0], [0.3, 0.3 + math.pi / 3], [0.3 + math.pi / 3, 0.3], [0.3, 1.0]]
+    )
+    k = torch.stack([angles.cos(), angles.sin()], -1).double().flatten(0, 1) @ basis.T
+    beta = torch.tensor([0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]).double()
+    v = torch.zeros(8, 8).double()
+    v[6:] = 0.3 * torch.rand(2, 8).double()
+    mixer = DeltaProductConfig(allow_neg_eigval=True, num_heads=1, conv_size=0, expand_k=0.5,
+                               expand_v=0.5).build(16).double()  # fmt: skip
+    x = torch.randn(4, 16).double()
+    return write_heads(mixer, x, [HeadInputs(k, v, beta)]), x
+
+
+def test_rotations_of_a_plane_stay_exact_in_float32():
+    mixer, x = thirds_of_a_turn()
+    (head,) = read_heads(mixer.float(), x.float())
+    assert not head.k[2:6, 2:].any()  # rounding errors cannot lead out of the plane
+    eye = torch.eye(8).double()
+    turns = []
+    for i in (2, 4):
+        one, other = (eye - 2 * torch.outer(k, k) for k in head.k[i : i + 2].double())
+        turns.append(other @ one)
+    third = 2 * math.pi / 3
+    for turn in turns:
+        assert abs(math.acos(turn[0, 0]) - third) < 5e-7
+        assert torch.allclose(turn @ turn.T, eye, atol=1e-6)
+    assert torch.allclose(turns[0] @ turns[1], eye, atol=2e-7)
+
+
+def test_roots_that_no_quadrant_holds_stay():
+    angles = torch.arange(3).double() * math.pi / 3
+    roots = torch.nn.functional.pad(torch.stack([angles.cos(), angles.sin()], 1), (0, 6))
+    eye = torch.eye(8).double()
+    assert into_quadrant(roots).equal(eye)
+    assert into_quadrant(swaps(4, 8)).equal(eye)
+    assert into_quadrant(roots[:0]).equal(eye)
+    turned = noisy(eye, 0.3) @ roots[:2].T  # in another plane
+    turned, _ = torch.linalg.qr(turned)
+    turned = torch.stack([turned[:, 0], -0.5 * turned[:, 0] + 0.75**0.5 * turned[:, 1]])
+    made = turned @ into_quadrant(turned)
+    assert made[:, 2:].abs().max() < 1e-12
+    assert ((made > -1e-12).all(1) | (made < 1e-12).all(1)).all()
+
+
+def test_a_norm_that_would_magnify_errors_gets_a_larger_epsilon():
+    mixer, x = thirds_of_a_turn()
+    q = mixer.op_inputs(x[None]).q[0, :, 0]
+    strong = torch.linalg.pinv(q) @ torch.ones(4, 8).double()  # every input reads ones
+    weak = 1e-3 * strong
+    states = torch.stack([strong, weak]).flatten(1)[:, None]  # [N, H, K V]
+    assert mixer.with_steady_norm(x, states[:1], [0]) is mixer
+    assert mixer.with_steady_norm(x, states, []) is mixer
+    made = mixer.with_steady_norm(x, states, [0])
+    assert made.config.output_norm_eps == pytest.approx(0.1**2 / mixer.key_size)
 
 
 @pytest.mark.parametrize("eps_factor", [1.0, 100.0])
