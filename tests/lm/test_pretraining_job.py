@@ -10,6 +10,7 @@ import pytest
 
 from statetrack.errors import UserError
 from statetrack.lm.data.config import DataConfig
+from statetrack.lm.harness.pack import write_pack
 from statetrack.lm.pretraining.presets import preset
 from statetrack.lm.pretraining_job import PretrainingJob
 from statetrack.recipes import language_models
@@ -58,6 +59,28 @@ def test_a_job_pretrains_and_measures(text: Path, tmp_path: Path) -> None:
         assert again[name] == result[name]
 
 
+def test_a_job_scores_the_tasks_of_a_pack(text: Path, tmp_path: Path) -> None:
+    pack = tmp_path / "pack"
+    write_pack(pack, ["parity"], lengths=[4, 8], samples=8)
+    job = replace(small_job(text), harness=(str(pack),), harness_limit=3)
+    folder = tmp_path / "sweep" / "jobs" / job.folder
+    folder.mkdir(parents=True)
+    result = do_job(job, folder)
+    assert result["error"] is None
+    found = [[s[name] for name in ("task", "metric", "documents", "length")]
+             for s in result["harness"]]  # fmt: skip
+    assert found == [["statetrack_parity_4", "acc", 3, 4], ["statetrack_parity_8", "acc", 3, 8]]
+    assert all(0 <= s["value"] <= 1 and s["chance"] >= 0.5 for s in result["harness"])
+    assert not any(s["above_chance"] for s in result["harness"])  # 3 of 3 is luck
+
+    missing = replace(job, harness=(str(tmp_path / "none"),))
+    folder = tmp_path / "sweep" / "jobs" / missing.folder
+    folder.mkdir(parents=True)
+    result = do_job(missing, folder)
+    assert "none has no index.json" in result["error"]
+    assert not (folder / "run").exists()  # before the hours of training
+
+
 def test_the_key_depends_on_the_texts_but_not_on_the_name(text: Path) -> None:
     job = small_job(text)
     assert replace(job, name="another", seconds=1.0).key == job.key
@@ -100,6 +123,30 @@ def test_an_order_is_stated_only_if_the_interval_of_the_pairs_excludes_0() -> No
     measured = [row[1] for row in document.tables[1].rows if row[0] == "Mamba tiny"]
     assert measured[:3] == ["validation", "held-out, 256 tokens", "held-out, 512 tokens"]
     assert [panel.title for panel in document.figures[1].panels] == ["held-out", "prose"]
+
+
+def test_scores_of_the_harness_are_averaged_over_seeds() -> None:
+    jobs = language_models.jobs(SETTINGS, Results())
+    results = {}
+    for job in jobs:
+        common = {"documents": 100, "error": 0.05, "length": None}
+        acc = {"task": "piqa", "metric": "acc", "chance": 0.5, "above_chance": job.seed == 2}
+        ppl = {"task": "lambada_openai", "metric": "perplexity", "chance": None}
+        scores = [
+            {**common, **acc, "value": 0.5 + 0.1 * job.seed},
+            {**common, **ppl, "value": 1e6 if job.seed else None, "above_chance": False},
+        ]
+        results[job.key] = {**fake(job, 3.0), "harness": scores}
+    document = language_models.document(SETTINGS, Results(results))
+    table = next(table for table in document.tables if table.name == "harness")
+    assert [row[:5] for row in table.rows] == [
+        ["piqa", "acc", 100, "0.500", "0.600 ± 0.248"],
+        ["lambada_openai", "perplexity", 100, None, "not finite"],
+        ["tasks above chance", None, None, None, "1 of 3"],
+    ]
+    del results[jobs[0].key]["harness"]
+    document = language_models.document(SETTINGS, Results(results))
+    assert "harness" not in [table.name for table in document.tables]
 
 
 def test_sizes_of_a_model_are_apart() -> None:

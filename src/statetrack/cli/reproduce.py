@@ -24,6 +24,7 @@ def reproduce(
     early: bool = False,
     seeds: int | None = None,
     texts: tuple[str, ...] = (),
+    harness: tuple[str, ...] = (),
     mamba_conv: int = 4,
     xlstm_layers: int = 3,
     transformer_heads: int = 4,
@@ -53,6 +54,7 @@ def reproduce(
             differ: at paper scale in chomsky, s5 and z60, on a laptop in chomsky alone.
         seeds: seeds per model; by default smoke has 1, laptop 5, paper 3 (a recipe may have more).
         texts: text files on which the perplexity of language models is measured, too.
+        harness: folders of `lm tasks` and `lm fetch`, on whose tasks language models are scored.
         mamba_conv: width of Mamba's convolution: the paper says 4, its code has 1.
         xlstm_layers: layers of mLSTM and sLSTM on modular arithmetic, which the paper leaves open.
         transformer_heads: heads of the Transformer, which the paper leaves open.
@@ -77,7 +79,15 @@ def reproduce(
     if engine == "local" and not plan:
         use_device(device)
     settings = Settings(
-        scale, early, seeds, texts, mamba_conv, xlstm_layers, transformer_heads, transformer_rope
+        scale,
+        early,
+        seeds,
+        texts,
+        harness,
+        mamba_conv,
+        xlstm_layers,
+        transformer_heads,
+        transformer_rope,
     )
     if name.lower() == "all":
         recipes, left_out = installed_recipes()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from statetrack.config import changed, check_types, option, to_dict
 from statetrack.errors import UserError
@@ -18,7 +18,7 @@ from statetrack.lm.data.build import build_data
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.data.shards import TokenData
 from statetrack.lm.evaluation_data import open_all, open_data
-from statetrack.lm.load import load_language_model
+from statetrack.lm.load import LanguageModel, load_language_model
 from statetrack.lm.perplexity import make_reader, measure_perplexity
 from statetrack.lm.perplexity_report import figure_positions
 from statetrack.lm.pretraining.config import PRETRAINING_SCHEMA, PretrainingConfig
@@ -29,10 +29,13 @@ from statetrack.sweep.work import Clock
 from statetrack.training import Callback
 from statetrack.training.trackers import Tracker
 
+if TYPE_CHECKING:  # lm-eval takes seconds to import
+    from statetrack.lm.harness.selection import Selection
+
 
 @dataclass(frozen=True)
 class PretrainingJob(SweepJob):
-    """One pretraining run, then perplexity against position and the audit of its model.
+    """One pretraining run, then what its model does: perplexity by position, audit, harness.
 
     The data folder is made in the sweep's folder, once for all jobs with the same data.
     """
@@ -46,6 +49,8 @@ class PretrainingJob(SweepJob):
     max_length: int = option(4096, "greatest position of perplexity", low=2)
     chunks: int = option(16, "sequences of that length, per data set", low=1)
     audit_tokens: int = option(16384, "tokens of the audit", low=1)
+    harness: tuple[str, ...] = option((), "folders of tasks for lm-evaluation-harness to score")
+    harness_limit: int = option(1000, "documents per task, at most", low=1)
     seconds: float = option(60.0, "expected CPU seconds, for the plan", low=0)
 
     def __post_init__(self) -> None:
@@ -84,6 +89,7 @@ class PretrainingJob(SweepJob):
         for text in texts:  # before the hours of training
             if not text.is_file():
                 raise UserError(f"{text}, a text to measure perplexity on, is no file")
+        selection = select_all(self.harness)
         place = folder.parents[1] / "data" / data_name(self.data)
         shared_data(self.data, place)
         tokens = TokenData.open(place)
@@ -125,8 +131,35 @@ class PretrainingJob(SweepJob):
             "data_fingerprint": tokens.fingerprint,
             "perplexity": perplexity,
             "audit": audited,
+            "harness": selection and harness_scores(language, selection, self.harness_limit),
             "summary": f"validation loss {validation[-1]['loss']:.4f}",
         } | {name: round(steps[-1][name] + spent, 2) for name, spent in clock.elapsed().items()}
+
+
+def select_all(folders: Sequence[str]) -> Selection | None:
+    """Return the tasks of packs, and the paper's of folders of `lm fetch`; None without folders."""
+    if not folders:
+        return None
+    from statetrack.lm.harness.folder import read_index
+    from statetrack.lm.harness.selection import select_tasks
+
+    paths = [Path(folder) for folder in folders]
+    kinds = dict.fromkeys(read_index(path).kind for path in paths)
+    return select_tasks(["pack" if kind == "pack" else "paper" for kind in kinds], paths)
+
+
+def harness_scores(
+    language: LanguageModel, selection: Selection, limit: int
+) -> list[dict[str, Any]]:
+    """Return the main metrics of every task, with the length of tasks of ours."""
+    from statetrack.lm.harness.evaluation import evaluate_model
+
+    lengths = {task.name: task.length for task in selection.tasks}
+    return [
+        {**score._asdict(), "length": lengths[score.task], "above_chance": score.above_chance}
+        for score in evaluate_model(language, selection, limit).scores
+        if score.main
+    ]
 
 
 def data_name(config: DataConfig) -> str:

@@ -45,7 +45,14 @@ def make_document(
         name="language-models",
         title=title,
         summary=_summary(differences) or ["No pair of runs is done yet."],
-        tables=[_losses(groups), _difference_table(differences), _audit(groups)] if done else [],
+        tables=[
+            _losses(groups),
+            _difference_table(differences),
+            _audit(groups),
+            *_harness(groups),
+        ]
+        if done
+        else [],
         figures=[_learning(groups), *_positions(groups, jobs)] if done else [],
         notes=notes,
         facts=facts("language-models", settings, jobs, results),
@@ -151,6 +158,42 @@ def _audit(groups: Mapping[str, Sequence[Found]]) -> Table:
     )
     columns = ["model", "seeds", *KINDS, "median modulus"]
     return Table("What the transitions do", columns, rows, note, name="audit")
+
+
+def _harness(groups: Mapping[str, Sequence[Found]]) -> list[Table]:
+    """Average the scores of each task over seeds; nothing if a run was not scored."""
+    if not all(r.get("harness") for done in groups.values() for r in done):
+        return []
+    scores = {title: [r["harness"] for r in done] for title, done in groups.items()}
+    first = next(iter(scores.values()))[0]
+    rows: list[list[Cell]] = []
+    for i, score in enumerate(first):
+        chance = None if score["chance"] is None else f"{score['chance']:.3f}"
+        row: list[Cell] = [score["task"], score["metric"], score["documents"], chance]
+        rows.append([*row, *(_mean_score([r[i] for r in runs]) for runs in scores.values())])
+    above: list[Cell] = ["tasks above chance", None, None, None]
+    for runs in scores.values():
+        found = [score["above_chance"] for r in runs for score in r if score["chance"] is not None]
+        above.append(f"{sum(found)} of {len(found)}")
+    note = (
+        "Means over seeds, with half of their 95 % interval. Chance is the accuracy of guessing, "
+        "or of the most frequent answer where that is higher. The last row counts the tasks of all "
+        "seeds that are more than three standard errors above it."
+    )
+    columns = ["task", "metric", "documents", "chance", *scores]
+    return [Table("lm-evaluation-harness", columns, [*rows, above], note, name="harness")]
+
+
+def _mean_score(scores: Sequence[Mapping[str, Any]]) -> str | None:
+    values = [score["value"] for score in scores]
+    if None in values:
+        return "not finite"
+    spread = Spread(tuple(values))
+    text = f"{spread.mean:.3f}" if spread.mean < 1000 else f"{spread.mean:.3g}"
+    if spread.interval is None:
+        return text
+    half = spread.interval[1] - spread.mean
+    return f"{text} ± {half:.3f}" if half < 1000 else f"{text} ± {half:.2g}"
 
 
 def _learning(groups: Mapping[str, Sequence[Found]]) -> Figure:

@@ -54,11 +54,13 @@ def _job(settings: Settings, name: str, mixer: str, allow: bool, seed: int) -> P
         config = replace(config, **few, batch_size=2, context_length=32, validation_batches=1)
         data = DataConfig(max_documents=40, vocab_size=300)
         options, seconds = {"max_length": 256, "chunks": 2, "audit_tokens": 1024}, 2.0
+        options["harness_limit"] = 4
     return PretrainingJob(
         name=f"{config.model.title} {name} seed {seed}",
         config=config,
         data=data,
         texts=settings.texts,
+        harness=settings.harness,
         seconds=seconds,
         **options,
     )
@@ -94,6 +96,11 @@ def _notes(settings: Settings) -> list[str]:
         )
     if not settings.texts:
         notes.append("Other texts are measured with --texts FILE ....")
+    if not settings.harness:
+        notes.append(
+            "Tasks of lm-evaluation-harness are scored with --harness FOLDER ...: the pack of "
+            "`statetrack lm tasks`, the paper's sets of `statetrack lm fetch`."
+        )
     return notes
 
 

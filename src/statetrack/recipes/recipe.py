@@ -40,13 +40,15 @@ class Settings:
     early: bool = False  # the settings of the paper's early version instead of the final one
     seeds: int | None = None  # seeds per model; None: the scale's number
     texts: tuple[str, ...] = ()  # files on which language models are measured, too
+    harness: tuple[str, ...] = ()  # folders of tasks on which language models are scored
     mamba_conv: int = 4  # its text says 4, its code has 1
     xlstm_layers: int = 3  # of mLSTM and sLSTM on modular arithmetic: 3, as the others, or 2
     transformer_heads: int = 4
     transformer_rope: bool = True  # rotary positions, or none
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "texts", tuple(self.texts))  # a list, if read from a file
+        for name in ("texts", "harness"):  # lists, if read from a file
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         one_of("scale", self.scale, SCALES)
         for name in ("mamba_conv", "xlstm_layers"):
             within(name, getattr(self, name), 1, MAX_SIZE)

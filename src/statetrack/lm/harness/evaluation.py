@@ -18,11 +18,13 @@ from lm_eval.models.huggingface import HFLM
 from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.lm.harness.folder import TaskAbout
+from statetrack.lm.harness.published import COLUMNS
 from statetrack.lm.harness.selection import Selection
 from statetrack.lm.load import LanguageModel, load_language_model
 
 BOOTSTRAPS = 1000  # resamples for the standard error of a perplexity
 SHOTS_SEED = 1234  # lm-eval's own default
+ERRORS = 3  # standard errors above chance that no guess reaches, also in dozens of tasks
 
 
 class Score(NamedTuple):
@@ -34,6 +36,20 @@ class Score(NamedTuple):
     error: float | None  # standard error
     chance: float | None
     documents: int
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the metric of the task in the paper's table, or else its accuracy."""
+        wanted = [column.metric for column in COLUMNS if column.task == self.task]
+        return self.metric in (wanted or ["acc"])
+
+    @property
+    def above_chance(self) -> bool:
+        """Whether it is more than ERRORS standard errors, those of guessing, above chance."""
+        if self.chance is None or self.value is None:
+            return False
+        error = math.sqrt(self.chance * (1 - self.chance) / self.documents)
+        return self.value > self.chance + ERRORS * error
 
 
 class ModelScores(NamedTuple):
@@ -89,17 +105,18 @@ def evaluate_checkpoints(
         if names.count(model.name) > 1:
             model = model._replace(name=str(checkpoint))
         progress(f"evaluating {model.name} on {len(selection.tasks)} tasks")
-        done.append(_evaluate(model, selection, limit, batch_size, max_length))
+        done.append(evaluate_model(model, selection, limit, batch_size, max_length))
     return done
 
 
-def _evaluate(
+def evaluate_model(
     model: LanguageModel,
     selection: Selection,
-    limit: int | None,
-    batch_size: int,
-    max_length: int | None,
+    limit: int | None = None,
+    batch_size: int = 16,
+    max_length: int | None = None,
 ) -> ModelScores:
+    """Evaluate a language model; see `evaluate_checkpoints`."""
     with _quiet():
         harness = HFLM(
             pretrained=model.model,

@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from statetrack.lm.harness.evaluation import ModelScores, Score
+from statetrack.lm.harness.evaluation import ERRORS, ModelScores, Score
 from statetrack.lm.harness.folder import TaskAbout
 from statetrack.lm.harness.published import AVERAGE, COLUMNS, PAPER_TASKS, TABLE_4, Column
 from statetrack.lm.harness.selection import Selection
 from statetrack.report.document import Cell, Document, Figure, Series, Table
 
-ERRORS = 3  # standard errors above chance that no guess reaches, also in dozens of tasks
 NORMAL_95 = 1.96
 
 
@@ -134,19 +133,12 @@ def _pack_table(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> Tab
 
 def _verdict(model: ModelScores, pack: Sequence[TaskAbout]) -> str:
     found = _by_metric(model.scores)
-    above = [task for task in pack if _above_chance(found[task.name, "acc"])]
+    above = [task for task in pack if found[task.name, "acc"].above_chance]
     named = ", ".join(f"{task.source} at length {task.length}" for task in above)
     return (
         f"{model.model}: {len(above)} of {len(pack)} state-tracking tasks are more than "
         f"{ERRORS} standard errors above chance{f': {named}' if named else ''}."
     )
-
-
-def _above_chance(score: Score) -> bool:
-    """Compare a score with its chance level, under which the standard error is taken."""
-    chance = score.chance or 0.0
-    error = math.sqrt(chance * (1 - chance) / score.documents)
-    return (score.value or 0.0) > chance + ERRORS * error
 
 
 def _pack_figures(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> list[Figure]:
