@@ -32,6 +32,7 @@ def test_the_command_of_a_report_repeats_every_setting(
     other: dict[str, Any] = {
         "scale": "smoke", "early": True, "seeds": 2, "mamba_conv": 1, "xlstm_layers": 2,
         "transformer_heads": 8, "transformer_rope": False, "texts": ("a.txt", "b.txt"),
+        "harness": ("pack", "sets"),
     }  # fmt: skip
     assert other.keys() == asdict(Settings()).keys()
     for settings in (Settings(), Settings(**other)):
@@ -40,7 +41,18 @@ def test_the_command_of_a_report_repeats_every_setting(
         assert json.loads(capsys.readouterr().out)["settings"] == {
             **asdict(settings),
             "texts": list(settings.texts),
+            "harness": list(settings.harness),
         }
+
+
+def test_a_text_or_a_folder_that_does_not_exist_leaves_no_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option, says in (("texts", "is no file"), ("harness", "has no index.json")):
+        missing, out = tmp_path / "none", tmp_path / option
+        assert cli.main(["reproduce", "fig1", f"--{option}", f"{missing}", f"--out={out}"]) == 2
+        assert f"{missing} {says}" in " ".join(capsys.readouterr().err.split())
+        assert not out.exists()
 
 
 def test_names_in_any_case(

@@ -152,10 +152,9 @@ def thirds_of_a_turn() -> tuple[Mixer, Tensor]:
     """
     torch.manual_seed(0)
     basis, _ = torch.linalg.qr(torch.randn(8, 2).double())
-    angles = torch.tensor(
-        [[0.0, 0.0], [0.3, 0.3 + math.pi / 3], [0.3 + math.pi / 3, 0.3], [0.3, 1.0]]
-    )
-    k = torch.stack([angles.cos(), angles.sin()], -1).double().flatten(0, 1) @ basis.T
+    end = 0.3 + math.pi / 3
+    angles = torch.tensor([[0.0, 0.0], [0.3, end], [end, 0.3], [0.3, 1.0]], dtype=torch.float64)
+    k = torch.stack([angles.cos(), angles.sin()], -1).flatten(0, 1) @ basis.T
     beta = torch.tensor([0.0, 0.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0]).double()
     v = torch.zeros(8, 8).double()
     v[6:] = 0.3 * torch.rand(2, 8).double()
@@ -176,9 +175,10 @@ def test_rotations_of_a_plane_stay_exact_in_float32():
         turns.append(other @ one)
     third = 2 * math.pi / 3
     for turn in turns:
-        assert abs(math.acos(turn[0, 0]) - third) < 5e-7
-        assert torch.allclose(turn @ turn.T, eye, atol=1e-6)
-    assert torch.allclose(turns[0] @ turns[1], eye, atol=2e-7)
+        assert abs(math.acos(turn[0, 0]) - third) < 1e-6
+    torch.testing.assert_close(turns[0] @ turns[1], eye, rtol=0, atol=1e-6)
+    lengths = head.k[2:6].double().norm(dim=1)
+    torch.testing.assert_close(lengths, torch.ones(4).double(), rtol=0, atol=1.5e-7)
 
 
 def test_roots_that_no_quadrant_holds_stay():
@@ -196,16 +196,22 @@ def test_roots_that_no_quadrant_holds_stay():
     assert ((made > -1e-12).all(1) | (made < 1e-12).all(1)).all()
 
 
-def test_a_norm_that_would_magnify_errors_gets_a_larger_epsilon():
+def test_weak_reads_ask_for_a_larger_epsilon():
     mixer, x = thirds_of_a_turn()
-    q = mixer.op_inputs(x[None]).q[0, :, 0]
+    q = mixer.queries(x)[:, 0]
     strong = torch.linalg.pinv(q) @ torch.ones(4, 8).double()  # every input reads ones
-    weak = 1e-3 * strong
-    states = torch.stack([strong, weak]).flatten(1)[:, None]  # [N, H, K V]
-    assert mixer.with_steady_norm(x, states[:1], [0]) is mixer
-    assert mixer.with_steady_norm(x, states, []) is mixer
-    made = mixer.with_steady_norm(x, states, [0])
-    assert made.config.output_norm_eps == pytest.approx(0.1**2 / mixer.key_size)
+    states = torch.stack([strong, 1e-3 * strong]).flatten(1)[:, None]  # [N, H, K V]
+    assert mixer.eps_factor(x, states[:1], [0]) == 1
+    assert mixer.eps_factor(x, states, []) == 1
+    wanted = 0.1**2 / mixer.key_size  # of the strongest read, which is scaled by K^-1/2
+    assert mixer.eps_factor(x, states, [0]) == pytest.approx(wanted / mixer.config.output_norm_eps)
+
+
+def test_other_queries():
+    mixer, x = thirds_of_a_turn()
+    q = torch.nn.functional.normalize(torch.randn(4, 1, 8).double(), dim=-1)
+    mixer.set_queries(x, q)
+    torch.testing.assert_close(mixer.queries(x), q, rtol=0, atol=1e-4)  # SiLU keeps them short
 
 
 @pytest.mark.parametrize("eps_factor", [1.0, 100.0])

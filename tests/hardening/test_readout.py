@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from statetrack.hardening.automaton import Situations
-from statetrack.hardening.readout import CannotRefitError, find_answers
+from statetrack.hardening.inputs import LayerInputs
+from statetrack.hardening.readout import CannotRefitError, find_answers, separating_queries
+from statetrack.layers import DeltaProductConfig
+from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import IGNORE, Batch
 
 # two states: token 5 flips, token 7 keeps
@@ -36,3 +39,29 @@ def test_state_and_token_tell_the_answer():
 def test_neither_tells_it():
     with pytest.raises(CannotRefitError, match="states do not determine"):
         find_answers(FLIPS, batch([[9, 5, 7, 7]], [[IGNORE, 1, 2, 3]]))
+
+
+def test_queries_that_read_two_answers_alike_are_replaced():
+    """Tokens 5 and 7 lead from either of two states to the first and the second."""
+    mixer = DeltaProductConfig(allow_neg_eigval=True, num_heads=1, conv_size=0)
+    config = ModelConfig(10, hidden_size=16, num_layers=1, mixer=mixer, norm="none")
+    model = SequenceModel(config).double()
+    answered = batch([[9, 5, 7, 5]], [[IGNORE, 3, 4, 3]])
+    inputs = LayerInputs.of_tokens(model, answered)
+    layer = inputs.mixer(model)
+    q = torch.zeros(3, 1, 16).double()
+    q[..., 0] = 1.0
+    layer.set_queries(inputs.x, q)
+    states = torch.zeros(2, 16, 16).double()
+    states[:, 0, 0], states[0, 1, 1], states[1, 1, 2] = 1.0, 1.0, 1.0  # differ in the second row
+    listed = states.flatten(1)[:, None].repeat_interleave(2, 0)
+    found = Situations(np.array([5, 7]), np.array([[0, 1], [0, 1]]), torch.zeros(4, 16), listed)
+    made = separating_queries(layer, inputs, found, answered, [0])
+    assert made[~inputs.recurring].equal(layer.queries(inputs.x)[~inputs.recurring])  # of BOS
+    reads = torch.einsum("nk,skv->nsv", made[inputs.recurring, 0], states)
+    assert (torch.nn.functional.normalize(reads, dim=-1).diff(dim=1).norm(dim=-1) > 1).all()
+    layer.set_queries(inputs.x, made)
+    assert separating_queries(layer, inputs, found, answered, [0]) is None
+    alike = batch([[9, 5, 7, 5]], [[IGNORE, 3, 3, 3]])
+    layer.set_queries(inputs.x, q)
+    assert separating_queries(layer, inputs, found, alike, [0]) is None

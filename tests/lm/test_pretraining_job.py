@@ -67,11 +67,11 @@ def test_a_job_scores_the_tasks_of_a_pack(text: Path, tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     result = do_job(job, folder)
     assert result["error"] is None
-    found = [[s[name] for name in ("task", "metric", "documents", "length")]
-             for s in result["harness"]]  # fmt: skip
-    assert found == [["statetrack_parity_4", "acc", 3, 4], ["statetrack_parity_8", "acc", 3, 8]]
-    assert all(0 <= s["value"] <= 1 and s["chance"] >= 0.5 for s in result["harness"])
-    assert not any(s["above_chance"] for s in result["harness"])  # 3 of 3 is luck
+    scores = result["harness"]["scores"]
+    found = [[s[name] for name in ("task", "metric", "documents")] for s in scores]
+    assert found == [["statetrack_parity_4", "acc", 3], ["statetrack_parity_8", "acc", 3]]
+    assert all(0 <= s["value"] <= 1 and s["chance"] >= 0.5 for s in scores)
+    assert not any(s["above_chance"] for s in scores)  # 3 of 3 is luck
 
     missing = replace(job, harness=(str(tmp_path / "none"),))
     folder = tmp_path / "sweep" / "jobs" / missing.folder
@@ -129,24 +129,29 @@ def test_scores_of_the_harness_are_averaged_over_seeds() -> None:
     jobs = language_models.jobs(SETTINGS, Results())
     results = {}
     for job in jobs:
-        common = {"documents": 100, "error": 0.05, "length": None}
         acc = {"task": "piqa", "metric": "acc", "chance": 0.5, "above_chance": job.seed == 2}
         ppl = {"task": "lambada_openai", "metric": "perplexity", "chance": None}
+        zero = {"task": "lambada_openai", "metric": "acc", "chance": 0.0, "above_chance": False}
         scores = [
-            {**common, **acc, "value": 0.5 + 0.1 * job.seed},
-            {**common, **ppl, "value": 1e6 if job.seed else None, "above_chance": False},
+            {**acc, "documents": 100, "value": 0.5 + 0.1 * job.seed},
+            {**ppl, "documents": 90, "value": 1e6 if job.seed else None, "above_chance": False},
+            {**zero, "documents": 90, "value": 0.01},
         ]
-        results[job.key] = {**fake(job, 3.0), "harness": scores}
+        harness = {"scores": scores, "shortened": {"piqa": 2}, "missing": ["fda"]}
+        results[job.key] = {**fake(job, 3.0), "harness": harness}
     document = language_models.document(SETTINGS, Results(results))
     table = next(table for table in document.tables if table.name == "harness")
     assert [row[:5] for row in table.rows] == [
-        ["piqa", "acc", 100, "0.500", "0.600 ± 0.248"],
-        ["lambada_openai", "perplexity", 100, None, "not finite"],
-        ["tasks above chance", None, None, None, "1 of 3"],
+        ["piqa", "acc", 100, "50.0", "60.0 ± 24.8"],
+        ["lambada_openai", "perplexity", 90, None, "not finite"],
+        ["lambada_openai", "acc", 90, "0.0", "1.0 ± 0.0"],
+        ["above chance (tasks x seeds)", None, None, None, "1 of 3"],
     ]
-    del results[jobs[0].key]["harness"]
-    document = language_models.document(SETTINGS, Results(results))
-    assert "harness" not in [table.name for table in document.tables]
+    assert table.note.endswith("Without data: fda. Some requests lost their beginning: piqa.")
+    for change in ({"scores": []}, None):  # another pack, or none
+        results[jobs[0].key]["harness"] = change and {**harness, **change}
+        document = language_models.document(SETTINGS, Results(results))
+        assert "harness" not in [table.name for table in document.tables]
 
 
 def test_sizes_of_a_model_are_apart() -> None:

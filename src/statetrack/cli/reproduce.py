@@ -54,7 +54,8 @@ def reproduce(
             differ: at paper scale in chomsky, s5 and z60, on a laptop in chomsky alone.
         seeds: seeds per model; by default smoke has 1, laptop 5, paper 3 (a recipe may have more).
         texts: text files on which the perplexity of language models is measured, too.
-        harness: folders of `lm tasks` and `lm fetch`, on whose tasks language models are scored.
+        harness: folders of `lm tasks`, on all of whose tasks language models are scored, and of
+            `lm fetch`, on the paper's.
         mamba_conv: width of Mamba's convolution: the paper says 4, its code has 1.
         xlstm_layers: layers of mLSTM and sLSTM on modular arithmetic, which the paper leaves open.
         transformer_heads: heads of the Transformer, which the paper leaves open.
@@ -105,6 +106,14 @@ def reproduce(
     if plan:
         write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
         return 0
+    for text in texts:  # before the settings are written, with which the command must continue
+        if not Path(text).is_file():
+            raise UserError(f"{text} is no file; --texts takes text files")
+    for given in harness:
+        if not (Path(given) / "index.json").is_file():
+            raise UserError(
+                f"{given} has no index.json: make it with statetrack lm tasks or lm fetch"
+            )
     names = [recipe.name for recipe in recipes]
     write_sweep_file(folder, shlex.join(["statetrack", *sys.argv[1:]]), names, asdict(settings))
     where = {"engine": engine, "engine_options": options, "retry_failed": retry_failed}

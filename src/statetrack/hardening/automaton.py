@@ -113,6 +113,11 @@ class Situations:
     x: Tensor  # [states symbols, D]: the residual stream before the layer
     states: Tensor  # [states symbols, P, s]: the layer's state before the token
 
+    @property
+    def distinct(self) -> Tensor:
+        """The layer's states, each once: [states, P, s]."""
+        return self.states[:: len(self.symbols)]
+
 
 @torch.no_grad()
 def situations(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> Situations:

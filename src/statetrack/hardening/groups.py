@@ -109,7 +109,8 @@ def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:
 
 def _rotates_first_plane(matrix: Tensor) -> bool:
     """Whether a matrix is a rotation, other than I, in the plane of the first two axes."""
+    eye = torch.eye(len(matrix), dtype=matrix.dtype)
     left = matrix.clone()
-    left[:2, :2] = torch.eye(2)
-    fixed = (left - torch.eye(len(left))).abs().max() < 1e-6
+    left[:2, :2] = eye[:2, :2]
+    fixed = (left - eye).abs().max() < 1e-6
     return bool(fixed and torch.linalg.det(matrix) > 0 and matrix[:2, :2].trace() < 2 - 1e-6)

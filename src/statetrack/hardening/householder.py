@@ -168,14 +168,19 @@ class _Trained:
             except DependentError:
                 return None
 
+        def with_eps(factor: float) -> Candidate | None:
+            more = {**settings, "eps_factor": factor}
+            try:
+                return replace(made, model=write(factor), settings=more)
+            except DependentError:
+                return None
+
         def steadier() -> Iterator[Candidate]:
             # a state that rotates about 0 never comes near 0, and may fade a little: see `inverse`
-            for factor in () if settings.get("writes") == "none" else EPS_FACTORS:
-                with suppress(DependentError):
-                    more = {**settings, "eps_factor": factor}
-                    yield replace(made, model=write(factor), settings=more)
+            factors = () if settings.get("writes") == "none" else EPS_FACTORS
+            return filter(None, map(with_eps, factors))
 
-        return replace(made, keeping=keeping, steadier=steadier)
+        return replace(made, keeping=keeping, with_eps=with_eps, steadier=steadier)
 
 
 def round_reflections(

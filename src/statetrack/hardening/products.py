@@ -102,10 +102,11 @@ class Memory:
         return self.exact if rule.signs else self.unsigned or self.exact
 
     def moved_first(self, rule: ProductRule) -> Memory:
-        """Return the memory of a rule, with a basis that begins with what some input moves."""
+        """Return the memory with a rule's matrices, the directions that no token moves last."""
         exact = self.chosen(rule)
         eye = torch.eye(len(self.center), dtype=self.center.dtype)
-        turn, _, _ = torch.linalg.svd(torch.cat(list(eye - exact.matrices), 1))
+        moves = torch.cat(list(eye - exact.matrices), 1)  # [d, r d]
+        turn, _, _ = torch.linalg.svd(moves, full_matrices=False)
 
         def turned(matrices: Tensor) -> Tensor:
             return turn.T @ matrices @ turn
@@ -139,7 +140,7 @@ class Memory:
             reflects[chosen] = True
         made = HeadInputs(k, v, beta)
         written = self.basis.T @ head.maps(len(recurring))[1]  # [n, d, V]
-        # a state that rotates about 0 instead of the center starts as far from it
+        # if tokens write nothing, the state rotates about 0: subtract the center from its start
         made = self._start_within(made, written + center - self.center, recurring, rule.infer)
         others = recurring.repeat_interleave(factors) & ~reflects
         made = separate_others(made, reflects, others, counts, rule.other_betas)

@@ -9,16 +9,20 @@ trained on this list, with the recurrence as it is.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from statetrack.hardening.automaton import Situations, situations
 from statetrack.hardening.exploration import Ints, step_from
 from statetrack.hardening.inference import unanimous
 from statetrack.hardening.inputs import LayerInputs, block_of
+from statetrack.layers import Mixer
+from statetrack.layers.delta_hardening import MIN_READ
 from statetrack.models import SequenceModel
 from statetrack.models.block import Block
 from statetrack.ops import cross_entropy
@@ -29,6 +33,9 @@ CHECK_EVERY = 50
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 2048
 HARD_PAIRS = 8.0  # how much more often pairs are drawn whose answers do not lead by enough
+MIN_SEPARATION = 0.2  # of normalised reads of two states with different answers
+TRIED_QUERIES = 256  # per head, if its own do not separate the answers
+MAX_SEPARATED = 200  # states: the distances of all pairs are computed for every query tried
 ENOUGH_MARGIN = 6.0  # nats by which every answer leads the next one; training ends there
 
 
@@ -60,6 +67,51 @@ def listed_states(exact: SequenceModel, inputs: LayerInputs) -> Situations:
     if block_of(exact, 0).mixer.output_projection is None or exact.config.tie_embeddings:
         raise CannotRefitError("the model has no readout of its own")
     return situations(exact, inputs, [str(i) for i in range(exact.config.vocab_size)])
+
+
+@torch.no_grad()
+def separating_queries(
+    mixer: Mixer, inputs: LayerInputs, found: Situations, batch: Batch, heads: Sequence[int]
+) -> Tensor | None:
+    """Return queries [n, H, K] that tell answers apart; None if the present ones do.
+
+    What a head reads is normalised. If two states with different answers are then closer than
+    MIN_SEPARATION, the head gets one query for all inputs that recur: of TRIED_QUERIES random ones
+    in the span of its states the one for which the closest two are farthest apart. A head whose
+    states do not determine the answers keeps its queries.
+
+    Args:
+        mixer: the layer, with keys of length 1.
+        inputs: its inputs.
+        found: its states.
+        batch: sequences of the training lengths, from which the answers are taken.
+        heads: those that are exact.
+    """
+    q, by_state = mixer.queries(inputs.x), answers_by_state(found, batch)
+    if q is None or by_state is None or len(by_state) > MAX_SEPARATED:
+        return None
+    q, rng = q.clone(), torch.Generator().manual_seed(0)
+    answers = torch.from_numpy(by_state)
+    same = (answers[:, None] == answers) | (answers == IGNORE) | (answers[:, None] == IGNORE)
+    changed = False
+    for i in heads:
+        states = found.distinct[:, i].unflatten(-1, (q.shape[-1], -1))  # [N, K, V]
+
+        def separation(queries: Tensor, states: Tensor = states) -> Tensor:
+            reads = torch.einsum("qk,nkv->qnv", queries, states)
+            power = reads.square().sum(-1, keepdim=True)
+            reads = reads / torch.sqrt(power + MIN_READ**2 * power.amax())
+            return torch.cdist(reads, reads).masked_fill(same, torch.inf).amin((1, 2))
+
+        own = separation(q[inputs.recurring, i]).min()
+        span, sizes, _ = torch.linalg.svd(states.transpose(0, 1).flatten(1), full_matrices=False)
+        span = span[:, sizes > 1e-6 * sizes[0]]  # [K, d]
+        tried = torch.randn(TRIED_QUERIES, span.shape[1], generator=rng).double()
+        tried = F.normalize(tried, dim=1) @ span.T
+        best, which = separation(tried).max(0)
+        if own < MIN_SEPARATION and best > own:
+            q[inputs.recurring, i], changed = tried[which], True
+    return q if changed else None
 
 
 @torch.no_grad()
@@ -117,7 +169,7 @@ class _Readout(nn.Module):
         super().__init__()
         self.block = block_of(model, 0)
         projection = self.block.mixer.output_projection
-        assert projection is not None  # `readout_data` has refused such models
+        assert projection is not None  # `listed_states` has refused such models
         self.projection, self.norm, self.head = projection, model.norm, model.head
 
     def weights(self) -> list[nn.Parameter]:
@@ -174,14 +226,8 @@ def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
     return torch.cat(recorded).reshape(len(x), -1)
 
 
-def find_answers(found: Situations, batch: Batch) -> Ints:
-    """Return the answer for every state and token, [states symbols]; IGNORE where it is unknown.
-
-    In most tasks the answer depends on the state that the token leads to alone; then all are known.
-
-    Raises:
-        CannotRefitError: two answers occur for one state and token.
-    """
+def _follow(found: Situations, batch: Batch) -> tuple[Ints, Ints]:
+    """Return the pair of state and token at every scored position of a batch, and its answer."""
     column = {token: i for i, token in enumerate(found.symbols.tolist())}
     symbols = np.vectorize(lambda token: column.get(token, -1))(batch.tokens)
     state = np.zeros(len(symbols), np.int64)
@@ -191,10 +237,30 @@ def find_answers(found: Situations, batch: Batch) -> Ints:
         state = np.where(symbols[:, t] >= 0, found.next[state, symbols[:, t]], state)
     scored = (batch.targets != IGNORE) & (symbols >= 0)
     pairs = np.stack(before, 1)[scored] * len(found.symbols) + symbols[scored]
-    reached, targets = found.next.ravel()[pairs], batch.targets[scored]
-    by_state = unanimous(reached, targets, len(found.next))
+    return pairs, batch.targets[scored]
+
+
+def answers_by_state(found: Situations, batch: Batch) -> Ints | None:
+    """Return the answer after each state [states]; None if two answers occur after one.
+
+    IGNORE where none occurs.
+    """
+    pairs, targets = _follow(found, batch)
+    return unanimous(found.next.ravel()[pairs], targets, len(found.next))
+
+
+def find_answers(found: Situations, batch: Batch) -> Ints:
+    """Return the answer for every state and token, [states symbols]; IGNORE where it is unknown.
+
+    In most tasks the answer depends on the state that the token leads to alone; then all are known.
+
+    Raises:
+        CannotRefitError: two answers occur for one state and token.
+    """
+    by_state = answers_by_state(found, batch)
     if by_state is not None:
         return by_state[found.next.ravel()]
+    pairs, targets = _follow(found, batch)
     by_pair = unanimous(pairs, targets, found.next.size)
     if by_pair is None:
         raise CannotRefitError("its states do not determine the answers")

@@ -5,6 +5,7 @@ The order matters: once the first layers are exact, the next one has few distinc
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,13 +18,16 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
+from statetrack.hardening.automaton import Situations
 from statetrack.hardening.candidate import NOT_NEEDED, Candidate, Component, Judge, Judged
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.readout import (
     CannotRefitError,
+    ReadoutData,
     listed_states,
     readout_data,
     refit_readout,
+    separating_queries,
 )
 from statetrack.hardening.widening import widen
 from statetrack.layers.inverse import DependentError, independent
@@ -269,19 +273,40 @@ class Search:
             if refits == MAX_REFITS:
                 break
             self.tell("refitting the readout")
-            with suppress(CannotRefitError, UserError):
-                states = listed_states(self._add(progress, old, inputs).exact_model(), inputs)
-                old = old._replace(candidate=_steady(old.candidate, inputs, states.states))
-                unit_keys = self._add(progress, old, inputs).exact_model()
-                data = readout_data(unit_keys, inputs, states, self.judge.batch)
+            with suppress(CannotRefitError, DependentError, UserError):
+                candidate, data = self._readable(progress, old, inputs)
                 refits += 1
-                model = refit_readout(old.candidate.model, data)
-                settings = {**old.candidate.settings, "refitted": True}
-                components = old.candidate.components
-                made.append(self.judge.judge(Candidate(model, settings, components)))
+                model = refit_readout(candidate.model, data)
+                settings = {**candidate.settings, "refitted": True}
+                made.append(self.judge.judge(Candidate(model, settings, candidate.components)))
                 if made[-1].exact:
                     break
         return made
+
+    def _readable(
+        self, progress: Progress, judged: Judged, inputs: LayerInputs
+    ) -> tuple[Candidate, ReadoutData]:
+        """Return a candidate whose heads read its states well, and what its readout gets."""
+        candidate, mixer = judged.candidate, inputs.mixer(judged.candidate.model)
+        heads = [i for i, c in enumerate(candidate.components) if c.error is not None]
+
+        def listed() -> tuple[SequenceModel, Situations]:
+            made = self._add(progress, judged._replace(candidate=candidate), inputs)
+            unit_keys = made.exact_model()
+            return unit_keys, listed_states(unit_keys, inputs)
+
+        unit_keys, found = listed()
+        factor = mixer.eps_factor(inputs.x[inputs.recurring], found.distinct, heads)
+        steady = candidate.with_eps(factor) if factor > 1 else None
+        if steady is not None:
+            candidate = steady
+            unit_keys, found = listed()
+        q = separating_queries(inputs.mixer(unit_keys), inputs, found, self.judge.batch, heads)
+        if q is not None:
+            candidate = replace(candidate, model=copy.deepcopy(candidate.model))
+            for model in (candidate.model, unit_keys):
+                inputs.mixer(model).set_queries(inputs.x, q)
+        return candidate, readout_data(unit_keys, inputs, found, self.judge.batch)
 
     def _without_convolution(
         self, model: SequenceModel, inputs: LayerInputs
@@ -314,16 +339,6 @@ class Search:
 
     def _name(self, inputs: LayerInputs) -> str:
         return f"layer {inputs.layer}" if self.several else ""
-
-
-def _steady(candidate: Candidate, inputs: LayerInputs, states: Tensor) -> Candidate:
-    """Return a candidate whose head norm does not magnify errors; it needs another readout."""
-    heads = [i for i, c in enumerate(candidate.components) if c.error is not None]
-    mixer = inputs.mixer(candidate.model)
-    steady = mixer.with_steady_norm(inputs.x, states, heads)
-    if steady is mixer:
-        return candidate
-    return replace(candidate, model=inputs.replace_mixer(candidate.model, steady))
 
 
 def _dependent(inputs: LayerInputs) -> str:

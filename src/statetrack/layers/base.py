@@ -360,17 +360,29 @@ class Mixer(nn.Module, ABC):
         """
         raise self._not_defined("with_op_inputs")
 
-    def with_steady_norm(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> Self:
-        """Return a layer whose norm on what a head reads does not magnify errors; this one if so.
+    def queries(self, x: Tensor) -> Tensor | None:
+        """Return the queries [n, H, K], of length 1, of inputs x [n, D]; None: it has none."""
+        return None
 
-        If it is another one, its outputs change: what comes after it must be refitted.
+    def set_queries(self, x: Tensor, q: Tensor) -> None:
+        """Set the weights of the queries, so that those of inputs x [n, D] are q [n, H, K].
+
+        Raises:
+            DependentError: no weights give each input its query.
+        """
+        raise self._not_defined("set_queries")
+
+    def eps_factor(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> float:
+        """Return how many times larger the epsilon of the head norm should be.
+
+        The norm amplifies reads that are much weaker than others, and so their errors.
 
         Args:
-            x: [n, D], the inputs that may read.
-            states: [N, H, size], all that may be read.
-            heads: those that count.
+            x: [n, D], inputs whose queries read.
+            states: [N, H, K V], states that are read.
+            heads: those whose states matter.
         """
-        return self
+        return 1.0
 
     def widened(self, hidden_size: int) -> Self:
         """Return a layer for a larger hidden size that ignores the new entries, and gives 0 there.

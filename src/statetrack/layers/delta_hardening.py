@@ -1,4 +1,4 @@
-"""How layers on the delta rule are hardened: weights that give each input what it should have."""
+"""Hardening of DeltaNet and its subclasses: weights that give inputs chosen keys, values, betas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
 
 STRETCH = 0.1  # beta_stretch of a hardened layer that had none
-MIN_READ = 0.1  # of the greatest norm that a head reads; what is less is not magnified to length 1
+MIN_READ = 0.1  # weaker reads, relative to a head's strongest, are not normalised to rms 1
 MAX_OUTPUT = 0.999  # rms of a memoryless head's normalised output, which stays below 1
 
 
@@ -144,14 +144,10 @@ class DeltaHardening(Mixer):
         stretch = self.config.beta_stretch or STRETCH
         made = self.with_config(beta_stretch=stretch, output_norm_eps=eps * scale**2)
         weights = made.projections()
-        if self.qk_silu:
-            q = torch.einsum("nhk,hkl->nhl", self.op_inputs(x[None]).q[0], rotations)
-            for weight, own in zip(
-                weights.q, before_normalisation(q, True)[0].unbind(1), strict=True
-            ):
-                weight.copy_(refit(weight, x, own))
-        else:  # for any inputs
+        if not self.qk_silu:  # for any inputs
             weights.q.copy_(rotations.mT @ weights.q)
+        elif not rotations.equal(torch.eye(self.key_size).expand_as(rotations)):
+            made.set_queries(x, torch.einsum("nhk,hkl->nhl", self.queries(x), rotations))
         k, length = before_normalisation(sign * keys, self.qk_silu)
         beta = wanted.beta.view(n, -1)  # [n, f H]
         for by_head, outputs in ((weights.k, k), (weights.v, inverse_silu(scale * length * v))):
@@ -172,16 +168,26 @@ class DeltaHardening(Mixer):
         return made
 
     @torch.no_grad()
-    def with_steady_norm(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> Self:
-        """See Mixer. Where a head reads some states far more weakly, epsilon becomes larger."""
-        q = self.op_inputs(x[None]).q[0] * self.key_size**-0.5  # [n, H, K]
-        S = states.unflatten(-1, (self.key_size, -1))  # [N, H, K, V]
-        power = torch.einsum("nhk,mhkv->hnmv", q, S).square().mean(-1).flatten(1)[list(heads)]
-        weakest, strongest = power.amin(1), power.amax(1)
-        if (weakest >= MIN_READ**2 * strongest).all():
-            return self
-        eps = MIN_READ**2 * float(strongest.min())
-        return self.with_config(output_norm_eps=max(eps, self.config.output_norm_eps))
+    def queries(self, x: Tensor) -> Tensor:
+        return self.op_inputs(x[None]).q[0]
+
+    @torch.no_grad()
+    def set_queries(self, x: Tensor, q: Tensor) -> None:
+        targets, _ = before_normalisation(q, self.qk_silu)
+        for weight, own in zip(self.projections().q, targets.unbind(1), strict=True):
+            weight.copy_(refit(weight, x, own))
+
+    @torch.no_grad()
+    def eps_factor(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> float:
+        """See Mixer. Heads without weak reads do not count."""
+        own = list(heads)
+        q = self.queries(x)[:, own] * self.key_size**-0.5  # [n, h, K]
+        S = states[:, own].unflatten(-1, (self.key_size, -1))  # [N, h, K, V]
+        power = torch.einsum("nhk,mhkv->hnmv", q, S).square().mean(-1).flatten(1)
+        strongest = power.amax(1)[power.amin(1) < MIN_READ**2 * power.amax(1)]
+        if not len(strongest):
+            return 1.0
+        return max(1.0, MIN_READ**2 * float(strongest.max()) / self.config.output_norm_eps)
 
     def widened(self, hidden_size: int) -> Self:
         share, c = self.hidden_size / hidden_size, self.config

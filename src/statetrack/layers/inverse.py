@@ -123,7 +123,7 @@ def half_space(x: Tensor) -> Tensor:
 
 
 def along_axes(roots: Tensor) -> Tensor:
-    """Return a rotation [K, K]; `roots @ rotation` has the first of the roots [r, K] along an axis.
+    """Return a rotation [K, K] after which (`roots @ rotation`) the first root is along an axis.
 
     The second one lies in the plane of the first two axes, and so on. Along an axis a reflection
     has no rounding errors: a head that flips between two states does so for ever in float32.
@@ -133,12 +133,12 @@ def along_axes(roots: Tensor) -> Tensor:
 
 
 def into_quadrant(roots: Tensor) -> Tensor:
-    """Return a rotation [K, K]; `roots @ rotation` has no entries that differ in sign, if possible.
+    """Return a rotation [K, K] after which (`roots @ rotation`) all roots lie in one quadrant.
 
-    Only for roots [r, K] in one plane, which becomes that of the first two axes, so that rounding
-    errors do not lead out of it; one root comes to lie along an axis. Without entries of both signs
-    a root or its negative is long after SiLU, and the epsilon of the normalisation is lost beside
-    it. If the roots span more than a plane, or no quadrant holds them, the rotation is I.
+    Up to their signs the roots [r, K] then are in the first quadrant of the plane of the first two
+    axes, one along an axis. Rounding errors do not lead out of this plane. A root without negative
+    entries can be long after SiLU, so that the epsilon of its normalisation is lost beside it. If
+    the roots span more than a plane, or no quadrant holds them, the rotation is I.
     """
     eye = torch.eye(roots.shape[1], dtype=roots.dtype)
     if not len(roots) or len(eye) == 1:

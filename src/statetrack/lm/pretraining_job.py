@@ -49,8 +49,10 @@ class PretrainingJob(SweepJob):
     max_length: int = option(4096, "greatest position of perplexity", low=2)
     chunks: int = option(16, "sequences of that length, per data set", low=1)
     audit_tokens: int = option(16384, "tokens of the audit", low=1)
-    harness: tuple[str, ...] = option((), "folders of tasks for lm-evaluation-harness to score")
-    harness_limit: int = option(1000, "documents per task, at most", low=1)
+    harness: tuple[str, ...] = option(
+        (), "folders of `lm tasks`, all of whose tasks are scored, and of `lm fetch`: the paper's"
+    )
+    harness_limit: int | None = option(None, "documents per task, at most; None: all", low=1)
     seconds: float = option(60.0, "expected CPU seconds, for the plan", low=0)
 
     def __post_init__(self) -> None:
@@ -149,17 +151,18 @@ def select_all(folders: Sequence[str]) -> Selection | None:
 
 
 def harness_scores(
-    language: LanguageModel, selection: Selection, limit: int
-) -> list[dict[str, Any]]:
-    """Return the main metrics of every task, with the length of tasks of ours."""
+    language: LanguageModel, selection: Selection, limit: int | None
+) -> dict[str, Any]:
+    """Return the main metrics of every task, and what `ModelScores` and `Selection` say of them."""
     from statetrack.lm.harness.evaluation import evaluate_model
 
-    lengths = {task.name: task.length for task in selection.tasks}
-    return [
-        {**score._asdict(), "length": lengths[score.task], "above_chance": score.above_chance}
-        for score in evaluate_model(language, selection, limit).scores
+    found = evaluate_model(language, selection, limit)
+    scores = [
+        {**score._asdict(), "above_chance": score.above_chance}
+        for score in found.scores
         if score.main
     ]
+    return {"scores": scores, "shortened": found.shortened, "missing": list(selection.missing)}
 
 
 def data_name(config: DataConfig) -> str:

@@ -1,4 +1,4 @@
-"""The page of `language-models`: losses, paired differences, perplexity by position, audit."""
+"""The page of `language-models`: losses, paired differences, perplexity, audit, harness."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from statetrack.lm.harness.published import ERRORS
 from statetrack.recipes.recipe import Results, Settings, facts
 from statetrack.report.document import Cell, Document, Figure, Series, Table
 from statetrack.report.spread import Spread
@@ -161,39 +162,61 @@ def _audit(groups: Mapping[str, Sequence[Found]]) -> Table:
 
 
 def _harness(groups: Mapping[str, Sequence[Found]]) -> list[Table]:
-    """Average the scores of each task over seeds; nothing if a run was not scored."""
-    if not all(r.get("harness") for done in groups.values() for r in done):
+    """Average the scores of each task over seeds; nothing unless all runs have the same tasks."""
+    found: list[Any] = [r.get("harness") for done in groups.values() for r in done]
+    if not all(found):
         return []
-    scores = {title: [r["harness"] for r in done] for title, done in groups.items()}
-    first = next(iter(scores.values()))[0]
+    named = {title: [_by_metric(r["harness"]) for r in done] for title, done in groups.items()}
+    first = next(iter(named.values()))[0]
+    if any(run.keys() != first.keys() for runs in named.values() for run in runs):
+        return []
     rows: list[list[Cell]] = []
-    for i, score in enumerate(first):
-        chance = None if score["chance"] is None else f"{score['chance']:.3f}"
-        row: list[Cell] = [score["task"], score["metric"], score["documents"], chance]
-        rows.append([*row, *(_mean_score([r[i] for r in runs]) for runs in scores.values())])
-    above: list[Cell] = ["tasks above chance", None, None, None]
-    for runs in scores.values():
-        found = [score["above_chance"] for r in runs for score in r if score["chance"] is not None]
-        above.append(f"{sum(found)} of {len(found)}")
+    for key, score in first.items():
+        row: list[Cell] = [*key, score["documents"], _shown(key[1], score["chance"])]
+        means = (
+            _mean_score(key[1], [run[key]["value"] for run in runs]) for runs in named.values()
+        )
+        rows.append([*row, *means])
+    above: list[Cell] = ["above chance (tasks x seeds)", None, None, None]
+    for runs in named.values():
+        judged = [s["above_chance"] for run in runs for s in run.values() if s["chance"]]
+        above.append(f"{sum(judged)} of {len(judged)}")
     note = (
-        "Means over seeds, with half of their 95 % interval. Chance is the accuracy of guessing, "
-        "or of the most frequent answer where that is higher. The last row counts the tasks of all "
-        "seeds that are more than three standard errors above it."
+        "Accuracies in per cent, and perplexities: means over seeds, ± half the 95 % interval. "
+        "Chance is the accuracy of guessing, or of the most frequent answer where that is higher. "
+        f"The last row counts the tasks of all seeds that are more than {ERRORS} standard errors "
+        "above it."
     )
-    columns = ["task", "metric", "documents", "chance", *scores]
+    missing = dict.fromkeys(name for run in found for name in run["missing"])
+    shortened = dict.fromkeys(name for run in found for name in run["shortened"])
+    note += f" Without data: {', '.join(missing)}." if missing else ""
+    note += f" Some requests lost their beginning: {', '.join(shortened)}." if shortened else ""
+    columns = ["task", "metric", "documents", "chance", *named]
     return [Table("lm-evaluation-harness", columns, [*rows, above], note, name="harness")]
 
 
-def _mean_score(scores: Sequence[Mapping[str, Any]]) -> str | None:
-    values = [score["value"] for score in scores]
-    if None in values:
+def _by_metric(run: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    return {(score["task"], score["metric"]): score for score in run["scores"]}
+
+
+def _shown(metric: str, value: float | None) -> str | None:
+    """Format an accuracy in per cent, or a perplexity."""
+    if value is None:
+        return None
+    if "perplexity" not in metric:
+        return f"{100 * value:.1f}"
+    return f"{value:.1f}" if value < 10_000 else f"{value:.2e}"
+
+
+def _mean_score(metric: str, values: Sequence[float | None]) -> str | None:
+    finite = tuple(value for value in values if value is not None)
+    if len(finite) < len(values):
         return "not finite"
-    spread = Spread(tuple(values))
-    text = f"{spread.mean:.3f}" if spread.mean < 1000 else f"{spread.mean:.3g}"
+    spread = Spread(finite)
+    text = _shown(metric, spread.mean)
     if spread.interval is None:
         return text
-    half = spread.interval[1] - spread.mean
-    return f"{text} ± {half:.3f}" if half < 1000 else f"{text} ± {half:.2g}"
+    return f"{text} ± {_shown(metric, spread.interval[1] - spread.mean)}"
 
 
 def _learning(groups: Mapping[str, Sequence[Found]]) -> Figure:

@@ -22,6 +22,7 @@ MODELS = {
 }  # preset and mixer
 PAPER_TOKENIZER = "fla-hub/gla-1.3B-100B"  # Mistral's, 32,000 tokens
 LENGTHENED = 8  # positions up to this multiple of the training length
+HARNESS_LIMIT = {"smoke": 4, "laptop": 1000, "paper": None}  # documents per task
 CPU_SECONDS = {"delta_net": 2700.0, "mamba": 3600.0}  # of a laptop run, estimated
 
 
@@ -54,7 +55,8 @@ def _job(settings: Settings, name: str, mixer: str, allow: bool, seed: int) -> P
         config = replace(config, **few, batch_size=2, context_length=32, validation_batches=1)
         data = DataConfig(max_documents=40, vocab_size=300)
         options, seconds = {"max_length": 256, "chunks": 2, "audit_tokens": 1024}, 2.0
-        options["harness_limit"] = 4
+    if settings.harness:
+        options["harness_limit"] = HARNESS_LIMIT[settings.scale]
     return PretrainingJob(
         name=f"{config.model.title} {name} seed {seed}",
         config=config,
@@ -96,6 +98,9 @@ def _notes(settings: Settings) -> list[str]:
         )
     if not settings.texts:
         notes.append("Other texts are measured with --texts FILE ....")
+    limit = HARNESS_LIMIT[settings.scale]
+    if settings.harness and limit is not None:
+        notes.append(f"lm-evaluation-harness reads the first {limit:,} documents of each task.")
     if not settings.harness:
         notes.append(
             "Tasks of lm-evaluation-harness are scored with --harness FOLDER ...: the pack of "

@@ -18,13 +18,12 @@ from lm_eval.models.huggingface import HFLM
 from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.lm.harness.folder import TaskAbout
-from statetrack.lm.harness.published import COLUMNS
+from statetrack.lm.harness.published import COLUMNS, ERRORS
 from statetrack.lm.harness.selection import Selection
 from statetrack.lm.load import LanguageModel, load_language_model
 
 BOOTSTRAPS = 1000  # resamples for the standard error of a perplexity
 SHOTS_SEED = 1234  # lm-eval's own default
-ERRORS = 3  # standard errors above chance that no guess reaches, also in dozens of tasks
 
 
 class Score(NamedTuple):
@@ -45,8 +44,8 @@ class Score(NamedTuple):
 
     @property
     def above_chance(self) -> bool:
-        """Whether it is more than ERRORS standard errors, those of guessing, above chance."""
-        if self.chance is None or self.value is None:
+        """Whether the value exceeds chance by more than ERRORS standard errors of guessing."""
+        if not self.chance or self.value is None:  # without choices there is no guessing
             return False
         error = math.sqrt(self.chance * (1 - self.chance) / self.documents)
         return self.value > self.chance + ERRORS * error

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from statetrack.lm.harness.evaluation import ERRORS, ModelScores, Score
+from statetrack.lm.harness.evaluation import ModelScores, Score
 from statetrack.lm.harness.folder import TaskAbout
-from statetrack.lm.harness.published import AVERAGE, COLUMNS, PAPER_TASKS, TABLE_4, Column
+from statetrack.lm.harness.published import AVERAGE, COLUMNS, ERRORS, PAPER_TASKS, TABLE_4, Column
 from statetrack.lm.harness.selection import Selection
 from statetrack.report.document import Cell, Document, Figure, Series, Table
 
