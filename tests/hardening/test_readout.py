@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from statetrack.hardening.automaton import Situations
+from statetrack.hardening.automaton import StateTokenPairs
 from statetrack.hardening.readout import CannotRefitError, find_answers
 from statetrack.tasks import IGNORE, Batch
 
 # two states: token 5 flips, token 7 keeps
-FLIPS = Situations(
+FLIPS = StateTokenPairs(
     np.array([5, 7]), np.array([[1, 0], [0, 1]]), torch.zeros(4, 1), torch.zeros(4, 1, 1)
 )
 

@@ -246,7 +246,7 @@ def merge_equivalent(following: Ints) -> Ints:
     return first[again.ravel()]
 
 
-def layer_situations(
+def state_token_batches(
     below: Machine, found: Explored, states: Ints
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's inputs [B, D] and states [B, P, s], for some states times all symbols."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from statetrack.hardening.automaton import Situations, situations
+from statetrack.hardening.automaton import StateTokenPairs, list_state_token_pairs
 from statetrack.hardening.exploration import Ints, step_from
 from statetrack.hardening.inference import unanimous
 from statetrack.hardening.inputs import LayerInputs, block_of
@@ -46,8 +46,8 @@ class ReadoutData:
 
 
 @torch.no_grad()
-def listed_states(exact: SequenceModel, inputs: LayerInputs) -> Situations:
-    """List the states of an exact model of one layer, for a refit of its readout.
+def list_pairs_for_refit(exact: SequenceModel, inputs: LayerInputs) -> StateTokenPairs:
+    """List all pairs of a state and a token of an exact one-layer model, to refit its readout.
 
     Args:
         exact: the model with keys of length 1, so that its states recur.
@@ -59,19 +59,19 @@ def listed_states(exact: SequenceModel, inputs: LayerInputs) -> Situations:
     """
     if block_of(exact, 0).mixer.output_projection is None or exact.config.tie_embeddings:
         raise CannotRefitError("the model has no readout of its own")
-    return situations(exact, inputs, [str(i) for i in range(exact.config.vocab_size)])
+    return list_state_token_pairs(exact, inputs, [str(i) for i in range(exact.config.vocab_size)])
 
 
 @torch.no_grad()
 def readout_data(
-    exact: SequenceModel, inputs: LayerInputs, found: Situations, batch: Batch
+    exact: SequenceModel, inputs: LayerInputs, found: StateTokenPairs, batch: Batch
 ) -> ReadoutData:
     """List what the readout of an exact model of one layer gets, with the right answers.
 
     Args:
         exact: the model with keys of length 1.
         inputs: the inputs of its layer.
-        found: its states.
+        found: its states, each with every token, from `list_pairs_for_refit`.
         batch: sequences of the training lengths, from which the answers are taken.
 
     Raises:
@@ -174,7 +174,7 @@ def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
     return torch.cat(recorded).reshape(len(x), -1)
 
 
-def find_answers(found: Situations, batch: Batch) -> Ints:
+def find_answers(found: StateTokenPairs, batch: Batch) -> Ints:
     """Return the answer for every state and token, [states symbols]; IGNORE where it is unknown.
 
     In most tasks the answer depends on the state that the token leads to alone; then all are known.

@@ -34,7 +34,7 @@ class Accuracy:
     after: float
 
 
-def training_lengths(config: RunConfig) -> Batch:
+def validation_batch(config: RunConfig) -> Batch:
     """Return fresh sequences of the lengths that a run was trained on."""
     t = config.training
     stream = Stream(

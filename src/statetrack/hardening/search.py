@@ -21,7 +21,7 @@ from statetrack.hardening.candidate import NOT_NEEDED, Candidate, Component, Jud
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.readout import (
     CannotRefitError,
-    listed_states,
+    list_pairs_for_refit,
     readout_data,
     refit_readout,
 )
@@ -221,7 +221,7 @@ class Search:
             best = self.judge.simplest(
                 min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
             )
-            if best.exact and best.candidate.drifts and not self.several:
+            if best.exact and best.candidate.rotates_about_center and not self.several:
                 best = self._without_writes(progress, judged, best, inputs)
         else:
             best = min(judged, key=lambda j: j.loss)
@@ -238,7 +238,7 @@ class Search:
         """Return the same heads with tokens that write nothing, if a refitted readout allows it."""
         heads = best.candidate.exact_heads
         for j in judged:
-            if j.candidate.drifts or j.candidate.inexact != (0, 0):
+            if j.candidate.rotates_about_center or j.candidate.inexact != (0, 0):
                 continue
             found = j.candidate.keeping(heads) if j.candidate.exact_heads >= heads else None
             if found is not None:
@@ -270,10 +270,11 @@ class Search:
                 break
             self.tell("refitting the readout")
             with suppress(CannotRefitError, UserError):
-                states = listed_states(self._add(progress, old, inputs).exact_model(), inputs)
-                old = old._replace(candidate=_steady(old.candidate, inputs, states.states))
                 unit_keys = self._add(progress, old, inputs).exact_model()
-                data = readout_data(unit_keys, inputs, states, self.judge.batch)
+                pairs = list_pairs_for_refit(unit_keys, inputs)
+                old = old._replace(candidate=_steady(old.candidate, inputs, pairs.states))
+                unit_keys = self._add(progress, old, inputs).exact_model()
+                data = readout_data(unit_keys, inputs, pairs, self.judge.batch)
                 refits += 1
                 model = refit_readout(old.candidate.model, data)
                 settings = {**old.candidate.settings, "refitted": True}
