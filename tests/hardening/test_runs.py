@@ -44,7 +44,8 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     )  # fmt: skip
     assert (code, err) == (0, "")
     verdict = (
-        "The model is exact at every length, up to rounding (proved in float64): it is the task's"
+        "Exact at every length, up to rounding (proved in float64): the model computes the task's "
+        "automaton, which has 2 states."
     )
     assert said.startswith(verdict)
     assert "Hardened: the model is as good at its training lengths as before" in said
@@ -107,7 +108,7 @@ def test_trained_diagonal_models(mixer: MixerConfig, tmp_path: Path) -> None:
     automata = compare_automata(result, config)
     assert automata.is_the_tasks
     fades = automata.reading is not None and automata.reading.margin is not None
-    assert ("to first order in the fading channels" in str(automata)) == fades
+    assert ("to first order in the decaying channels" in str(automata)) == fades
 
 
 def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:
