@@ -85,8 +85,10 @@ def read_automaton(
             continue
         fading = fading_factors(block, machine, f"layer {layer}" if blocks[1:] else "the model")
         if fading.any() and block is not blocks[-1]:
-            why = "so the layers after it get ever new inputs"
-            raise UserError(f"layer {layer} of the model still fades, {why}")
+            raise UserError(
+                f"layer {layer} has channels that decay, so the layers after it get infinitely "
+                "many distinct inputs"
+            )
         found, states, rows = explore(block, machine, state[0], fading)
         merge_error = max(merge_error, found.merge_error)
         separation = min(separation, found.separation)
@@ -140,7 +142,9 @@ def _start(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> t
     symbols, first = ids[inputs.recurring], ids[~inputs.recurring]
     if len(first) > 1:
         names = ", ".join(vocab[i] for i in first.tolist())
-        raise UserError(f"an automaton needs one token before the first at most; got {names}")
+        raise UserError(
+            f"at most one token may occur at the first position only (a BOS); got {names}"
+        )
     start: State = tuple(type(s)(*map(Tensor.double, s)) for s in model.init_state(1))
     if len(first):
         _, start = model.step(first, start)
