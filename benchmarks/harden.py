@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from statetrack.hardening import harden
-from statetrack.hardening.runs import compare, compare_automata, training_lengths
+from statetrack.hardening.runs import compare, compare_automata, validation_batch
 from statetrack.layers import (
     DeltaProductConfig,
     GatedDeltaNetConfig,
@@ -106,7 +106,7 @@ def measure(name: str, seed: int, runs: Path) -> dict[str, Any]:
     wanted = config(name, seed)
     folder = runs / f"{name.replace(', ', '-').replace(' ', '_')}-{seed}"
     model = train(wanted, folder, resume=folder.exists()).model()
-    result = harden(model, training_lengths(wanted))
+    result = harden(model, validation_batch(wanted))
     accuracy = [
         row
         for length, samples in SAMPLES.items()

@@ -97,7 +97,7 @@ def test_into_reflections(count):
         made = (eye - 2 * torch.outer(k, k)) @ made
     assert torch.allclose(made, A, atol=1e-12)
     assert torch.allclose(roots, keys[:count], atol=0.2)
-    with pytest.raises(CannotRoundError, match="more reflections than it has"):
+    with pytest.raises(CannotRoundError, match="more Householder factors than it has"):
         into_reflections(-eye, keys)
 
 
@@ -112,5 +112,5 @@ def test_rotations_of_the_first_plane_share_a_root(degrees):
     assert torch.allclose(reflections[1] @ reflections[0], A, atol=1e-12)
     assert [1.0, 0.0, 0.0, 0.0] in roots.tolist()
     assert (roots >= 0).all()
-    with pytest.raises(CannotRoundError, match="more reflections than it has"):
+    with pytest.raises(CannotRoundError, match="more Householder factors than it has"):
         into_reflections(A, noise(1, 4))

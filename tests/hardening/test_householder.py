@@ -76,7 +76,7 @@ def test_what_comes_only_first_is_left_alone():
 
 def test_nothing_reflects():
     head = HeadInputs(swaps(3, 8), torch.ones(3, 2).double(), torch.ones(3).double())
-    with pytest.raises(CannotRoundError, match="no token reflects"):
+    with pytest.raises(CannotRoundError, match="no token has a beta within"):
         round_reflections(head, torch.ones(3, dtype=torch.bool), torch.ones(3), Rule(0.1, "zero"))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from statetrack.hardening.automaton import Situations
+from statetrack.hardening.automaton import StateTokenPairs
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.readout import CannotRefitError, find_answers, separating_queries
 from statetrack.layers import DeltaProductConfig
@@ -14,7 +14,7 @@ from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import IGNORE, Batch
 
 # two states: token 5 flips, token 7 keeps
-FLIPS = Situations(
+FLIPS = StateTokenPairs(
     np.array([5, 7]), np.array([[1, 0], [0, 1]]), torch.zeros(4, 1), torch.zeros(4, 1, 1)
 )
 
@@ -55,7 +55,9 @@ def test_queries_that_read_two_answers_alike_are_replaced():
     states = torch.zeros(2, 16, 16).double()
     states[:, 0, 0], states[0, 1, 1], states[1, 1, 2] = 1.0, 1.0, 1.0  # differ in the second row
     listed = states.flatten(1)[:, None].repeat_interleave(2, 0)
-    found = Situations(np.array([5, 7]), np.array([[0, 1], [0, 1]]), torch.zeros(4, 16), listed)
+    found = StateTokenPairs(
+        np.array([5, 7]), np.array([[0, 1], [0, 1]]), torch.zeros(4, 16), listed
+    )
     made = separating_queries(layer, inputs, found, answered, [0])
     assert made[~inputs.recurring].equal(layer.queries(inputs.x)[~inputs.recurring])  # of BOS
     reads = torch.einsum("nk,skv->nsv", made[inputs.recurring, 0], states)

@@ -18,7 +18,7 @@ from statetrack.hardening import harden
 from statetrack.hardening.runs import (
     Learned,
     compare_automata,
-    training_lengths,
+    validation_batch,
     write_run,
 )
 from statetrack.layers import GLAConfig, MambaConfig, MixerConfig
@@ -44,7 +44,8 @@ def test_command(command: Command, trained: Run, tmp_path: Path) -> None:
     )  # fmt: skip
     assert (code, err) == (0, "")
     verdict = (
-        "The model is exact at every length, up to rounding (proved in float64): it is the task's"
+        "Exact at every length, up to rounding (proved in float64): the model computes the task's "
+        "automaton, which has 2 states."
     )
     assert said.startswith(verdict)
     assert "Hardened: the model is as good at its training lengths as before" in said
@@ -100,14 +101,14 @@ def test_trained_diagonal_models(mixer: MixerConfig, tmp_path: Path) -> None:
     training = replace(config.training, steps=200, max_length=20)
     config = replace(config, model=replace(config.model, mixer=mixer), training=training)
     model = train(config, tmp_path / "run").model()
-    result = harden(model, training_lengths(config))
+    result = harden(model, validation_batch(config))
     before, after = (evaluate(m, config.task, 5000, samples=8) for m in (model, result.model))
     assert before.token_accuracy < 0.95
     assert after.token_accuracy == 1.0
     automata = compare_automata(result, config)
     assert automata.is_the_tasks
     fades = automata.reading is not None and automata.reading.margin is not None
-    assert ("to first order in the fading channels" in str(automata)) == fades
+    assert ("to first order in the decaying channels" in str(automata)) == fades
 
 
 def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:
@@ -159,7 +160,7 @@ def test_a_full_disk_leaves_nothing(
     trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = trained.config
-    result = harden(trained.model(), training_lengths(config))
+    result = harden(trained.model(), validation_batch(config))
     automata = compare_automata(result, config)
     for files in range(5):
         with monkeypatch.context() as patch:
@@ -183,7 +184,7 @@ def test_a_run_with_undefined_weights(command: Command, trained: Run, tmp_path: 
         where = f"the checkpoint of step 1 in {run.folder}"
         assert f"head.weight of {where} has entries that are infinite or undefined" in err
     with pytest.raises(UserError, match=r"head\.weight of the model has entries that are inf"):
-        harden(model, training_lengths(trained.config))
+        harden(model, validation_batch(trained.config))
 
 
 def test_what_is_exact_already(command: Command, tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_what_is_exact_already(command: Command, tmp_path: Path) -> None:
 
 
 def test_judged_at_the_training_lengths_only(trained: Run) -> None:
-    batch = training_lengths(trained.config)
+    batch = validation_batch(trained.config)
     assert batch.lengths.max() <= trained.config.training.max_length
     assert batch.tokens.shape[1] <= 40
     assert len(batch.tokens) == 1024

@@ -236,5 +236,5 @@ def test_an_automaton_of_layers_that_fade():
     torch.manual_seed(0)
     mixer = MambaConfig(allow_neg_eigval=True, conv_size=0)
     model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=8, mixer=mixer)).double().eval()
-    with pytest.raises(UserError, match="layer 0 of the model still fades"):
+    with pytest.raises(UserError, match="layer 0 has channels that decay, so the layers after it"):
         read_automaton(model, LayerInputs.of_tokens(model, BATCH), COUNT.vocab)

@@ -103,7 +103,7 @@ def fake(job: PretrainingJob, loss: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_an_order_is_stated_only_if_the_interval_of_the_pairs_excludes_0() -> None:
+def test_a_difference_is_claimed_only_if_the_interval_of_the_pairs_excludes_0() -> None:
     jobs = language_models.jobs(SETTINGS, Results())
     assert len(jobs) == 12
     losses = {job.key: 3.0 + 0.5 * job.seed for job in jobs}
@@ -115,10 +115,10 @@ def test_an_order_is_stated_only_if_the_interval_of_the_pairs_excludes_0() -> No
     results = Results({job.key: fake(job, losses[job.key]) for job in jobs})
     document = language_models.document(SETTINGS, results)
     assert document.summary == [
-        "DeltaNet tiny, validation loss: [-1,1] is better than [0,1]; the difference is -0.0990 "
-        "nats per token (-0.1015 to -0.0965, 3 pairs).",
-        "Mamba tiny, validation loss: no order between the ranges; the difference is +0.1000 nats "
-        "per token (-0.3968 to +0.5968, 3 pairs).",
+        "DeltaNet tiny, validation loss: [-1,1] is better than [0,1]; [-1,1] minus [0,1] is "
+        "-0.0990 nats per token (-0.1015 to -0.0965, 3 pairs).",
+        "Mamba tiny, validation loss: no difference is claimed between the ranges; [-1,1] minus "
+        "[0,1] is +0.1000 nats per token (-0.3968 to +0.5968, 3 pairs).",
     ]
     measured = [row[1] for row in document.tables[1].rows if row[0] == "Mamba tiny"]
     assert measured[:3] == ["validation", "held-out, 256 tokens", "held-out, 512 tokens"]

@@ -183,7 +183,7 @@ def test_the_summary_says_what_came_out() -> None:
     text = chomsky.document(
         settings, Results(run(chomsky.RECIPE, settings, lambda job: 0.5))
     ).summary
-    assert text[0].startswith("Parity, not in all models as in the paper")
+    assert text[0].startswith("Parity, unlike the paper for Transformer, mLSTM [0,1], ")
     assert "is above" not in " ".join(text)
 
 
@@ -239,10 +239,12 @@ def test_the_leaderboard_names_what_the_switch_changes() -> None:
     settings = Settings("laptop")
     done = run(leaderboard.RECIPE, settings, score)
     text = " ".join(leaderboard.document(settings, Results(done)).summary)
-    assert (
-        "[-1,1] on parity: above [0,1] with intervals apart: DeltaNet, DeltaProduct, n = 2" in text
-    )
-    assert "no order" not in text
+    claim = "[-1,1] on parity: above [0,1] with disjoint intervals: DeltaNet, DeltaProduct, n = 2"
+    assert claim in text
+    assert "no difference is claimed" not in text
+    level = run(leaderboard.RECIPE, settings, lambda job: 0.5)
+    text = " ".join(leaderboard.document(settings, Results(level)).summary)
+    assert "[-1,1] on parity: no difference is claimed: DeltaNet, DeltaProduct, n = 2" in text
 
 
 def test_several_recipes_have_an_overview() -> None:

@@ -102,12 +102,12 @@ def test_one_learning_rate_needs_no_choice() -> None:
 @pytest.mark.parametrize(
     ("scores", "said"),
     [
-        ((0.9, 0.2), "A is above B by"),
-        ((0.2, 0.9), "A is below B by"),
-        ((0.5, 0.5), "no order between"),
+        ((0.9, 0.2), "A is above B by 0.700, with disjoint 95 % intervals: "),
+        ((0.2, 0.9), "A is below B by 0.700, with disjoint 95 % intervals: "),
+        ((0.5, 0.5), "no difference is claimed between A and B: "),
     ],
 )
-def test_an_order_is_claimed_only_if_intervals_are_apart(
+def test_a_difference_is_claimed_only_if_intervals_are_disjoint(
     scores: tuple[float, float], said: str
 ) -> None:
     a = cell(lrs=(1e-2,))

@@ -136,20 +136,21 @@ def test_documents_of_no_partial_and_failed_results(recipe: Recipe, settings: Se
     assert len(recipe.document(settings, Results(broken)).facts["failed"]) == len(broken)
 
 
-def test_the_summary_claims_an_order_only_if_intervals_are_apart() -> None:
+def test_the_summary_claims_a_difference_only_if_intervals_are_disjoint() -> None:
     text = " ".join(s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped))).summary)
     assert (
         "S5, only swaps, length 64: DeltaNet [-1,1], 1 layer is above DeltaNet [0,1], 1 layer by "
-        "1.000, intervals apart: 1.000 (1.000 to 1.000, 5 seeds) against 0.000" in text
+        "1.000, with disjoint 95 % intervals: 1.000 (1.000 to 1.000, 5 seeds) against 0.000" in text
     )
-    assert "no order" not in text
+    assert "no difference is claimed" not in text
     assert "after hardening for 5 of 5 seeds" in text
 
     def mixed(job: Job) -> dict[str, Any]:
         return made_up(job, float(job.config.training.seed % 2))
 
     text = " ".join(s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, mixed))).summary)
-    assert "intervals apart" not in text
+    assert "disjoint" not in text
+    assert "no difference is claimed between" in text
     assert "after hardening for 0 of 5 seeds" in text
 
 

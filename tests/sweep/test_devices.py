@@ -63,7 +63,7 @@ def test_a_job_whose_device_is_not_there_fails(tmp_path: Path, monkeypatch) -> N
     result = do_job(small_job().on("cuda"), tmp_path)
     assert result["status"] == "failed"
     assert "there is no device cuda here" in result["error"]
-    assert result["environment"]["device"] == "cuda (not there)"
+    assert result["environment"]["device"] == "cuda (not available)"
 
 
 def test_the_environment_names_the_device() -> None:

@@ -48,8 +48,8 @@ def sweep_text(*, terminal: bool) -> str:
 def test_of_a_sweep_a_line_for_every_end() -> None:
     lines = [line.partition("] ")[2] for line in sweep_text(terminal=False).splitlines()]
     assert lines == [
-        "two: another process does it",
-        "one: exit code -9; it is tried again",
+        "two: running in another process",
+        "one: exit code -9; trying again",
         "one: 0.988 at 40-256, not hardened, stopped: score",
         "three: failed: not finite",
     ]

@@ -13,7 +13,7 @@ from statetrack.files import write_json
 from statetrack.sweep.engine import read_results, run_sweep, write_sweep_file
 from statetrack.sweep.job import Job
 from statetrack.sweep.packing import pack, unpack
-from statetrack.sweep.work import NOTHING
+from statetrack.sweep.work import NO_MEASUREMENTS
 from tests.conftest import Command
 from tests.sweep.small import small_job
 
@@ -57,7 +57,7 @@ def test_tasks_with_names_alike_share_a_file(tmp_path: Path) -> None:
         job = folder / "jobs" / name
         job.mkdir(parents=True)
         write_json(job / "job.json", {})
-        facts = dict.fromkeys((*NOTHING, "name", "seed", "status", "error"))
+        facts = dict.fromkeys((*NO_MEASUREMENTS, "name", "seed", "status", "error"))
         write_json(job / "result.json", {"schema": 1, "key": name, "task": task, **facts})
     write_json(folder / "sweep.json", {"schema": 1})
     assert pack(folder, tmp_path / "packed") == 2

@@ -51,7 +51,7 @@ def harden(
         compare,
         compare_automata,
         learned,
-        training_lengths,
+        validation_batch,
         write_run,
     )
     from statetrack.training import Run
@@ -73,7 +73,7 @@ def harden(
         step, _ = opened.load(checkpoint)
         trained = opened.model(step, device=device)
         find_roundings(trained)  # refuse first what no training helps
-        validation = training_lengths(config)
+        validation = validation_batch(config)
         skill = learned(trained, config.task, validation)
         if not skill:
             reason = f"the model has not learned {config.task.name}: {skill}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MAX_JOBS = 10_000
 SINGLE = ("device", "compile")  # options that are no part of what a run is
-REFRESH = 2.0  # seconds between looks at the folder
+REFRESH = 2.0  # seconds between checks of the folder
 
 
 def sweep(

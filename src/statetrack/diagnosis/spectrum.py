@@ -67,7 +67,7 @@ class Extremes:
         return None if modulus is None else decay_length(modulus, precision)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON; a length without end is null."""
+        """Return plain values, for JSON; an unlimited length is null."""
         lengths = {precision: self.decay_length(precision) for precision in PRECISIONS}
         decay_lengths = {p: None if n is None or math.isinf(n) else n for p, n in lengths.items()}
         return {**asdict(self), "decay_length": decay_lengths}

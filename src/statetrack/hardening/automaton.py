@@ -20,7 +20,7 @@ from statetrack.hardening.exploration import (
     Machine,
     explore,
     fading_factors,
-    layer_situations,
+    state_token_batches,
     step_from,
 )
 from statetrack.hardening.inputs import LayerInputs, block_of
@@ -85,8 +85,10 @@ def read_automaton(
             continue
         fading = fading_factors(block, machine, f"layer {layer}" if blocks[1:] else "the model")
         if fading.any() and block is not blocks[-1]:
-            why = "so the layers after it get ever new inputs"
-            raise UserError(f"layer {layer} of the model still fades, {why}")
+            raise UserError(
+                f"layer {layer} has channels that decay, so the layers after it get infinitely "
+                "many distinct inputs"
+            )
         found, states, rows = explore(block, machine, state[0], fading)
         merge_error = max(merge_error, found.merge_error)
         separation = min(separation, found.separation)
@@ -94,7 +96,7 @@ def read_automaton(
             margin = _margin(model, machine, found, states)
         streams = [
             step_from(block, x, here)[0].unflatten(0, (-1, len(symbols)))
-            for x, here in layer_situations(machine, found, states)
+            for x, here in state_token_batches(machine, found, states)
         ]
         machine = Machine(rows, torch.cat(streams))
     answers = model.head(model.norm(machine.stream)).argmax(-1).tolist()
@@ -105,8 +107,8 @@ def read_automaton(
 
 
 @dataclass(frozen=True)
-class Situations:
-    """Every state of a model of one layer that makes no errors, beside every token."""
+class StateTokenPairs:
+    """All pairs of a state and a token of an exact model of one layer."""
 
     symbols: Ints  # [symbols]: the tokens that recur
     next: Ints  # [states, symbols]; the start is state 0
@@ -120,8 +122,10 @@ class Situations:
 
 
 @torch.no_grad()
-def situations(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> Situations:
-    """Explore a float64 model of one layer.
+def list_state_token_pairs(
+    model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]
+) -> StateTokenPairs:
+    """List all pairs of a state and a token of a float64 model of one layer.
 
     Raises:
         UserError: something in it fades, or it has more than MAX_MODEL_STATES states.
@@ -133,8 +137,8 @@ def situations(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) 
     if fading.any():
         raise UserError("the model still fades")
     found, states, rows = explore(block, machine, start[0][0], fading)
-    x, own = zip(*layer_situations(machine, found, states), strict=True)
-    return Situations(symbols.numpy(), rows, torch.cat(x), torch.cat(own))
+    x, own = zip(*state_token_batches(machine, found, states), strict=True)
+    return StateTokenPairs(symbols.numpy(), rows, torch.cat(x), torch.cat(own))
 
 
 def _start(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> tuple[Tensor, State]:
@@ -143,7 +147,9 @@ def _start(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> t
     symbols, first = ids[inputs.recurring], ids[~inputs.recurring]
     if len(first) > 1:
         names = ", ".join(vocab[i] for i in first.tolist())
-        raise UserError(f"an automaton needs one token before the first at most; got {names}")
+        raise UserError(
+            f"at most one token may occur at the first position only (a BOS); got {names}"
+        )
     start: State = tuple(type(s)(*map(Tensor.double, s)) for s in model.init_state(1))
     if len(first):
         _, start = model.step(first, start)
@@ -157,7 +163,7 @@ def _margin(model: SequenceModel, below: Machine, found: Explored, states: Ints)
         UserError: it is below MIN_MARGIN.
     """
     margin = np.inf
-    for x, here in layer_situations(below, found, states):
+    for x, here in state_token_batches(below, found, states):
         with torch.enable_grad():
             out, _ = step_from(block_of(model, -1), x, here.requires_grad_())
             best, _ = model.head(model.norm(out)).topk(2)

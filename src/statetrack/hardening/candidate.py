@@ -70,8 +70,11 @@ class Candidate:
         return self.keeping(others) if others else None
 
     @property
-    def drifts(self) -> bool:
-        """Whether tokens rotate the state about a point, to which keys below length 1 draw it."""
+    def rotates_about_center(self) -> bool:
+        """Whether tokens write, so that the state rotates about a point other than 0.
+
+        Keys are a little shorter than 1, so over long sequences the state approaches that point.
+        """
         return self.settings.get("writes") == "center"
 
 

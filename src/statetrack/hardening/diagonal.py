@@ -1,9 +1,9 @@
 """Round the gates of a layer whose transitions are diagonal.
 
 A gate close to 1 becomes 1, and its input then writes nothing; a gate close to -1 becomes -1. All
-other gates let their channel fade. They become 0 if the model stays as good, so that it has
-finitely many states and an automaton can be read off it. Accuracy on long sequences does not need
-that, since errors in what fades do not add up.
+other gates decay. They become 0 if the model stays as good, so that it has finitely many states and
+an automaton can be read off it. Accuracy on long sequences does not need gates of 0, since errors
+in a decaying channel do not accumulate.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from statetrack.models import SequenceModel
 
 GATE_TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # tried: how far from 1 or -1 a gate is rounded to it
 ZERO_BELOW = (1.0, 0.5, 0.0)  # tried: other gates of at most this modulus become 0
-FADES_SLOWLY = "a gate fades more slowly than training shows"
-DRIFTS = "two tokens flip it, but not about the same point"
+FADES_SLOWLY = (
+    f"a gate of modulus between {SLOW:g} and 1 decays too slowly to show at the training lengths"
+)
+DRIFTS = "two tokens flip it, perhaps about different points, so its state may drift"
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class RoundedGates:
     targets: Tensor  # [n, C, N]: 1, -1 or 0, or NaN for gates that are not rounded
     fades: Tensor  # [n, C, N] bool: not rounded, and not 0
     rounded: Tensor  # [C] bool: whether a gate of the channel is rounded
-    slow: Tensor  # [C] bool: whether a gate fades with a modulus above SLOW, or the channel drifts
-    drifts: Tensor  # [C] bool: whether two inputs flip it, each about a point of its own
+    slow: Tensor  # [C] bool: whether a gate decays with a modulus above SLOW, or it may drift
+    drifts: Tensor  # [C] bool: whether two inputs flip it, perhaps about different points
     error: Tensor  # [C]: the most by which a gate was rounded to 1 or -1
 
 

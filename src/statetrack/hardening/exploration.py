@@ -86,13 +86,17 @@ def step_from(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
 def explore(
     block: Block, below: Machine, start: Tensor, fading: Tensor
 ) -> tuple[Explored, Ints, Ints]:
-    """Return the states of a float64 layer's components and the joint states, with the next ones.
+    """Find all states of a float64 layer, by component and jointly with the layers below.
 
     Args:
         block: of the layer.
         below: the machine of the layers below.
-        start: the layer's first state, of one sequence.
-        fading: what `fading_factors` gives.
+        start: the layer's first state, of one sequence: the state of P components of s numbers.
+        fading: [states below, symbols, P], from `fading_factors`.
+
+    Returns:
+        The components' states; the joint states [states, 1 + P], each the number of a state below
+        and of one of each component; and their successors [states, symbols].
 
     Raises:
         UserError: there are more than MAX_MODEL_STATES.
@@ -246,7 +250,7 @@ def merge_equivalent(following: Ints) -> Ints:
     return first[again.ravel()]
 
 
-def layer_situations(
+def state_token_batches(
     below: Machine, found: Explored, states: Ints
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield a layer's inputs [B, D] and states [B, P, s], for some states times all symbols."""

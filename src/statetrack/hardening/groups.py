@@ -103,7 +103,7 @@ def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:
         found.append(root)
         matrix = matrix - 2 * torch.outer(matrix @ root, root)
     if (matrix - eye).abs().max() > 1e-6:
-        raise CannotRoundError("a token needs more reflections than it has")
+        raise CannotRoundError("a token needs more Householder factors than it has")
     return torch.stack(found) if found else keys[:0]
 
 

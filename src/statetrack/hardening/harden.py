@@ -151,10 +151,11 @@ def _find_rounding(mixer: Mixer) -> ModuleType:
 
 
 def measure_decay(model: SequenceModel, inputs: LayerInputs) -> DecayLengths | None:
-    """Measure for how many tokens eigenvalues that turn or flip the state last in fp32.
+    """Return the shortest and the longest decay length over all heads and channels, in fp32.
 
-    A head or channel lasts as long as with the token that wears it out most: one that lets it
-    grow, if only by rounding, is as bad as one that lets it fade. None if no eigenvalue does.
+    Only negative or non-real eigenvalues count. The modulus of a head or channel at a token is the
+    largest of theirs; a modulus 1 + e counts as 1 - e. The smallest modulus above SLOW over all
+    recurring tokens gives the decay length. None if no head or channel has such a modulus.
     """
     index = inputs.index[:DECAY_SEQUENCES]
     here = (index >= 0) & inputs.recurring[index]

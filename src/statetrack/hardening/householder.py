@@ -126,7 +126,7 @@ class _Trained:
         head, inputs = self.heads[i], self.inputs
         tolerance = rule.tolerance if isinstance(rule, Rule) else max(BETA_TOLERANCES)
         if head.gate is not None and (head.gate[inputs.recurring] < 1 - tolerance).any():
-            raise CannotRoundError("its gate lets it fade")
+            raise CannotRoundError(f"its gate is below {1 - tolerance:g} for some token")
         counts = inputs.counts.repeat_interleave(self.factors)
         if isinstance(rule, Rule):
             return round_reflections(head, self.recurring, counts, rule)
@@ -137,7 +137,7 @@ class _Trained:
         if rule.largest:
             sizes = [len(m.chosen(rule).elements) for m in known if isinstance(m, Memory)]
             if len(memory.chosen(rule).elements) < max(sizes):
-                raise CannotRoundError("another head tells more elements apart")
+                raise CannotRoundError("another head has a larger group")
         return memory.moved_first(rule).round(head, inputs.recurring, counts, rule)
 
     def with_heads(
@@ -176,7 +176,8 @@ class _Trained:
                 return None
 
         def steadier() -> Iterator[Candidate]:
-            # a state that rotates about 0 never comes near 0, and may fade a little: see `inverse`
+            # a state that rotates about 0 needs no larger epsilon; keys below length 1 let it
+            # shrink, which only a small epsilon undoes
             factors = () if settings.get("writes") == "none" else EPS_FACTORS
             return filter(None, map(with_eps, factors))
 
@@ -193,7 +194,7 @@ def round_reflections(
     """
     reflects = recurring & (head.beta > 2 - rule.tolerance)
     if not reflects.any():
-        raise CannotRoundError("no token reflects")
+        raise CannotRoundError(f"no token has a beta within {rule.tolerance:g} of 2")
     k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
     k[reflects], error = root_system(head.k[reflects], rule.orders)
     beta[reflects] = 2.0

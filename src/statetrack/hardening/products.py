@@ -1,8 +1,9 @@
 """Round heads with several Householder factors per input: the matrices of a finite group.
 
-A head remembers in a subspace W of its keys' space: there the tokens' transitions are orthogonal,
-and elsewhere the state fades. W need not be invariant under anything known beforehand: the state
-that the first token writes ends up in W after a few random tokens, and it is spread there evenly.
+A head remembers in a subspace W of its key space: there the tokens' transitions are orthogonal, and
+elsewhere the state decays. W is found from the covariance of the state that the first token writes,
+after SPREADING_TOKENS random tokens: by then the state has decayed outside W and is spread evenly
+within it (`memory_bases`).
 The transitions within W are rounded to a finite group (`representations`) and factored into
 reflections again.
 """
@@ -29,7 +30,7 @@ from statetrack.hardening.representations import (
     without_signs,
 )
 
-SPREADING_TOKENS = 8  # after so many the state is spread over W; more make it fade there, too
+SPREADING_TOKENS = 8  # after them the state is spread over W; more make it decay there, too
 MIN_GAP = 2.0  # least ratio of the variance in a direction of W to that in any other direction
 MIN_SHARE = 0.1  # of the largest variance, in a direction of W
 MOSTLY_WITHIN = 0.7  # length of the projection to W of a key that acts on what is remembered
@@ -43,9 +44,9 @@ WRITES: tuple[Writes, ...] = ("none", "center")  # tried
 class ProductRule:
     """Options for rounding heads with several Householder factors per token."""
 
-    writes: Writes  # of recurring tokens: none, or those of rotations about a common point
+    writes: Writes  # recurring tokens write nothing, or rotate the state about a common point
     signs: bool  # False: tokens may change their sign so that the group does not contain -I
-    largest: bool  # only heads with the largest group are rounded: others may add to its states
+    largest: bool  # only heads with the largest group are rounded; others may track signs only
     other_betas: OtherBetas
     infer: bool = False  # choose elements for tokens that a head ignores by the answers
 
@@ -79,7 +80,9 @@ class Memory:
                 return cls.within(basis, A[recurring], B[recurring])
             except CannotRoundError as error:
                 likeliest = likeliest or error
-        raise likeliest or CannotRoundError("there is no subspace that it remembers in")
+        raise likeliest or CannotRoundError(
+            "it has no memory subspace: no gap in the spectrum of its state's covariance"
+        )
 
     @classmethod
     def within(cls, basis: Tensor, A: Tensor, B: Tensor) -> Memory:
@@ -87,11 +90,14 @@ class Memory:
         matrices = basis.T @ A @ basis
         smallest = torch.linalg.svdvals(matrices)[:, -1]
         if smallest.median() < MIN_REMEMBERED:
-            raise CannotRoundError("it forgets")
+            raise CannotRoundError(
+                "its state decays: half of the tokens have a singular value below "
+                f"{MIN_REMEMBERED:g} in its memory subspace"
+            )
         old = polar(matrices)
         exact = represent(old, smallest)
         if len(exact.elements) == 1:
-            raise CannotRoundError("no token acts on what it remembers")
+            raise CannotRoundError("every token is rounded to the identity on its memory subspace")
         fixed = torch.eye(basis.shape[1], dtype=A.dtype) - old
         offsets = basis.T @ B
         center = torch.linalg.pinv(fixed.flatten(0, 1), rtol=1e-2) @ offsets.flatten(0, 1)
@@ -140,7 +146,7 @@ class Memory:
             reflects[chosen] = True
         made = HeadInputs(k, v, beta)
         written = self.basis.T @ head.maps(len(recurring))[1]  # [n, d, V]
-        # if tokens write nothing, the state rotates about 0: subtract the center from its start
+        # if tokens do not write, the state rotates about 0: subtract the center from its start
         made = self._start_within(made, written + center - self.center, recurring, rule.infer)
         others = recurring.repeat_interleave(factors) & ~reflects
         made = separate_others(made, reflects, others, counts, rule.other_betas)
@@ -176,8 +182,9 @@ def memory_bases(A: Tensor, starts: Tensor) -> Iterator[Tensor]:
 
     They are those of the largest eigenvalues of the covariance of the state after SPREADING_TOKENS
     random tokens with transitions A [r, K, K], without their writes, from one of the states
-    `starts` [m, K, V]. What fades is small there, what no token moves cancels, and within an
-    irreducible representation all eigenvalues are equal: so a large gap comes after W.
+    `starts` [m, K, V]. Components that decay have a small variance then, those that no token
+    moves belong to the mean, which is subtracted, and within an irreducible representation all
+    eigenvalues are equal: so there is a large gap after the eigenvalues of W.
     """
     size = starts.norm().clamp(min=1e-12)
     square = torch.einsum("mkv,mlv->kl", starts, starts) / size**2

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from statetrack.hardening.automaton import Situations, situations
+from statetrack.hardening.automaton import StateTokenPairs, list_state_token_pairs
 from statetrack.hardening.exploration import Ints, step_from
 from statetrack.hardening.inference import unanimous
 from statetrack.hardening.inputs import LayerInputs, block_of
@@ -53,8 +53,8 @@ class ReadoutData:
 
 
 @torch.no_grad()
-def listed_states(exact: SequenceModel, inputs: LayerInputs) -> Situations:
-    """List the states of an exact model of one layer, for a refit of its readout.
+def list_pairs_for_refit(exact: SequenceModel, inputs: LayerInputs) -> StateTokenPairs:
+    """List all pairs of a state and a token of an exact one-layer model, to refit its readout.
 
     Args:
         exact: the model with keys of length 1, so that its states recur.
@@ -66,12 +66,12 @@ def listed_states(exact: SequenceModel, inputs: LayerInputs) -> Situations:
     """
     if block_of(exact, 0).mixer.output_projection is None or exact.config.tie_embeddings:
         raise CannotRefitError("the model has no readout of its own")
-    return situations(exact, inputs, [str(i) for i in range(exact.config.vocab_size)])
+    return list_state_token_pairs(exact, inputs, [str(i) for i in range(exact.config.vocab_size)])
 
 
 @torch.no_grad()
 def separating_queries(
-    mixer: Mixer, inputs: LayerInputs, found: Situations, batch: Batch, heads: Sequence[int]
+    mixer: Mixer, inputs: LayerInputs, found: StateTokenPairs, batch: Batch, heads: Sequence[int]
 ) -> Tensor | None:
     """Return queries [n, H, K] that tell answers apart; None if the present ones do.
 
@@ -100,7 +100,7 @@ def separating_queries(
         def separation(queries: Tensor, states: Tensor = states) -> Tensor:
             reads = torch.einsum("qk,nkv->qnv", queries, states)
             power = reads.square().sum(-1, keepdim=True)
-            reads = reads / torch.sqrt(power + MIN_READ**2 * power.amax())
+            reads = reads / torch.sqrt(power + MIN_READ**2 * power.amax(1, keepdim=True))
             return torch.cdist(reads, reads).masked_fill(same, torch.inf).amin((1, 2))
 
         own = separation(q[inputs.recurring, i]).min()
@@ -116,14 +116,14 @@ def separating_queries(
 
 @torch.no_grad()
 def readout_data(
-    exact: SequenceModel, inputs: LayerInputs, found: Situations, batch: Batch
+    exact: SequenceModel, inputs: LayerInputs, found: StateTokenPairs, batch: Batch
 ) -> ReadoutData:
     """List what the readout of an exact model of one layer gets, with the right answers.
 
     Args:
         exact: the model with keys of length 1.
         inputs: the inputs of its layer.
-        found: its states.
+        found: its states, each with every token, from `list_pairs_for_refit`.
         batch: sequences of the training lengths, from which the answers are taken.
 
     Raises:
@@ -169,7 +169,7 @@ class _Readout(nn.Module):
         super().__init__()
         self.block = block_of(model, 0)
         projection = self.block.mixer.output_projection
-        assert projection is not None  # `listed_states` has refused such models
+        assert projection is not None  # `list_pairs_for_refit` has refused such models
         self.projection, self.norm, self.head = projection, model.norm, model.head
 
     def weights(self) -> list[nn.Parameter]:
@@ -226,7 +226,7 @@ def _read(block: Block, x: Tensor, states: Tensor) -> Tensor:
     return torch.cat(recorded).reshape(len(x), -1)
 
 
-def _follow(found: Situations, batch: Batch) -> tuple[Ints, Ints]:
+def _follow(found: StateTokenPairs, batch: Batch) -> tuple[Ints, Ints]:
     """Return the pair of state and token at every scored position of a batch, and its answer."""
     column = {token: i for i, token in enumerate(found.symbols.tolist())}
     symbols = np.vectorize(lambda token: column.get(token, -1))(batch.tokens)
@@ -240,7 +240,7 @@ def _follow(found: Situations, batch: Batch) -> tuple[Ints, Ints]:
     return pairs, batch.targets[scored]
 
 
-def answers_by_state(found: Situations, batch: Batch) -> Ints | None:
+def answers_by_state(found: StateTokenPairs, batch: Batch) -> Ints | None:
     """Return the answer after each state [states]; None if two answers occur after one.
 
     IGNORE where none occurs.
@@ -249,7 +249,7 @@ def answers_by_state(found: Situations, batch: Batch) -> Ints | None:
     return unanimous(found.next.ravel()[pairs], targets, len(found.next))
 
 
-def find_answers(found: Situations, batch: Batch) -> Ints:
+def find_answers(found: StateTokenPairs, batch: Batch) -> Ints:
     """Return the answer for every state and token, [states symbols]; IGNORE where it is unknown.
 
     In most tasks the answer depends on the state that the token leads to alone; then all are known.

@@ -17,17 +17,20 @@ from statetrack.models import SequenceModel
 
 
 class DecayLengths(NamedTuple):
-    """For how many tokens eigenvalues that turn or flip the state last in fp32."""
+    """The shortest and the longest decay length over all heads and channels, in fp32.
 
-    least: float  # of the head or channel where they wear out first
+    Only negative or non-real eigenvalues count; see `measure_decay`.
+    """
+
+    least: float  # tokens
     most: float
 
     def __str__(self) -> str:
-        ends = ["without end" if math.isinf(end) else f"{end:,.0f} tokens" for end in self]
+        ends = ["unlimited" if math.isinf(end) else f"{end:,.0f} tokens" for end in self]
         return " to ".join(dict.fromkeys(ends))
 
     def to_dict(self) -> dict[str, float | None]:
-        """Return plain values, for JSON: null is without end."""
+        """Return plain values, for JSON: null is unlimited."""
         return {k: v if math.isfinite(v) else None for k, v in self._asdict().items()}
 
 
@@ -45,7 +48,7 @@ class Hardened:
     reason: str | None = None  # why the trained model was kept
     settings: tuple[dict[str, Any], ...] = ()  # by layer
     memoryless: tuple[int, ...] = ()  # layers whose memory was removed
-    slow: int | None = None  # gates or factors that still fade, slower than training shows
+    slow: int | None = None  # channels or Householder factors that decay slowly (SLOW) or drift
 
     @property
     def changed(self) -> bool:
@@ -66,13 +69,19 @@ class Hardened:
         if not self.changed:
             yield f"Kept as it was: {self.reason}."
         elif self.slow:
-            fade = "fade more slowly than training shows, so errors may still grow with length"
-            yield f"Hardened, but not exact yet: {self.slow} gates or keys {fade}."
+            yield (
+                "Hardened, but not exact yet, so errors may still grow with length: "
+                f"{self.slow} channels or Householder factors decay too slowly for the training "
+                "lengths to show it, or drift."
+            )
         else:
             yield "Hardened: the model is as good at its training lengths as before."
-        early, late = (h or "no such memory" for h in self.decay_length)
+        early, late = (h or "no such eigenvalue" for h in self.decay_length)
         lasts = f"{early} before, {late} after" if self.changed else str(early)
-        yield f"Memory that flips or turns lasts, in fp32, by head or channel: {lasts}."
+        yield (
+            "Decay length of negative and complex eigenvalues in fp32, shortest to longest over "
+            f"heads or channels: {lasts}."
+        )
         before, after = self.loss
         best = "" if self.changed else ", the best that was tried"
         losses = f"{before:.2g} before, {after:.2g} after{best}"
@@ -108,7 +117,7 @@ class Hardened:
         return "\n".join(self.sentences())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON. A decay length is null where nothing turns or flips."""
+        """Return plain values, for JSON. A decay length is null if no eigenvalue counts."""
         lengths = [h and h.to_dict() for h in self.decay_length]
         return {
             "changed": self.changed,

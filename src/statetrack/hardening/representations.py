@@ -28,10 +28,10 @@ TRIALS = 60  # of the vote
 TRIAL_SIZES = (2, 3, 4, 8)  # how many matrices a trial closes, in turn
 MIN_FITTING = 0.6  # the share of the matrices that must fit the group
 ENOUGH_FITTING = 0.95  # the vote ends when so many do
-MIN_AGREEING = 0.75  # of the products that stand for a matrix that does not fit
+MIN_AGREEING = 0.75  # share of these products that must give the same element, in `borrow`
 EXACT = 1e-6  # distance below which exact matrices are equal
 
-NO_GROUP = "its products are near to no finite group"
+NO_GROUP = "its transitions are not close to a finite group"
 
 
 def polar(matrices: Tensor) -> Tensor:
@@ -214,11 +214,11 @@ def without_signs(given: Representation) -> Representation | None:
 
 
 def borrow(given: Representation, others: list[Representation]) -> Representation:
-    """Return `given` with matrices that do not fit taken from what other heads tell.
+    """Return `given` with matrices that do not fit inferred from products in other heads.
 
-    If x = y z holds in another head, where x, y and z fit, and y and z fit here, it should hold
-    here. Nearly all such y and z must agree, which they do not if the other head tells fewer
-    elements apart.
+    If x = y z holds in another head in which x, y and z fit, and y and z fit here, x should be y z
+    here, too. Most of these products must be the same element, which they are not if the group of
+    the other head is smaller.
     """
     matrices, fits = given.matrices.clone(), given.fits.clone()
     for x in torch.nonzero(~given.fits).flatten().tolist():

@@ -34,7 +34,7 @@ class Accuracy:
     after: float
 
 
-def training_lengths(config: RunConfig) -> Batch:
+def validation_batch(config: RunConfig) -> Batch:
     """Return fresh sequences of the lengths that a run was trained on."""
     t = config.training
     stream = Stream(
@@ -111,17 +111,21 @@ class Comparison:
 
     def __str__(self) -> str:
         if self.reading is None:
-            return f"Whether the model is exact at every length is not proved: {self.reason}."
+            return f"Not proved exact at every length: {self.reason}."
         states = counted(self.reading.dfa.states, "state")
         if self.is_the_tasks:
             how = "proved in float64"
             if self.reading.margin is not None:
-                how += ", to first order in the fading channels"
-            exact = f"The model is exact at every length, up to rounding ({how})"
-            return f"{exact}: it is the task's automaton, of {states}."
+                how += ", to first order in the decaying channels"
+            exact = f"Exact at every length, up to rounding ({how})"
+            return f"{exact}: the model computes the task's automaton, which has {states}."
         if self.is_the_tasks is None:
-            return f"The model is an automaton of {states}; {self.reason}."
-        return f"The model is an automaton of {states}, but not the task's."
+            computes = f"The model computes an automaton with {states}"
+            return f"Not compared with the task: {self.reason}. {computes}."
+        return (
+            f"Not exact: the model computes an automaton with {states} whose answers or symbols "
+            "differ from the task's."
+        )
 
 
 def compare_automata(hardened: Hardened, config: RunConfig) -> Comparison:
@@ -132,7 +136,7 @@ def compare_automata(hardened: Hardened, config: RunConfig) -> Comparison:
         return Comparison(None, None, str(error))
     wanted = config.task.automaton()
     if wanted is None:
-        return Comparison(reading, None, "the task has none to compare it with")
+        return Comparison(reading, None, "the task has no automaton")
     same = agree(reading.dfa, wanted)
     if same:
         reading = replace(reading, dfa=accepting_as(reading.dfa, wanted))

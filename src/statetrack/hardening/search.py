@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.hardening.automaton import Situations
+from statetrack.hardening.automaton import StateTokenPairs
 from statetrack.hardening.candidate import NOT_NEEDED, Candidate, Component, Judge, Judged
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.readout import (
     CannotRefitError,
     ReadoutData,
-    listed_states,
+    list_pairs_for_refit,
     readout_data,
     refit_readout,
     separating_queries,
@@ -225,7 +225,7 @@ class Search:
             best = self.judge.simplest(
                 min(good, key=lambda j: (j.wrong > 0, j.candidate.inexact, j.loss))
             )
-            if best.exact and best.candidate.drifts and not self.several:
+            if best.exact and best.candidate.rotates_about_center and not self.several:
                 best = self._without_writes(progress, judged, best, inputs)
         else:
             best = min(judged, key=lambda j: j.loss)
@@ -242,7 +242,7 @@ class Search:
         """Return the same heads with tokens that write nothing, if a refitted readout allows it."""
         heads = best.candidate.exact_heads
         for j in judged:
-            if j.candidate.drifts or j.candidate.inexact != (0, 0):
+            if j.candidate.rotates_about_center or j.candidate.inexact != (0, 0):
                 continue
             found = j.candidate.keeping(heads) if j.candidate.exact_heads >= heads else None
             if found is not None:
@@ -290,10 +290,10 @@ class Search:
         candidate, mixer = judged.candidate, inputs.mixer(judged.candidate.model)
         heads = [i for i, c in enumerate(candidate.components) if c.error is not None]
 
-        def listed() -> tuple[SequenceModel, Situations]:
+        def listed() -> tuple[SequenceModel, StateTokenPairs]:
             made = self._add(progress, judged._replace(candidate=candidate), inputs)
             unit_keys = made.exact_model()
-            return unit_keys, listed_states(unit_keys, inputs)
+            return unit_keys, list_pairs_for_refit(unit_keys, inputs)
 
         unit_keys, found = listed()
         factor = mixer.eps_factor(inputs.x[inputs.recurring], found.distinct, heads)

@@ -21,7 +21,7 @@ from statetrack.recipes.published import (
     FIGURE_6,
     FINAL,
     NO_MULT,
-    NOTHING,
+    NOT_PUBLISHED,
     PARITY,
     Published,
 )
@@ -124,7 +124,7 @@ def _three(by_column, title, results, ours, paper) -> list[Value]:  # type: igno
         spread = next((cell.spread(results) for cell in row if cell.title == title), None)
         key = (title, PARITY if column == OWN_PARITY else column)
         found.append(None if spread is None else ours(spread))
-        found += [paper(version.get(key, NOTHING)) for version in (FINAL, EARLY)]
+        found += [paper(version.get(key, NOT_PUBLISHED)) for version in (FINAL, EARLY)]
     return found
 
 
@@ -184,10 +184,10 @@ def _notes(settings: Settings) -> list[str]:
 
 
 def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
-    said = [
+    sentences = [
         _parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column
     ]
-    said += [_hardened(cell, results) for cell in by_column.get(OWN_PARITY, [])]
+    sentences += [_hardened(cell, results) for cell in by_column.get(OWN_PARITY, [])]
     for column in (ARITHMETIC, BRACKETS, NO_MULT):
         row = {cell.title: cell for cell in by_column[column]}
         pairs = [("DeltaNet [-1,1]", "DeltaNet [0,1]"), ("Mamba [-1,1]", "Mamba [0,1]")]
@@ -195,10 +195,10 @@ def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
             pairs.append(("DeltaProduct [-1,1], n = 2", "DeltaNet [-1,1]"))
         what = ARITHMETIC if column == ARITHMETIC else f"{ARITHMETIC} {column}"
         for one, two in pairs:
-            said.append(order_sentence(row[one], row[two], results, what))
+            sentences.append(order_sentence(row[one], row[two], results, what))
         if column != ARITHMETIC:
-            said.append(_above_majority(column, by_column[column], results))
-    return [text for text in said if text] or ["No run is done yet."]
+            sentences.append(_above_majority(column, by_column[column], results))
+    return [text for text in sentences if text] or ["No run is done yet."]
 
 
 def _parity_verdict(column: str, row: list[Cell], results: Results) -> str | None:
@@ -215,8 +215,8 @@ def _parity_verdict(column: str, row: list[Cell], results: Results) -> str | Non
     ]
     parts += [f"{t} is between (best {found[t].best:.3f}, median {found[t].median:.3f})"
               for t in between]  # fmt: skip
-    agree = all((t in solved) if t in SOLVE_PARITY else (t in failed) for t in found)
-    verdict = "as in the paper" if agree else "not in all models as in the paper"
+    differ = [t for t in found if t not in (solved if t in SOLVE_PARITY else failed)]
+    verdict = f"unlike the paper for {', '.join(differ)}" if differ else "as in the paper"
     missing = [cell.title for cell in row if cell.title not in found]
     rest = f" No result yet: {', '.join(missing)}." if missing else ""
     return f"{column[0].upper()}{column[1:]}, {verdict}: {'; '.join(parts)}.{rest}"

@@ -128,22 +128,22 @@ def _difference_table(differences: Mapping[tuple[str, str], Spread]) -> Table:
 
 
 def _summary(differences: Mapping[tuple[str, str], Spread]) -> list[str]:
-    """State each difference on held-out text; an order only if the interval excludes 0."""
-    said = []
+    """State each difference on held-out text; claim it only if the interval excludes 0."""
+    sentences = []
     for (mixer, measure), spread in differences.items():
         if measure != "validation":
             continue
         ends = spread.interval
         text = f"{spread.mean:+{NATS}} nats per token"
         if ends is None:
-            said.append(f"{mixer}: one pair of runs, [-1,1] minus [0,1]: {text}, no interval.")
+            sentences.append(f"{mixer}: one pair of runs, [-1,1] minus [0,1]: {text}, no interval.")
             continue
         text += f" ({ends[0]:+{NATS}} to {ends[1]:+{NATS}}, {len(spread.scores)} pairs)"
-        order = "no order between the ranges"
+        claim = "no difference is claimed between the ranges"
         if ends[1] < 0 or ends[0] > 0:
-            order = f"[-1,1] is {'better' if ends[1] < 0 else 'worse'} than [0,1]"
-        said.append(f"{mixer}, validation loss: {order}; the difference is {text}.")
-    return said
+            claim = f"[-1,1] is {'better' if ends[1] < 0 else 'worse'} than [0,1]"
+        sentences.append(f"{mixer}, validation loss: {claim}; [-1,1] minus [0,1] is {text}.")
+    return sentences
 
 
 def _audit(groups: Mapping[str, Sequence[Found]]) -> Table:

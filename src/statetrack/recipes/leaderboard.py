@@ -256,7 +256,7 @@ def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figur
 
 
 def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> list[str]:
-    said = []
+    sentences = []
     for name, row in by_task.items():
         spreads = {t: s for t, cell in row.items() if (s := cell.spread(results)) is not None}
         if not spreads:
@@ -268,16 +268,16 @@ def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> lis
         if spreads[top].interval is None:
             rest = "one seed has no interval"
         lengths, _ = TESTS[name].score
-        said.append(
+        sentences.append(
             f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "
             f"{spreads[top].mean:.3f}; {rest}."
         )
-        said.append(_switch_sentence(name, spreads))
-    return [text for text in said if text] or ["No run is done yet."]
+        sentences.append(_switch_sentence(name, spreads))
+    return [text for text in sentences if text] or ["No run is done yet."]
 
 
 def _switch_sentence(name: str, spreads: Mapping[str, Spread]) -> str:
-    """Say for which mixers [-1,1] differs from [0,1] with intervals apart."""
+    """Say for which mixers [-1,1] differs from [0,1] with disjoint intervals."""
     better: list[str] = []
     worse: list[str] = []
     level: list[str] = []
@@ -295,9 +295,9 @@ def _switch_sentence(name: str, spreads: Mapping[str, Spread]) -> str:
     parts = [
         f"{word}: {', '.join(names)}"
         for word, names in (
-            ("above [0,1] with intervals apart", better),
-            ("below it", worse),
-            ("no order", level),
+            ("above [0,1] with disjoint intervals", better),
+            ("below [0,1] with disjoint intervals", worse),
+            ("no difference is claimed", level),
         )
         if names
     ]
@@ -308,9 +308,10 @@ def _notes(settings: Settings) -> list[str]:
     notes = [
         "One protocol: on a task every mixer has the same width, number of layers, heads, "
         "convolution (if it has one), steps, batch and learning rate; nothing is chosen per model. "
-        "Each mixer stands in the block of the code base it comes from (Mamba, Mamba2 of the "
-        "default block, mLSTM and the diagonal RNN differ in norm, MLP or residual). Full matrices "
-        "read one-hot tokens and have one layer of the vocabulary's width.",
+        "Mamba, mLSTM, sLSTM, the diagonal RNN and full matrices have the block of the code base "
+        "that they come from, which differs from the default block (RMSNorm, SwiGLU, residual) in "
+        "norm, MLP or residual. All other mixers, Mamba2 among them, have the default block. Full "
+        "matrices read one-hot tokens and have one layer of the vocabulary's width.",
     ]
     for name, test in TESTS.items():
         t = test.training

@@ -160,11 +160,11 @@ def _final(
         f"{len(done)} seeds, trained on {_trained(subject)} only."
     )
     control = row.get((subject.final, False))
-    refused = [] if control is None else [r for r in control.reported(results) if r.get("trained")]
-    if refused:
+    controls = [] if control is None else [r for r in control.reported(results) if r.get("trained")]
+    if controls:
         first = job.lengths[0]
-        right = sum(sequence_accuracy(first)(r) == 1.0 for r in refused)
-        sentence += f" With [0,1], {right} of {len(refused)} are exact at {first}."
+        right = sum(sequence_accuracy(first)(r) == 1.0 for r in controls)
+        sentence += f" With [0,1], {right} of {len(controls)} are exact at {first}."
     return [*facts, tokens, f"{exact} of {len(done)}", ", ".join(wrong) or "none"], sentence
 
 

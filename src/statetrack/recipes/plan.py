@@ -42,8 +42,8 @@ class Plan:
 def expected_jobs(recipe: Recipe, settings: Settings, done: Mapping[str, Any]) -> list[SweepJob]:
     """List all jobs of a recipe, also those that depend on results that are still to come.
 
-    A run that is not done stands for one that failed: the recipe then chooses some learning rate,
-    and lists as many runs as it will with any other.
+    Missing results are replaced by failed ones, so that the recipe chooses a learning rate and
+    lists its remaining runs. Their number does not depend on which rate it chooses.
     """
     results = dict(done)
     while True:

@@ -19,8 +19,8 @@ from statetrack.tasks import Task, make_task
 from statetrack.tasks.word_problem import GroupWordProblem
 from statetrack.training import RunConfig, TrainingConfig
 
-ARITHMETIC = ("modular_arithmetic", "modular_arithmetic_brackets")
-FORMAL = ("parity", *ARITHMETIC)
+ARITHMETIC_TASKS = ("modular_arithmetic", "modular_arithmetic_brackets")
+FORMAL = ("parity", *ARITHMETIC_TASKS)
 WORD_PROBLEMS = ("S5", "S5_only_swaps", "S5_up_to_3", "Z60")
 
 TABLE_MIXERS = ("attention", "mlstm", "slstm", "mamba", "delta_net")
@@ -93,7 +93,7 @@ def paper_early(
 def _paper_formal(
     mixer: str, task: Task, allow_neg_eigval: bool, seed: int, *, early: bool = False
 ) -> RunConfig:
-    arithmetic, xlstm = task.name in ARITHMETIC and not early, mixer in XLSTM
+    arithmetic, xlstm = task.name in ARITHMETIC_TASKS and not early, mixer in XLSTM
     narrow: dict[str, Any] = {}
     if arithmetic and xlstm:
         narrow = {"hidden_size": 64, "num_heads": 1, "gate_init": "standard"}

@@ -80,7 +80,7 @@ EARLY = _version(  # a MAD of 0 is printed as no MAD
     DeltaNet [-1,1]: 0.999/0.006 0.422/0.189 0.212/0.008
     """,
 )
-NOTHING = Published(None, None, None)
+NOT_PUBLISHED = Published(None, None, None)
 
 FIGURE_1 = (
     "Figure 1 of the paper shows the mean and the standard deviation over three seeds for 20,000 "

@@ -20,7 +20,7 @@ SEEDS: dict[Scale, int] = {
     "paper": 3,
 }  # per model, unless a recipe differs
 MAX_SEEDS = 100  # per model
-MAX_SIZE = 64  # of what the paper leaves open
+MAX_SIZE = 64  # largest mamba_conv and xlstm_layers
 TRANSFORMER_HEADS = (1, 2, 4, 8, 16, 32)  # divide every width, the smallest being 64
 ORDER = (
     "diagonal-parity", "states", "swaps", "chomsky", "s5", "z60", "language-models", "theorems",

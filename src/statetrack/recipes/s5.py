@@ -46,7 +46,8 @@ def _product(factors: int, **options: object) -> tuple[Model, ...]:
 ADDED: dict[str, tuple[Model, ...]] = {
     "S5": _product(4, start="S5_up_to_3", lr=2e-3, heads=8, step_ms=65, harden=True),
     "threes": _product(2, steps=1500, step_ms=45, harden=True),
-    # two layers: betas have no convolution, so in one all fillers have the same
+    # two layers: beta is computed without the convolution, so in a single layer all filler tokens
+    # have the same beta
     "four": tuple(
         Model(
             "delta_net",

@@ -1,7 +1,7 @@
 """Choose learning rates, and summarise the seeds of a model.
 
 The rule is the paper's: the learning rate with the highest median over seeds; of its seeds the
-best, the median and the median absolute deviation are reported. An order between two models is
+best, the median and the median absolute deviation are reported. A difference between two models is
 claimed only if the 95 % intervals of their means over seeds are disjoint.
 """
 
@@ -151,7 +151,7 @@ def order_sentence(
 ) -> str | None:
     """Say whether two models differ on a task; None if one of them has no score yet.
 
-    An order is claimed only if the 95 % intervals over seeds are disjoint.
+    A difference is claimed only if the 95 % intervals over seeds are disjoint.
 
     Args:
         first: a model.
@@ -167,11 +167,11 @@ def order_sentence(
     head = f"{what[0].upper()}{what[1:]}"
     if not apart(one, two):
         return (
-            f"{head}: no order between {first.title} and {second.title}: {numbers}; the intervals "
-            "over seeds overlap or there are too few seeds."
+            f"{head}: no difference is claimed between {first.title} and {second.title}: "
+            f"{numbers}; their 95 % intervals over seeds overlap, or there are too few seeds."
         )
     word = "above" if one.mean > two.mean else "below"
-    by = f"by {abs(one.mean - two.mean):.3f}, intervals apart"
+    by = f"by {abs(one.mean - two.mean):.3f}, with disjoint 95 % intervals"
     return f"{head}: {first.title} is {word} {second.title} {by}: {numbers}."
 
 

@@ -70,7 +70,7 @@ def growing_stages(
 
     The learning rate is constant except in the last stage, where it falls as a cosine; only the
     first stage has a warm-up. A stage ends early when it is learned; if elements are added before
-    the present ones are learned, neither are.
+    the present ones are learned, the model learns neither.
 
     Args:
         task: the task of the last stage, of a permutation group.

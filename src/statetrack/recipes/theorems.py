@@ -115,7 +115,7 @@ def _trained_theorem_1(settings: Settings, results: Results) -> Claim:
     )
     return Claim(
         "Theorem 1",
-        "parity at every length needs an eigenvalue that is not real and non-negative",
+        "parity at every length needs an eigenvalue that is negative or not real",
         "eigenvalues of trained models of parity on a test batch",
         verdict(negative == len(solved) and not learned, numbers)
         if solved

@@ -31,7 +31,7 @@ def problems_document(
     facts: dict[str, Any],
 ) -> Document:
     """Make a table, the curves and the comparisons of each problem."""
-    said = [s for p, row in rows.items() for s in order_sentences(p, row, settings, results)]
+    sentences = [s for p, row in rows.items() for s in order_sentences(p, row, settings, results)]
     figures = [
         figure
         for p, row in rows.items()
@@ -40,7 +40,7 @@ def problems_document(
     return Document(
         name=recipe.name,
         title=recipe.title,
-        summary=said or ["Nothing can be compared yet."],
+        summary=sentences or ["Nothing can be compared yet."],
         tables=[accuracy_table(p, row, settings, results) for p, row in rows.items()],
         figures=figures,
         notes=notes,
@@ -142,7 +142,7 @@ def order_sentences(
     problem: Problem, cells: Cells, settings: Settings, results: Results
 ) -> list[str]:
     """Compare both ranges of every model up to twice the training length; tell who hardens."""
-    said = []
+    sentences = []
     nothing: dict[str, list[str]] = {}  # models without a right sequence in either range, by length
     lengths = problem.lengths(settings)
     by_key = {model.key: cell for model, cell in cells.items()}
@@ -158,15 +158,15 @@ def order_sentences(
                 continue
             what = f"{problem.title}, length {length}"
             order = order_sentence(cell, other, results, what, score)
-            said += [] if order is None else [order]
+            sentences += [] if order is None else [order]
         done = [r for r in cell.reported(results) if r.get("harden") is not None]
         if model.harden and done:
-            said.append(
+            sentences.append(
                 f"{problem.title}: {cell.title} is right at every position of every evaluated "
                 f"length ({', '.join(lengths)}) after hardening for {_exact_text(done, lengths)} "
                 "seeds."
             )
-    return said + [
+    return sentences + [
         f"{problem.title}, length {length}: no sequence is right at every position, in either "
         f"range, for {'; '.join(titles)}."
         for length, titles in nothing.items()

@@ -163,7 +163,7 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
         config = RunConfig(task, word_model(model, len(task.vocab), width), training)
     if model.lengths:
         training = replace(config.training, dataset_size=None)
-        return replace(config, training=training, stages=_longer_and_longer(model, training))
+        return replace(config, training=training, stages=_length_stages(model, training))
     if not model.start:
         return config
     steps = None if settings.scale == "laptop" else config.training.steps
@@ -176,7 +176,7 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
     return replace(config, training=training, stages=stages)
 
 
-def _longer_and_longer(model: Model, training: TrainingConfig) -> tuple[Stage, ...]:
+def _length_stages(model: Model, training: TrainingConfig) -> tuple[Stage, ...]:
     """Return a stage for each of the model's lengths, until it is learned, and a last one.
 
     The last stage has the lengths of the run.

@@ -42,12 +42,12 @@ class SweepDisplay:
     def __call__(self, event: SweepEvent) -> None:
         """Show an event; pass the display as `on_event`."""
         key = event.job.key
-        fresh = self.status.get(key) == "listed"  # it ended before this sweep began
+        ended_before = self.status.get(key) == "listed"  # before this sweep began
         self.status[key] = event.kind
         self.jobs[key] = event.job
         if event.kind == "progress":
             self.latest[key] = event.value
-        elif event.kind in ("done", "failed", "died", "busy") and not fresh:
+        elif event.kind in ("done", "failed", "died", "busy") and not ended_before:
             self.latest.pop(key, None)
             if event.value is not None:
                 self.spent[key] = event.value["cpu_seconds"]
@@ -83,9 +83,9 @@ class SweepDisplay:
 
 def _end_text(event: SweepEvent) -> str:
     if event.kind == "busy":
-        return "another process does it"
+        return "running in another process"
     if event.kind == "died":
-        return f"{event.error}; it is tried again"
+        return f"{event.error}; trying again"
     if event.value is None:
         return f"failed: {event.error}"
     return f"{'failed: ' if event.kind == 'failed' else ''}{result_text(event.value)}"

@@ -35,7 +35,7 @@ SWEEP_SCHEMA = 1
 JOB = "job.json"
 ENGINES = ("local", "slurm")
 ATTEMPTS = 3  # at a job whose worker dies
-WAIT = 2.0  # seconds between looks at jobs that other processes are doing
+WAIT = 2.0  # seconds between checks of jobs that other processes are doing
 
 Results = dict[str, dict[str, Any]]
 ListJobs = Callable[[Mapping[str, dict[str, Any]]], Sequence[SweepJob]]
@@ -92,8 +92,8 @@ def run_sweep(
     (folder / "jobs").mkdir(parents=True, exist_ok=True)
     sweep = _Sweep(folder, jobs, on_event, retry_failed, tuple(track), read_results(folder))
     sweep.update()
-    while sweep.tasks:
-        with closing(_events(engine, folder, sweep.tasks, workers, engine_options)) as events:  # type: ignore[type-var]
+    while sweep.assignments:
+        with closing(_events(engine, folder, sweep.assignments, workers, engine_options)) as events:  # type: ignore[type-var]
             for event in events:
                 sweep.handle(event)
         sweep.wait_for_others()
@@ -181,8 +181,8 @@ def log_event(folder: Path, kind: str, job: str, error: str | None = None) -> No
         os.close(file)
 
 
-class Task(NamedTuple):
-    """What a worker is given."""
+class Assignment(NamedTuple):
+    """A job as it is given to a worker."""
 
     sweep: Path
     folder: Path  # of the job
@@ -191,39 +191,45 @@ class Task(NamedTuple):
     track: tuple[str, ...]  # with these trackers
 
 
-def do_task(task: Task, report: Report) -> dict[str, Any] | None:
+def do_assignment(assignment: Assignment, report: Report) -> dict[str, Any] | None:
     """Do a job of a sweep in a worker; return its result, or None if another process does it."""
-    name = task.folder.name
+    name = assignment.folder.name
     try:
-        with sole_writer(task.folder):  # the claim
-            if (task.folder / RESULT).exists():  # another process was faster
-                result = read_result(task.folder)
-                if result["status"] == "done" or not task.retry:
+        with sole_writer(assignment.folder):  # the claim
+            if (assignment.folder / RESULT).exists():  # another process was faster
+                result = read_result(assignment.folder)
+                if result["status"] == "done" or not assignment.retry:
                     return result
-                (task.folder / RESULT).unlink()
-            log_event(task.sweep, "start", name)
-            result = do_job(task.job, task.folder, report, make_trackers(task.track))
-            log_event(task.sweep, result["status"], name, result["error"])
+                (assignment.folder / RESULT).unlink()
+            log_event(assignment.sweep, "start", name)
+            result = do_job(
+                assignment.job, assignment.folder, report, make_trackers(assignment.track)
+            )
+            log_event(assignment.sweep, result["status"], name, result["error"])
             return result
     except LockedError:
         return None
     except (OSError, MemoryError) as error:
-        log_event(task.sweep, "failed", name, str(error) or type(error).__name__)
+        log_event(assignment.sweep, "failed", name, str(error) or type(error).__name__)
         raise
 
 
 def _events(
     engine: str,
     folder: Path,
-    tasks: list[Task],
+    assignments: list[Assignment],
     workers: int | None,
     options: Mapping[str, Any] | None,
 ) -> Iterator[pool.Event]:
     if engine == "local":
-        return pool.run_jobs(do_task, tasks, workers or workers_for([task.job for task in tasks]))
+        return pool.run_jobs(
+            do_assignment,
+            assignments,
+            workers or workers_for([assignment.job for assignment in assignments]),
+        )
     from statetrack.sweep import slurm
 
-    return slurm.run_jobs(do_task, tasks, folder / "slurm", workers, options or {})
+    return slurm.run_jobs(do_assignment, assignments, folder / "slurm", workers, options or {})
 
 
 def workers_for(jobs: Sequence[SweepJob]) -> int:
@@ -245,9 +251,9 @@ class _Sweep:
     retry_failed: bool
     track: tuple[str, ...]
     results: Results
-    tasks: list[Task] = field(default_factory=list)  # given to the workers, in order
+    assignments: list[Assignment] = field(default_factory=list)  # given to the workers, in order
     listed: dict[str, SweepJob] = field(default_factory=dict)
-    busy: dict[str, Task] = field(default_factory=dict)  # others do them
+    busy: dict[str, Assignment] = field(default_factory=dict)  # others do them
     deaths: dict[str, int] = field(default_factory=dict)  # of workers, by job
 
     def update(self) -> None:
@@ -268,66 +274,66 @@ class _Sweep:
                 if not (folders[key] / JOB).exists():
                     write_json(folders[key] / JOB, job.to_json())
         for key, job in fresh.items():
-            self._take(Task(self.folder, folders[key], job, self.retry_failed, self.track))
+            self._take(Assignment(self.folder, folders[key], job, self.retry_failed, self.track))
 
-    def _take(self, task: Task) -> None:
+    def _take(self, assignment: Assignment) -> None:
         """Queue a job unless it has a result."""
-        self.on_event(SweepEvent("listed", task.job))
-        result = self.results.get(task.job.key)
-        if result is None or (result["status"] == "failed" and task.retry):
-            self.results.pop(task.job.key, None)
-            self.tasks.append(task)
+        self.on_event(SweepEvent("listed", assignment.job))
+        result = self.results.get(assignment.job.key)
+        if result is None or (result["status"] == "failed" and assignment.retry):
+            self.results.pop(assignment.job.key, None)
+            self.assignments.append(assignment)
         else:
-            self.on_event(SweepEvent(result["status"], task.job, result, result["error"]))
+            self.on_event(SweepEvent(result["status"], assignment.job, result, result["error"]))
 
     def handle(self, event: pool.Event) -> None:
         """Take note of what a worker did."""
-        task = self.tasks[event.job]
+        assignment = self.assignments[event.job]
         if event.kind in ("start", "progress"):
-            self.on_event(SweepEvent(event.kind, task.job, event.value))
+            self.on_event(SweepEvent(event.kind, assignment.job, event.value))
         elif event.kind == "done" and event.value is None:
-            self.busy[task.job.key] = task
-            self.on_event(SweepEvent("busy", task.job))
+            self.busy[assignment.job.key] = assignment
+            self.on_event(SweepEvent("busy", assignment.job))
         elif event.kind == "done":
-            self._finish(task.job, event.value)
+            self._finish(assignment.job, event.value)
         elif event.kind == "failed":  # the machine, not the job: there is no result
-            self.on_event(SweepEvent("failed", task.job, None, str(event.value)))
+            self.on_event(SweepEvent("failed", assignment.job, None, str(event.value)))
         else:
-            self._died(task, str(event.value))
+            self._died(assignment, str(event.value))
 
     def _finish(self, job: SweepJob, result: dict[str, Any]) -> None:
         self.results[job.key] = result
         self.on_event(SweepEvent(result["status"], job, result, result["error"]))
         self.update()
 
-    def _died(self, task: Task, error: str) -> None:
+    def _died(self, assignment: Assignment, error: str) -> None:
         """Queue a job again whose worker died."""
-        log_event(self.folder, "failed", task.folder.name, error)
-        deaths = self.deaths[task.job.key] = self.deaths.get(task.job.key, 0) + 1
+        log_event(self.folder, "failed", assignment.folder.name, error)
+        deaths = self.deaths[assignment.job.key] = self.deaths.get(assignment.job.key, 0) + 1
         if deaths < ATTEMPTS:
-            self.on_event(SweepEvent("died", task.job, None, error))
-            self.tasks.append(task)
+            self.on_event(SweepEvent("died", assignment.job, None, error))
+            self.assignments.append(assignment)
         else:
-            self.on_event(SweepEvent("failed", task.job, None, f"{error} ({deaths} times)"))
+            self.on_event(SweepEvent("failed", assignment.job, None, f"{error} ({deaths} times)"))
 
     def wait_for_others(self) -> None:
         """Wait until other processes have finished their jobs, or until one is left to be done."""
-        self.tasks.clear()
-        while self.busy and not self.tasks:
+        self.assignments.clear()
+        while self.busy and not self.assignments:
             time.sleep(WAIT)
-            for key, task in list(self.busy.items()):
-                if is_locked(task.folder):
+            for key, assignment in list(self.busy.items()):
+                if is_locked(assignment.folder):
                     continue
                 del self.busy[key]
-                if (task.folder / RESULT).exists():
-                    self._finish(task.job, read_result(task.folder))
+                if (assignment.folder / RESULT).exists():
+                    self._finish(assignment.job, read_result(assignment.folder))
                 else:
-                    self.tasks.append(task)
+                    self.assignments.append(assignment)
 
 
 @contextmanager
 def _patient_writer(folder: Path) -> Iterator[None]:
-    """Lock a folder for a moment, after others that do the same."""
+    """Lock a folder; retry until no other process holds the lock."""
     with ExitStack() as stack:
         while True:
             try:

@@ -28,7 +28,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
     try:
         title = device_title(use_device(device))
     except UserError:  # of a job that failed because there is none
-        title = f"{device} (not there)"
+        title = f"{device} (not available)"
     return {**_machine(), "device": title}
 
 

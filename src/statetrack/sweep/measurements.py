@@ -19,7 +19,7 @@ from statetrack.compiler.theorem6_model import theorem6_model
 from statetrack.errors import UserError
 from statetrack.hardening import harden
 from statetrack.hardening.harden import find_roundings
-from statetrack.hardening.runs import compare_automata, learned, training_lengths, write_run
+from statetrack.hardening.runs import compare_automata, learned, validation_batch, write_run
 from statetrack.models import SequenceModel, count_parameters
 from statetrack.sweep.job import THEOREM_6, Job
 from statetrack.sweep.pool import Report
@@ -145,7 +145,7 @@ def _harden(job: Job, run: Run, folder: Path) -> tuple[dict[str, Any], SequenceM
     model, made, automaton = run.model(device=job.device), None, None
     try:
         find_roundings(model)
-        validation = training_lengths(run.config)
+        validation = validation_batch(run.config)
         skill = learned(model, run.config.task, validation)
         if skill:
             result = harden(model, validation, orders=job.orders)

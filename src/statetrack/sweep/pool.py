@@ -126,7 +126,10 @@ class _Worker:
         except (EOFError, ConnectionError):
             self.process.join()
             code = self.process.exitcode
-            error = f"a worker process ended with exit code {code}; was memory short?"
+            error = (
+                f"a worker process ended with exit code {code}; the machine may have run out of "
+                "memory"
+            )
             return Event(index, "died", UserError(error))
         if kind == "crash":
             kind, value = "failed", RuntimeError(f"a worker process failed:\n{value}")

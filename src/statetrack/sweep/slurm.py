@@ -11,7 +11,7 @@ from statetrack.allocator import tune_allocator
 from statetrack.errors import UserError
 from statetrack.sweep.pool import Event, Report
 
-POLL = 1.0  # seconds between looks at the jobs
+POLL = 1.0  # seconds between checks of the jobs
 DEFAULTS = {"name": "statetrack", "cpus_per_task": 1, "timeout_min": 24 * 60}
 
 

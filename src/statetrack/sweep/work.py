@@ -1,6 +1,6 @@
 """Do one job in its folder; result.json is written last.
 
-A job that was cut short goes on when it is done again.
+An interrupted job resumes when it is run again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def do_job(
         **job.description(),
         "environment": environment(job.device),
     }
-    result = {**description, **NOTHING, **began.elapsed(), **facts}
+    result = {**description, **NO_MEASUREMENTS, **began.elapsed(), **facts}
     write_json(folder / RESULT, result)
     return result
 
@@ -77,14 +77,14 @@ def read_result(folder: Path) -> dict[str, Any]:
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema != RESULT_SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {RESULT_SCHEMA}")
-    for name in ("key", "name", "seed", "status", "error", *NOTHING):
+    for name in ("key", "name", "seed", "status", "error", *NO_MEASUREMENTS):
         if name not in result:
             raise UserError(f"{path} lacks the key {name!r}")
     return dict(result)
 
 
 # what a job that failed does not have
-NOTHING: dict[str, Any] = dict.fromkeys(
+NO_MEASUREMENTS: dict[str, Any] = dict.fromkeys(
     ("steps", "stopped", "train_loss", "train_accuracy", "trained", "hardened", "harden")
 ) | {"validation": [], "learning": None, "spectrum": None}
 
