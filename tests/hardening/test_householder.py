@@ -97,7 +97,7 @@ def test_noisy_rotations_reach_five_states():
     everything = torch.ones(3, dtype=torch.bool)
     memory = Memory.of(head, everything, everything)
     rule = ProductRule("center", signs=True, largest=False, other_betas="zero")
-    exact, error = memory.round(head, everything, torch.ones(6).double(), rule)
+    exact, error = memory.moved_first(rule).round(head, everything, torch.ones(6).double(), rule)
     assert 0 < error < 0.1
     assert exact.beta.tolist() == [2, 2, 2, 2, 0, 0]  # the last token is the identity
     assert inexact(exact, recurring) == (0, 0)
@@ -105,6 +105,28 @@ def test_noisy_rotations_reach_five_states():
     made, raw = (torch.unique((walk(h, tokens, 2) * 1e6).round(), dim=0) for h in (exact, head))
     assert len(made) == 5
     assert len(raw) > 1000
+
+
+def test_states_about_0_are_those_about_a_point_less_it():
+    """Two tokens rotate a plane of 8 by thirds about a point; a BOS writes the first state."""
+    mixer, x = thirds_of_a_turn()
+    (head,) = read_heads(mixer, x)
+    center = noise(8, 8)
+    v = head.k @ center
+    v[6:] += 3 * noise(2, 8)  # of BOS
+    head = HeadInputs(head.k, v, head.beta)
+    recurring = torch.tensor([True, True, True, False])
+    memory = Memory.of(head, recurring, ~recurring)
+    tokens = torch.tensor([3, 1, 2, 2, 1, 0, 1, 1])
+    states = []
+    for writes in ("center", "none"):
+        rule = ProductRule(writes, signs=True, largest=False, other_betas="all_zero")
+        made = memory.moved_first(rule)
+        exact, _ = made.round(head, recurring, torch.ones(8).double(), rule)
+        states.append(made.basis.T @ walk(exact, tokens, 2))
+    about_point, about_0 = states
+    assert made.center.norm() > 0.1
+    torch.testing.assert_close(about_0, about_point - made.center, rtol=0, atol=1e-9)
 
 
 def test_weights_give_back_the_heads_that_are_written():
