@@ -218,17 +218,6 @@ def test_roots_that_no_quadrant_holds_stay():
     assert ((made > -1e-12).all(1) | (made < 1e-12).all(1)).all()
 
 
-def test_weak_reads_ask_for_a_larger_epsilon():
-    mixer, x = thirds_of_a_turn()
-    q = mixer.queries(x)[:, 0]
-    strong = torch.linalg.pinv(q) @ torch.ones(4, 8).double()  # every input reads ones
-    states = torch.stack([strong, 1e-3 * strong]).flatten(1)[:, None]  # [N, H, K V]
-    assert mixer.eps_factor(x, states[:1], [0]) == 1
-    assert mixer.eps_factor(x, states, []) == 1
-    wanted = 0.1**2 / mixer.key_size  # of the strongest read, which is scaled by K^-1/2
-    assert mixer.eps_factor(x, states, [0]) == pytest.approx(wanted / mixer.config.output_norm_eps)
-
-
 def test_other_queries():
     mixer, x = thirds_of_a_turn()
     q = torch.nn.functional.normalize(torch.randn(4, 1, 8).double(), dim=-1)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from statetrack.hardening.automaton import StateTokenPairs
 from statetrack.hardening.inputs import LayerInputs
-from statetrack.hardening.readout import CannotRefitError, find_answers, separating_queries
+from statetrack.hardening.readout import CannotRefitError, clarity, clear_queries, find_answers
 from statetrack.layers import DeltaProductConfig
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.tasks import IGNORE, Batch
@@ -41,6 +43,21 @@ def test_neither_tells_it():
         find_answers(FLIPS, batch([[9, 5, 7, 7]], [[IGNORE, 1, 2, 3]]))
 
 
+def test_clarity():
+    states = torch.zeros(3, 2, 2).double()
+    states[0, 0, 0], states[1, 0, 1], states[2, 0, 0] = 1.0, 0.5, -2.0
+    states[:, 1] = 1.0
+    queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+    known, unknown = torch.tensor([0, 1, 1]), torch.tensor([0, IGNORE, 0])
+    # the weakest read is a quarter of the strongest; the second query reads all states alike
+    assert clarity(queries, states, known).tolist() == [0.25, 0.0]
+    assert clarity(queries, states, unknown).tolist() == [0.25, 1.0]
+    states[1, 0, 1] = 1.9  # the first two are 90 degrees apart, or 5
+    states[0, 0] = torch.tensor([math.sin(math.radians(5)), math.cos(math.radians(5))])
+    near = 2 * math.sin(math.radians(2.5))
+    assert clarity(queries[:1], states, known).item() == pytest.approx(near)
+
+
 def test_queries_that_read_two_answers_alike_are_replaced():
     """Tokens 5 and 7 lead from either of two states to the first and the second."""
     mixer = DeltaProductConfig(allow_neg_eigval=True, num_heads=1, conv_size=0)
@@ -58,12 +75,12 @@ def test_queries_that_read_two_answers_alike_are_replaced():
     found = StateTokenPairs(
         np.array([5, 7]), np.array([[0, 1], [0, 1]]), torch.zeros(4, 16), listed
     )
-    made = separating_queries(layer, inputs, found, answered, [0])
+    made = clear_queries(layer, inputs, found, answered, [0])
     assert made[~inputs.recurring].equal(layer.queries(inputs.x)[~inputs.recurring])  # of BOS
     reads = torch.einsum("nk,skv->nsv", made[inputs.recurring, 0], states)
     assert (torch.nn.functional.normalize(reads, dim=-1).diff(dim=1).norm(dim=-1) > 1).all()
     layer.set_queries(inputs.x, made)
-    assert separating_queries(layer, inputs, found, answered, [0]) is None
+    assert clear_queries(layer, inputs, found, answered, [0]) is None
     alike = batch([[9, 5, 7, 5]], [[IGNORE, 3, 3, 3]])
     layer.set_queries(inputs.x, q)
-    assert separating_queries(layer, inputs, found, alike, [0]) is None
+    assert clear_queries(layer, inputs, found, alike, [0]) is None

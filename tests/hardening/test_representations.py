@@ -68,7 +68,7 @@ def test_generators_give_their_group():
 
 
 def test_matrices_near_to_no_finite_group():
-    with pytest.raises(CannotRoundError, match="its products"):
+    with pytest.raises(CannotRoundError, match="not close to a finite group"):
         represent(polar(noise(2, 3, 3)), torch.ones(2))
 
 

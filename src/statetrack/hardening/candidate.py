@@ -42,9 +42,6 @@ class Candidate:
     keeping: Callable[[frozenset[str]], Candidate | None] = lambda names: None
     """Returns the candidate with the memory of all other exact heads removed; None if the inputs
     are linearly dependent, so that no weights do that."""
-    with_eps: Callable[[float], Candidate | None] = lambda factor: None
-    """Returns the candidate with an epsilon of the head norm that is so many times larger; None if
-    no weights do that."""
     steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
     """Yields the same with a larger epsilon of the head norm, which amplifies rounding errors less;
     the largest first."""

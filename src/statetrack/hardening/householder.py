@@ -168,20 +168,15 @@ class _Trained:
             except DependentError:
                 return None
 
-        def with_eps(factor: float) -> Candidate | None:
-            more = {**settings, "eps_factor": factor}
-            try:
-                return replace(made, model=write(factor), settings=more)
-            except DependentError:
-                return None
-
         def steadier() -> Iterator[Candidate]:
             # a state that rotates about 0 needs no larger epsilon; keys below length 1 let it
             # shrink, which only a small epsilon undoes
-            factors = () if settings.get("writes") == "none" else EPS_FACTORS
-            return filter(None, map(with_eps, factors))
+            for factor in () if settings.get("writes") == "none" else EPS_FACTORS:
+                with suppress(DependentError):
+                    more = {**settings, "eps_factor": factor}
+                    yield replace(made, model=write(factor), settings=more)
 
-        return replace(made, keeping=keeping, with_eps=with_eps, steadier=steadier)
+        return replace(made, keeping=keeping, steadier=steadier)
 
 
 def round_reflections(

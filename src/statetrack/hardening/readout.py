@@ -22,7 +22,6 @@ from statetrack.hardening.exploration import Ints, step_from
 from statetrack.hardening.inference import unanimous
 from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.layers import Mixer
-from statetrack.layers.delta_hardening import MIN_READ
 from statetrack.models import SequenceModel
 from statetrack.models.block import Block
 from statetrack.ops import cross_entropy
@@ -33,9 +32,9 @@ CHECK_EVERY = 50
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 2048
 HARD_PAIRS = 8.0  # how much more often pairs are drawn whose answers do not lead by enough
-MIN_SEPARATION = 0.2  # of normalised reads of two states with different answers
-TRIED_QUERIES = 256  # per head, if its own do not separate the answers
-MAX_SEPARATED = 200  # states: the distances of all pairs are computed for every query tried
+MIN_CLARITY = 0.2  # of a head's queries; see `clarity`
+TRIED_QUERIES = 256  # per head, if its own are less clear
+MAX_CLEARED = 200  # states: for every query tried, the distances of all pairs are computed
 ENOUGH_MARGIN = 6.0  # nats by which every answer leads the next one; training ends there
 
 
@@ -70,15 +69,14 @@ def list_pairs_for_refit(exact: SequenceModel, inputs: LayerInputs) -> StateToke
 
 
 @torch.no_grad()
-def separating_queries(
+def clear_queries(
     mixer: Mixer, inputs: LayerInputs, found: StateTokenPairs, batch: Batch, heads: Sequence[int]
 ) -> Tensor | None:
-    """Return queries [n, H, K] that tell answers apart; None if the present ones do.
+    """Return queries [n, H, K] that read states clearly; None if the present ones do.
 
-    What a head reads is normalised. If two states with different answers are then closer than
-    MIN_SEPARATION, the head gets one query for all inputs that recur: of TRIED_QUERIES random ones
-    in the span of its states the one for which the closest two are farthest apart. A head whose
-    states do not determine the answers keeps its queries.
+    A head whose `clarity` is below MIN_CLARITY gets one query for all inputs that recur: the best
+    of TRIED_QUERIES random ones in the span of its states, if it is better. A head whose states do
+    not determine the answers keeps its queries.
 
     Args:
         mixer: the layer, with keys of length 1.
@@ -88,30 +86,39 @@ def separating_queries(
         heads: those that are exact.
     """
     q, by_state = mixer.queries(inputs.x), answers_by_state(found, batch)
-    if q is None or by_state is None or len(by_state) > MAX_SEPARATED:
+    if q is None or by_state is None or len(by_state) > MAX_CLEARED:
         return None
-    q, rng = q.clone(), torch.Generator().manual_seed(0)
+    q, rng, changed = q.clone(), torch.Generator().manual_seed(0), False
     answers = torch.from_numpy(by_state)
-    same = (answers[:, None] == answers) | (answers == IGNORE) | (answers[:, None] == IGNORE)
-    changed = False
     for i in heads:
         states = found.distinct[:, i].unflatten(-1, (q.shape[-1], -1))  # [N, K, V]
-
-        def separation(queries: Tensor, states: Tensor = states) -> Tensor:
-            reads = torch.einsum("qk,nkv->qnv", queries, states)
-            power = reads.square().sum(-1, keepdim=True)
-            reads = reads / torch.sqrt(power + MIN_READ**2 * power.amax(1, keepdim=True))
-            return torch.cdist(reads, reads).masked_fill(same, torch.inf).amin((1, 2))
-
-        own = separation(q[inputs.recurring, i]).min()
+        own = clarity(q[inputs.recurring, i], states, answers).min()
+        if own >= MIN_CLARITY:
+            continue
         span, sizes, _ = torch.linalg.svd(states.transpose(0, 1).flatten(1), full_matrices=False)
         span = span[:, sizes > 1e-6 * sizes[0]]  # [K, d]
         tried = torch.randn(TRIED_QUERIES, span.shape[1], generator=rng).double()
         tried = F.normalize(tried, dim=1) @ span.T
-        best, which = separation(tried).max(0)
-        if own < MIN_SEPARATION and best > own:
+        best, which = clarity(tried, states, answers).max(0)
+        if best > own:
             q[inputs.recurring, i], changed = tried[which], True
     return q if changed else None
+
+
+def clarity(queries: Tensor, states: Tensor, answers: Tensor) -> Tensor:
+    """Return how clearly queries [m, K] read states [N, K, V] with answers [N]: [m].
+
+    The lesser of two numbers: the weakest read, relative to the strongest, since the norm after it
+    amplifies the errors of weak ones; and after this norm the distance of the nearest two reads
+    with different answers.
+    """
+    reads = torch.einsum("mk,nkv->mnv", queries, states)
+    sizes = reads.norm(dim=-1)
+    units = F.normalize(reads, dim=-1)
+    known = answers != IGNORE
+    differ = (answers[:, None] != answers) & known & known[:, None]
+    nearest = torch.cdist(units, units).masked_fill(~differ, torch.inf).amin((1, 2))
+    return torch.minimum(sizes.amin(1) / sizes.amax(1), nearest)
 
 
 @torch.no_grad()

@@ -18,16 +18,15 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
-from statetrack.hardening.automaton import StateTokenPairs
 from statetrack.hardening.candidate import NOT_NEEDED, Candidate, Component, Judge, Judged
 from statetrack.hardening.inputs import LayerInputs
 from statetrack.hardening.readout import (
     CannotRefitError,
     ReadoutData,
+    clear_queries,
     list_pairs_for_refit,
     readout_data,
     refit_readout,
-    separating_queries,
 )
 from statetrack.hardening.widening import widen
 from statetrack.layers.inverse import DependentError, independent
@@ -287,26 +286,16 @@ class Search:
         self, progress: Progress, judged: Judged, inputs: LayerInputs
     ) -> tuple[Candidate, ReadoutData]:
         """Return a candidate whose heads read its states well, and what its readout gets."""
-        candidate, mixer = judged.candidate, inputs.mixer(judged.candidate.model)
+        candidate, batch = judged.candidate, self.judge.batch
+        unit_keys = self._add(progress, judged, inputs).exact_model()
+        pairs = list_pairs_for_refit(unit_keys, inputs)
         heads = [i for i, c in enumerate(candidate.components) if c.error is not None]
-
-        def listed() -> tuple[SequenceModel, StateTokenPairs]:
-            made = self._add(progress, judged._replace(candidate=candidate), inputs)
-            unit_keys = made.exact_model()
-            return unit_keys, list_pairs_for_refit(unit_keys, inputs)
-
-        unit_keys, found = listed()
-        factor = mixer.eps_factor(inputs.x[inputs.recurring], found.distinct, heads)
-        steady = candidate.with_eps(factor) if factor > 1 else None
-        if steady is not None:
-            candidate = steady
-            unit_keys, found = listed()
-        q = separating_queries(inputs.mixer(unit_keys), inputs, found, self.judge.batch, heads)
+        q = clear_queries(inputs.mixer(unit_keys), inputs, pairs, batch, heads)
         if q is not None:
             candidate = replace(candidate, model=copy.deepcopy(candidate.model))
             for model in (candidate.model, unit_keys):
                 inputs.mixer(model).set_queries(inputs.x, q)
-        return candidate, readout_data(unit_keys, inputs, found, self.judge.batch)
+        return candidate, readout_data(unit_keys, inputs, pairs, batch)
 
     def _without_convolution(
         self, model: SequenceModel, inputs: LayerInputs

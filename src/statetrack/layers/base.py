@@ -372,18 +372,6 @@ class Mixer(nn.Module, ABC):
         """
         raise self._not_defined("set_queries")
 
-    def eps_factor(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> float:
-        """Return how many times larger the epsilon of the head norm should be.
-
-        The norm amplifies reads that are much weaker than others, and so their errors.
-
-        Args:
-            x: [n, D], inputs whose queries read.
-            states: [N, H, K V], states that are read.
-            heads: those whose states matter.
-        """
-        return 1.0
-
     def widened(self, hidden_size: int) -> Self:
         """Return a layer for a larger hidden size that ignores the new entries, and gives 0 there.
 

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     )
 
 STRETCH = 0.1  # beta_stretch of a hardened layer that had none
-MIN_READ = 0.1  # weaker reads, relative to a head's strongest, are not normalised to rms 1
 MAX_OUTPUT = 0.999  # rms of a memoryless head's normalised output, which stays below 1
 
 
@@ -176,18 +175,6 @@ class DeltaHardening(Mixer):
         targets, _ = before_normalisation(q, self.qk_silu)
         for weight, own in zip(self.projections().q, targets.unbind(1), strict=True):
             weight.copy_(refit(weight, x, own))
-
-    @torch.no_grad()
-    def eps_factor(self, x: Tensor, states: Tensor, heads: Sequence[int]) -> float:
-        """See Mixer. Heads without weak reads do not count."""
-        own = list(heads)
-        q = self.queries(x)[:, own] * self.key_size**-0.5  # [n, h, K]
-        S = states[:, own].unflatten(-1, (self.key_size, -1))  # [N, h, K, V]
-        power = torch.einsum("nhk,mhkv->hnmv", q, S).square().mean(-1).flatten(1)
-        strongest = power.amax(1)[power.amin(1) < MIN_READ**2 * power.amax(1)]
-        if not len(strongest):
-            return 1.0
-        return max(1.0, MIN_READ**2 * float(strongest.max()) / self.config.output_norm_eps)
 
     def widened(self, hidden_size: int) -> Self:
         share, c = self.hidden_size / hidden_size, self.config
