@@ -79,9 +79,9 @@ def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:
 
     Returns unit vectors [r, d] near `keys`; r is the rank of I - matrix, the least number possible.
     Any vector in the range of I - matrix can be the first one, so the one nearest to the first key
-    is taken, and so on with what is left of the matrix. Rotations in the plane of the first two
-    axes all share one vector, whatever the keys: so a rotation and its inverse have the same two in
-    reverse order, and their errors in float32 cancel.
+    is taken, and so on with what is left of the matrix. For rotations in the plane of the first two
+    axes, whatever the keys, one vector is along the first axis, and the other at most a quarter of
+    a turn from it: so one quadrant holds those of all tokens (`layers.inverse.into_quadrant`).
     """
     if len(keys) > 1 and _rotates_first_plane(matrix):
         half = torch.atan2(matrix[1, 0], matrix[0, 0]) / 2
