@@ -50,7 +50,7 @@ def test_a_model_has_one_colour_in_all_figures() -> None:
     other = replace(LENGTH, series=LENGTH.series[3:4])
     styles = shared_styles([LENGTH, other])
     assert legend(other.series, styles)[0].colour == legend(LENGTH.series, styles)[1].colour
-    many = replace(LENGTH, series=[Series(str(i), [1], [1]) for i in range(8)])
+    many = replace(LENGTH, series=[Series(str(i), [1], [1]) for i in range(len(COLOURS) + 1)])
     assert shared_styles([many]) == {}  # there are not enough
 
 

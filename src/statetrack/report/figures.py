@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-# Okabe and Ito's colours, which the colour-blind tell apart and which show on white and on black;
-# markers and dashes tell lines apart without colours, and where more lines share a colour
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
+# Okabe and Ito's colours, which the colour-blind tell apart and which show on white and on black,
+# then purple and brown; markers tell lines apart without colours, dashes where more share a colour
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c", "#9467bd",
+    "#a0643c",
+)  # fmt: skip
 MARKERS = "os^DvPX*"
 DASHES = ((), (6, 1.5), (4, 1.5, 1, 1.5), (1, 1))
 DASHED = (3, 2)
