@@ -51,6 +51,7 @@ def parse(*words: str) -> dict[str, Any]:
         (["--lengths", "1", "2", "--prove"], {"lengths": (1, 2), "prove": True}),
         (["--lengths"], {"lengths": ()}),
         (["--no-prove", "--switch", "False"], {"prove": False, "switch": False}),
+        (["--switch", "true"], {"switch": True}),
         (["--split=validation", "--split", "test"], {"split": "test"}),
     ],
 )

@@ -265,6 +265,6 @@ def _scalar(kind: Any, text: str, where: str) -> Any:
         one_of(where, text, get_args(kind))
         return text
     try:
-        return {"True": True, "False": False}[text] if kind is bool else kind(text)
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
         raise UserError(f"{where} must be {KINDS[kind][1]}; got {text!r}") from None
