@@ -162,14 +162,18 @@ def _audit(groups: Mapping[str, Sequence[Found]]) -> Table:
 
 
 def _harness(groups: Mapping[str, Sequence[Found]]) -> list[Table]:
-    """Average the scores of each task over seeds; nothing unless all runs have the same tasks."""
+    """Average the scores of each task over seeds; a table without rows if runs differ in tasks."""
     found: list[Any] = [r.get("harness") for done in groups.values() for r in done]
-    if not all(found):
+    if not any(found):
         return []
+    title, columns = "lm-evaluation-harness", ["task", "metric", "documents", "chance", *groups]
+    differ = "Left out: the runs were not all scored on the same tasks."
+    if not all(found):
+        return [Table(title, columns, [], differ, name="harness")]
     named = {title: [_by_metric(r["harness"]) for r in done] for title, done in groups.items()}
     first = next(iter(named.values()))[0]
     if any(run.keys() != first.keys() for runs in named.values() for run in runs):
-        return []
+        return [Table(title, columns, [], differ, name="harness")]
     rows: list[list[Cell]] = []
     for key, score in first.items():
         row: list[Cell] = [*key, score["documents"], _shown(key[1], score["chance"])]
@@ -191,8 +195,7 @@ def _harness(groups: Mapping[str, Sequence[Found]]) -> list[Table]:
     shortened = dict.fromkeys(name for run in found for name in run["shortened"])
     note += f" Without data: {', '.join(missing)}." if missing else ""
     note += f" Some requests lost their beginning: {', '.join(shortened)}." if shortened else ""
-    columns = ["task", "metric", "documents", "chance", *named]
-    return [Table("lm-evaluation-harness", columns, [*rows, above], note, name="harness")]
+    return [Table(title, columns, [*rows, above], note, name="harness")]
 
 
 def _by_metric(run: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
