@@ -216,6 +216,18 @@ def test_the_command_says_how_many_tokens_have_trained_weights(
     assert f"weights of {old}, step 4;" in out
 
 
+def test_the_command_takes_task_and_model_of_the_run_it_starts_from(
+    tmp_path: Path, command: Command
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert command("train", *FLAGS, "--task=S3", "--out", old).code == 0
+    assert command("train", "--init-from", old, "--steps=1", "--out", new).code == 0
+    before, after = Run.open(old).config, Run.open(new).config
+    assert (after.task, after.model) == (before.task, before.model)
+    code, _, err = command("train", "--init-from", old, "--hidden-size=16", "--out", tmp_path / "x")
+    assert (code, "another model: model.hidden_size: 8, not 16" in err) == (2, True)
+
+
 def test_another_model_is_refused(tmp_path: Path) -> None:
     train(small_config(), tmp_path / "old")
     other = small_config(model={"hidden_size": 16})

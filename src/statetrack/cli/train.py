@@ -1,8 +1,8 @@
 """`statetrack train`.
 
 Every field of a run's configuration is a flag. Which fields there are depends on the task and the
-mixers, so --task, --mixer, --preset, --config and --resume are read first; they give the
-configuration whose values are the defaults of all other flags.
+mixers, so --task, --mixer, --preset, --config, --resume and --init-from are read first; they give
+the configuration whose values are the defaults of all other flags.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def train(
         preset: paper, repo or demo: start from what they train.
         config: start from this file, e.g. a run's config.json.
         resume: continue the run in this folder; with more --steps also a finished one.
-        init_from: start with the weights of this run, trained or compiled.
+        init_from: start with the weights of this run, trained or compiled; task and model are its
+            own unless given.
         track: tensorboard, wandb: send the metrics there as well.
         out: the run folder; runs/TASK-MIXER-1, -2, ... if absent.
     """
@@ -67,7 +68,13 @@ def train(
         raise UserError("give --out for a new run or --resume for an old one, not both")
     console = make_console(json)
     base = base_config(
-        task=task, mixer=mixer, preset=preset, config=config, resume=resume, values=values
+        task=task,
+        mixer=mixer,
+        preset=preset,
+        config=config,
+        resume=resume,
+        init_from=init_from,
+        values=values,
     )
     steps = values.pop("steps", None) if resume is not None else None
     whole = with_options(base, values)
@@ -121,7 +128,8 @@ def _start_printer(console: PlainConsole) -> Callback:
 
 def train_options(first: dict[str, Any]) -> list[Option]:
     """List the fields of the configuration that the first options choose."""
-    chosen = {name: first.get(name) for name in ("task", "mixer", "preset", "config", "resume")}
+    names = ("task", "mixer", "preset", "config", "resume", "init_from")
+    chosen = {name: first.get(name) for name in names}
     return [field.option for field in _fields(base_config(**chosen, values={}))]
 
 
@@ -132,6 +140,7 @@ def base_config(
     preset: str | None,
     config: Path | None,
     resume: Path | None,
+    init_from: Path | None = None,
     values: dict[str, Any],
 ) -> RunConfig:
     """Return the configuration whose fields are the defaults of the flags."""
@@ -161,6 +170,9 @@ def base_config(
     read = RunConfig(make_task("parity"), ModelConfig(vocab_size=3), TrainingConfig())
     if config is not None:
         read = read_config(config)
+    elif init_from is not None:
+        old = Run.open(init_from).config
+        read = replace(read, task=old.task, model=old.model)
     chosen, model = read.task, read.model
     if task is not None and task != chosen.name:
         chosen = shared_values(make_task(task), chosen)
