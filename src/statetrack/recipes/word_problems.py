@@ -77,8 +77,8 @@ class Model:
     published: bool = True  # whether the paper's figure has it
     step_ms: float = 35.0  # CPU milliseconds of a laptop's step
     width: int = 64
-    heads: int = 4  # of DeltaProduct
-    beta_stretch: float = 0.0  # of DeltaProduct
+    heads: int = 4  # of DeltaNet and DeltaProduct
+    beta_stretch: float = 0.0  # of DeltaNet and DeltaProduct
     compiled: str | None = None  # weights to start from; see Job
     noise: float = 0.0  # on those weights
 
@@ -123,17 +123,17 @@ def word_model(model: Model, vocab_size: int, width: int) -> ModelConfig:
         num_layers=model.layers,
         allow_neg_eigval=model.neg,
     )
-    if model.factors > 1:
-        mixer: MixerConfig = DeltaProductConfig(
-            allow_neg_eigval=model.neg,
-            num_heads=model.heads,
-            conv_size=model.conv,
-            num_householder=model.factors,
-            beta_stretch=model.beta_stretch,
-        )
-        made = replace(made, mixer=mixer)
-    elif model.conv:
-        mixer = DeltaNetConfig(allow_neg_eigval=model.neg, conv_size=model.conv)
+    if isinstance(made.mixer, DeltaNetConfig):
+        options: dict[str, Any] = {
+            "allow_neg_eigval": model.neg,
+            "num_heads": model.heads,
+            "conv_size": model.conv,
+            "beta_stretch": model.beta_stretch,
+        }
+        if model.factors > 1:
+            mixer: MixerConfig = DeltaProductConfig(num_householder=model.factors, **options)
+        else:
+            mixer = DeltaNetConfig(**options)
         made = replace(made, mixer=mixer)
     return made if model.mixer == "full_matrix" else replace(made, hidden_size=width)
 
@@ -170,6 +170,8 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
     growth = model.growth
     if settings.scale == "smoke":
         growth = Growth(batch=60, first=1, each=1, last=1)
+    elif settings.scale == "paper" and growth is not None:
+        growth = replace(growth, last_length=None)  # a laptop's length is shorter than the paper's
     stages = growing_stages(task, model.start, growth, steps)
     total = sum(stage.steps for stage in stages)
     training = replace(config.training, steps=total, dataset_size=None)
