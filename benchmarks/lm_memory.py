@@ -22,6 +22,7 @@ from statetrack.terminal import check_json, make_console, print_table, write_res
 
 WIDTH, LAYERS, VOCABULARY = 256, 6, 4096
 LIMIT = 1.1  # the peak at the long length / that at the short one
+BEFORE = "Before: the peak before the first token is read, mostly the loaded libraries."
 COLUMNS = ["mixer", "short MB", "long MB", "ratio", "before MB", "limit", "met"]
 
 
@@ -64,9 +65,9 @@ def main(
     print_table(console, title, COLUMNS, rows)
     if out is not None:
         command = f"python -m benchmarks lm-memory --short {short} --long {long}"
-        about = f"`{command}` on {machine()['processor']}, {threads} threads."
+        about = f"`{command}` on {machine()['processor']}, threads: {threads}."
         table = markdown_table(Table(title, COLUMNS, rows))
-        write_atomic(out, f"# {title}\n\n{about}\n\n{table}\n")
+        write_atomic(out, f"# {title}\n\n{about}\n\n{table}\n\n{BEFORE}\n")
     write_result(json, {"machine": machine(), "limit": LIMIT, "results": found})
 
 

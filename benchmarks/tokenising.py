@@ -6,9 +6,13 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.processes import machine
 from benchmarks.timing import WrongResultError, seconds
 from statetrack.config import at_least
+from statetrack.files import check_output, write_atomic
 from statetrack.lm.extra import require_lm
+from statetrack.report.document import Table
+from statetrack.report.text import markdown_table
 from statetrack.terminal import check_json, make_console, print_table, write_result
 
 GOAL = 1.5  # times as long as `tokenizers` alone
@@ -21,6 +25,7 @@ def main(
     max_documents: int = 500,
     vocab_size: int = 4096,
     rounds: int = 5,
+    out: Path | None = None,
     json: str | None = None,
 ) -> None:
     """Time the making of a data folder, from files to shards, beside `encode_batch` alone.
@@ -34,6 +39,7 @@ def main(
         max_documents: how many of its documents.
         vocab_size: tokens of the BPE that is trained on them first.
         rounds: how often both are timed.
+        out: a markdown file for the table.
     """
     require_lm()
     import tokenizers
@@ -44,6 +50,8 @@ def main(
 
     check_json(json)
     at_least("rounds", rounds, 1)
+    if out is not None:
+        check_output(out)
     console = make_console(json)
     config = DataConfig(source=(source,), max_documents=max_documents, vocab_size=vocab_size)
     with tempfile.TemporaryDirectory() as name, console.status("training the tokenizer") as status:
@@ -63,15 +71,24 @@ def main(
         least = {"tokenizers": float("inf"), "statetrack": float("inf")}
         for number in range(rounds):
             status.update(f"round {number + 1} of {rounds}")
-            out = folder / str(number)
+            data = folder / str(number)
             least["tokenizers"] = min(least["tokenizers"], seconds(encode))
-            taken = seconds(lambda out=out: build_data(config, out))
+            taken = seconds(lambda data=data: build_data(config, data))
             least["statetrack"] = min(least["statetrack"], taken)
     ratio = least["statetrack"] / least["tokenizers"]
     title = f"{len(texts):,} documents, {tokens:,} tokens, tokenizers {tokenizers.__version__}"
     rows = [[who, f"{s:.2f}", f"{tokens / s / 1e6:.2f}"] for who, s in least.items()]
-    print_table(console, title, ["implementation", "seconds", "million tokens/s"], rows)
+    columns = ["implementation", "seconds", "million tokens/s"]
+    print_table(console, title, columns, rows)
     met = "met" if ratio <= GOAL else "missed"
-    console.print(f"Ratio {ratio:.2f}; the goal, at most {GOAL}, is {met}.")
+    verdict = f"Ratio {ratio:.2f}; the goal, at most {GOAL}, is {met}."
+    console.print(verdict)
+    if out is not None:
+        command = f"python -m benchmarks tokenising --source {source}"
+        command += f" --max-documents {max_documents} --vocab-size {vocab_size} --rounds {rounds}"
+        about = f"`{command}` on {machine()['processor']}, {machine()['cores']} cores."
+        table = markdown_table(Table(title, columns, rows))
+        page = f"# Tokenising and packing\n\n{about}\n\n{title}. {verdict}\n\n{table}\n"
+        write_atomic(out, page)
     facts = {"documents": len(texts), "tokens": tokens, "seconds": least, "ratio": ratio}
     write_result(json, {"source": source, **facts, "goal": GOAL})
