@@ -12,7 +12,7 @@ from statetrack.errors import UserError
 from statetrack.hardening import exploration
 from statetrack.hardening.agreement import accepting_as, agree
 from statetrack.hardening.automaton import read_automaton
-from statetrack.hardening.exploration import FADING_TOLERANCE, merge_equivalent
+from statetrack.hardening.exploration import DECAY_TOLERANCE, merge_equivalent
 from statetrack.hardening.harden import measure_decay
 from statetrack.hardening.householder import HeadInputs, write_heads
 from statetrack.hardening.inputs import LayerInputs
@@ -26,8 +26,8 @@ ZERO, ONE = (PARITY.vocab.index(text) for text in "01")
 
 
 @torch.no_grad()
-def parity(fading: float, loud: float) -> SequenceModel:
-    """A channel that ones flip, and one that fades and is heard so loudly."""
+def parity(decay: float, weight: float) -> SequenceModel:
+    """A channel that ones flip, and one that decays by a factor and has a weight in the answer."""
     config = ModelConfig(
         vocab_size=3, hidden_size=4, num_layers=1, mixer=DiagonalRNNConfig(allow_neg_eigval=True),
         embedding="one_hot", norm="none", residual=False, mlp="none", final_norm=False,
@@ -38,36 +38,38 @@ def parity(fading: float, loud: float) -> SequenceModel:
     for p in (layer.W_A.weight, layer.W_A.bias, layer.W_B.weight, layer.W_B.bias):
         p.zero_()
     layer.W_A.weight[ONE, ZERO], layer.W_A.weight[ONE, ONE] = 9.0, -9.0  # tanh(90) = 1
-    layer.W_A.weight[ZERO] = math.atanh(fading) / 10
+    layer.W_A.weight[ZERO] = math.atanh(decay) / 10
     layer.W_B.weight[ONE, ONE] = layer.W_B.weight[ZERO, ZERO] = 1.0
     model.head.weight.zero_()
-    model.head.weight[ONE, ONE], model.head.weight[ONE, ZERO] = 2.0, loud
+    model.head.weight[ONE, ONE], model.head.weight[ONE, ZERO] = 2.0, weight
     model.head.bias[:] = torch.tensor([-9.0, -9.0, -9.0])
     model.head.bias[ZERO], model.head.bias[ONE] = 1.0, 0.0
     return model
 
 
-def test_a_fading_channel_is_followed_approximately():
+def test_a_decaying_channel_is_followed_approximately():
     model = parity(0.5, 0.01)
     read = read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)
     assert read.dfa.states == 2
     assert read.states > 100
     assert agree(read.dfa, PARITY.automaton())
-    # the lead is 1, the channel that fades has at most 2 as its state and is off by 1e-3 of it
+    # the lead is 1, the channel that decays has at most 2 as its state and is off by 1e-3 of it
     # over 1 - 0.5, of which the next token leaves half
-    assert read.margin == pytest.approx(1 / (0.01 * 0.5 * FADING_TOLERANCE * 2 / 0.5), rel=0.1)
+    assert read.margin == pytest.approx(1 / (0.01 * 0.5 * DECAY_TOLERANCE * 2 / 0.5), rel=0.1)
     accepting = accepting_as(read.dfa, PARITY.automaton())
     assert accepting.accepts("0100")
     assert not accepting.accepts("0110")
 
 
-def test_answers_that_depend_on_a_fading_channel():
+def test_answers_that_depend_on_a_decaying_channel():
     model = parity(0.5, 0.99)  # 2 h + 0.99 f > 1 is close to a tie where f is close to 1
-    with pytest.raises(UserError, match="some answer depends on components of the model that fade"):
+    with pytest.raises(
+        UserError, match="some answer depends on components of the model that decay"
+    ):
         read_automaton(model, LayerInputs.of_tokens(model, BATCH), PARITY.vocab)
 
 
-def test_a_slowly_fading_channel_has_too_many_states(monkeypatch):
+def test_a_slowly_decaying_channel_has_too_many_states(monkeypatch):
     monkeypatch.setattr(exploration, "MAX_MODEL_STATES", 64)
     model = parity(0.95, 0.01)
     with pytest.raises(UserError, match="more than 64 states"):
@@ -91,7 +93,7 @@ def test_the_decay_of_the_worst_head_and_the_best():
     model = SequenceModel(config).double()
     inputs = LayerInputs.of_tokens(model, BATCH)
     k = torch.eye(4).double()[:2]
-    betas = [[1.0, 1.99], [1.9999, 1.999], [0.3, 1.5]]  # the last one fades too fast to count
+    betas = [[1.0, 1.99], [1.9999, 1.999], [0.3, 1.5]]  # the last one decays too fast to count
     made = [
         HeadInputs(k, torch.ones(2, 4).double(), torch.tensor(beta, dtype=torch.float64))
         for beta in betas

@@ -35,7 +35,7 @@ def test_gates_are_rounded(config):
     assert torch.equal(kept, keeps[..., None].expand_as(kept))
     assert flips.any()
     assert zeros.any()
-    assert rounded.fades.any()
+    assert rounded.decays.any()
     silent = torch.zeros_like(rounded.slow)
     layer = layer.with_gates(inputs.x, rounded.targets, silent)
     after = read_gates(layer, inputs.x)
@@ -68,4 +68,4 @@ def test_two_tokens_that_flip_a_channel_drift():
     rounded = round_gates(gates, every, 0.1, 0.0, shared_step_size=False)
     assert rounded.drifts.tolist() == [True, False, False]
     assert rounded.slow.tolist() == [True, False, False]
-    assert rounded.fades[..., 0].tolist() == [[False] * 3, [False, False, True]]
+    assert rounded.decays[..., 0].tolist() == [[False] * 3, [False, False, True]]

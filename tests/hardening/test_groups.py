@@ -62,7 +62,7 @@ def test_noisy_swaps_become_the_symmetric_group(n):
 def test_the_pentagon_needs_its_angle():
     angles = torch.tensor([0.0, math.pi / 5]).double()
     k = noisy(torch.stack([angles.cos(), angles.sin()], 1), 0.005)
-    with pytest.raises(CannotRoundError, match=r"an inner product of keys is 0\.\d+ off"):
+    with pytest.raises(CannotRoundError, match=r"an inner product of its keys is 0\.\d+ away"):
         root_system(k, (1, 2, 3))
     exact, _ = root_system(k, (1, 2, 5))
     assert order(exact) == 10

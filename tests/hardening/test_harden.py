@@ -97,16 +97,16 @@ def test_a_model_that_learned_nothing_is_kept():
     assert result.model is model
     assert not result.changed
     assert str(result).startswith("Kept as it was: none of its heads or channels is close enough")
-    with pytest.raises(UserError, match=r"the model still fades \(head 0, head 1, "):
+    with pytest.raises(UserError, match=r"the model still decays \(head 0, head 1, "):
         result.automaton(PARITY.vocab)
 
 
 def test_a_model_that_needs_what_is_rounded_is_kept():
     model = noisy_parity()
-    with torch.no_grad():  # the answers of a model that fades: none that lasts gives them
+    with torch.no_grad():  # the answers of a model that decays: none that lasts gives them
         model.blocks[0].mixer.beta.proj.weight[0, 2] = 3.0  # 2 sigmoid(3) = 1.905
-        faded = model(torch.from_numpy(BATCH.tokens))[0].argmax(-1).numpy()
-    result = harden(model, BATCH._replace(targets=faded))
+        decaying = model(torch.from_numpy(BATCH.tokens))[0].argmax(-1).numpy()
+    result = harden(model, BATCH._replace(targets=decaying))
     assert result.model is model
     assert "every exact model tried is worse at the training lengths" in result.reason
     assert result.loss[1] > result.loss[0] + 0.003

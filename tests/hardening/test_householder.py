@@ -287,7 +287,7 @@ def test_products_and_gates(config, options):
     v = torch.randn(4 * n, layer.value_size, generator=rng).double()
     head = HeadInputs(k, v, beta.flatten(), gate)
     rough = inputs.replace_mixer(model, write_heads(layer, inputs.x, [head]))
-    with pytest.raises(UserError, match=r"the model still fades \(head 0\)"):
+    with pytest.raises(UserError, match=r"the model still decays \(head 0\)"):
         read_automaton(rough, inputs, Z3.vocab)
     found = candidates(rough, inputs, (1, 2, 3))
     made = next(c.model for c in found if c.inexact == (0, 0))

@@ -128,7 +128,7 @@ def test_a_readout_is_refitted_rather_than_that_tokens_write():
 
 
 def test_the_subspace_that_is_remembered():
-    """Transitions fade outside of it, and the state that BOS writes is not quite within it."""
+    """Transitions decay outside of it, and the state that BOS writes is not quite within it."""
     basis, _ = torch.linalg.qr(noise(16, 3))
     outside = torch.eye(16).double() - basis @ basis.T
     A = representation(basis) - 0.1 * outside + 0.02 * noise(24, 16, 16)

@@ -107,8 +107,8 @@ def test_trained_diagonal_models(mixer: MixerConfig, tmp_path: Path) -> None:
     assert after.token_accuracy == 1.0
     automata = compare_automata(result, config)
     assert automata.is_the_tasks
-    fades = automata.reading is not None and automata.reading.margin is not None
-    assert ("to first order in the decaying channels" in str(automata)) == fades
+    decays = automata.reading is not None and automata.reading.margin is not None
+    assert ("to first order in the decaying channels" in str(automata)) == decays
 
 
 def test_the_folder_beside_the_run(command: Command, trained: Run) -> None:

@@ -181,7 +181,7 @@ def test_a_search_has_an_end():
             block.mixer.W_B.weight.zero_()  # says nothing
             block.mixer.W_B.bias.zero_()
         model.blocks[-1].mixer.W_B.bias.fill_(1.0)
-        model.blocks[-1].mixer.W_A.bias.fill_(0.05)  # and fades
+        model.blocks[-1].mixer.W_A.bias.fill_(0.05)  # and decays
         some = Batch(*(part[:4] for part in BATCH))
         answers = model(torch.from_numpy(some.tokens))[0].argmax(-1).numpy()
     calls = []
@@ -231,8 +231,8 @@ def test_the_output_of_a_layer_that_loses_convolution_and_memory(mixer):
     assert (after - steady)[here].norm() < 0.05 * steady[here].norm()
 
 
-def test_an_automaton_of_layers_that_fade():
-    """Behind a layer whose channels fade there is no end of different inputs."""
+def test_an_automaton_of_layers_that_decay():
+    """After a layer whose channels decay the inputs never repeat."""
     torch.manual_seed(0)
     mixer = MambaConfig(allow_neg_eigval=True, conv_size=0)
     model = SequenceModel(ModelConfig(vocab_size=9, hidden_size=8, mixer=mixer)).double().eval()

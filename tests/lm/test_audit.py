@@ -13,17 +13,10 @@ from torch import Tensor
 
 from statetrack import DeltaNetConfig, GatedDeltaProductConfig, ModelConfig
 from statetrack.layers import Dense, Diagonal, HouseholderProduct, Transition
-from statetrack.lm.audit import (
-    KINDS,
-    Audit,
-    LayerAudit,
-    Parts,
-    audit,
-    split_parts,
-    survival_lengths,
-)
+from statetrack.lm.audit import Audit, Classified, LayerAudit, audit, classify, survival_lengths
 from statetrack.lm.audit_report import audit_document
 from statetrack.lm.evaluation_data import EvaluationData
+from statetrack.lm.transition_kinds import KINDS
 from tests.conftest import Command
 from tests.lm.common import causal_model
 from tests.lm.evaluation import VOCAB, checkpoint, data_folder, hf_model, language
@@ -32,7 +25,7 @@ ALL = (-math.inf, math.inf)
 
 
 def kinds(transition: Transition) -> list[str]:
-    return [KINDS[i] for i in split_parts(transition).kind.flatten().tolist()]
+    return [KINDS[i] for i in classify(transition).kind.flatten().tolist()]
 
 
 def householder(keys: Tensor, beta: Tensor) -> HouseholderProduct:
@@ -53,8 +46,8 @@ def test_kinds_of_householder_products() -> None:
     half = 0.5**0.5
     quarter_turn = householder(torch.tensor([[[1.0, 0.0], [half, half]]]), torch.full((1, 2), 2.0))
     assert kinds(quarter_turn) == ["rotate"]
-    acting = split_parts(householder(keys[:1], torch.tensor([[1.5]]))).acting
-    assert acting.item() == pytest.approx(-0.5)  # not the eigenvalues that are 1
+    modulus = classify(householder(keys[:1], torch.tensor([[1.5]]))).modulus
+    assert modulus.item() == pytest.approx(-0.5)  # not the eigenvalues that are 1
 
 
 def test_kinds_of_dense_matrices() -> None:
@@ -98,11 +91,11 @@ def test_survival_is_followed_for_half_a_sequence() -> None:
 def test_tally() -> None:
     layer = LayerAudit(3, "name", 64)
     kind = torch.tensor([[[0, 2], [3, 3]], [[0, 0], [3, 2]]])  # [T, heads, parts]
-    acting = torch.tensor([[[-1.0, 0.96], [0.2, 0.2]], [[-0.5, -0.5], [0.2, 1.0]]])
+    modulus = torch.tensor([[[-1.0, 0.96], [0.2, 0.2]], [[-0.5, -0.5], [0.2, 1.0]]])
     lengths = {"bf16": torch.tensor([[[5.0, 6.0, 7.0]], [[20.0, math.inf, math.inf]]])}
     lengths["fp32"] = lengths["bf16"]
     for _ in range(2):
-        layer.add(Parts(kind, acting), lengths)
+        layer.add(Classified(kind, modulus), lengths)
     assert layer.shares().tolist() == [[0.75, 0.0], [0.0, 0.0], [0.25, 0.25], [0.0, 0.75]]
     assert layer.total() == {"reflect": 0.375, "rotate": 0.0, "keep": 0.25, "forget": 0.375}
     assert layer.modulus(0.5) == pytest.approx(0.5, abs=0.01)

@@ -316,7 +316,7 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "is not a folder" in refused(folder, "--data", data, "--out", tmp_path / "empty.txt")
     assert "has no config.json" in refused(tmp_path / "nothing", "--data", data)
     assert "does not exist" in refused(folder, "--data", tmp_path / "nowhere")
-    assert "is no data folder" in refused(folder, "--data", tmp_path / "model")
+    assert "is not a data folder" in refused(folder, "--data", tmp_path / "model")
     assert "another tokenizer" in refused(folder, "--data", elsewhere)
     assert "no tokenizer.json" in refused(bare, "--data", data)
     assert "is empty" in refused(folder, "--data", tmp_path / "empty.txt")

@@ -174,7 +174,7 @@ def test_the_figures() -> None:
 def test_an_interrupted_demo_has_a_page(done: int, tmp_path: Path) -> None:
     """The first six runs are two on swaps, three of DeltaNet [-1,1] and one of DeltaNet [0,1]."""
     made = document(done)
-    assert made.summary[0] == f"Interrupted: {done} of 14 runs are here."
+    assert made.summary[0] == f"Interrupted: {done} of 14 runs have ended."
     write_document(made, tmp_path)
     assert f"Interrupted: {done} of 14" in (tmp_path / "index.html").read_text()
     assert len(made.configs) == done
@@ -244,7 +244,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     text = (tmp_path / "log").read_text()
     assert "Cut short; the same command continues." in text
     assert "Traceback" not in text
-    assert "Interrupted: 0 of 14 runs are here." in (out / "seed0" / "index.html").read_text()
+    assert "Interrupted: 0 of 14 runs have ended." in (out / "seed0" / "index.html").read_text()
 
 
 def group_exists(group: int) -> bool:

@@ -229,7 +229,7 @@ def test_the_leaderboard_has_every_mixer_in_both_ranges() -> None:
     assert {mixer for mixer, _ in listed} == set(MIXERS)
     for mixer, config in MIXERS.items():
         assert ((mixer, True) in listed) == (not config.no_switch)
-    for test in leaderboard.TESTS.values():
+    for test in leaderboard.TASKS.values():
         for mixer, allow in listed:
             run_config = leaderboard.config(Settings("laptop"), test, mixer, allow, 1e-3, 0)
             assert run_config.training == replace(test.training, lr=1e-3)

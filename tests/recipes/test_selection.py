@@ -8,10 +8,10 @@ from statetrack.models import ModelConfig
 from statetrack.recipes.recipe import Results
 from statetrack.recipes.selection import (
     Cell,
-    apart,
     choose,
+    comparison_sentence,
     evaluated,
-    order_sentence,
+    intervals_disjoint,
     spread_of,
     validated,
 )
@@ -49,13 +49,13 @@ def test_a_run_without_a_score_ranks_below_every_other() -> None:
     assert choose({"a": [None], "b": [None]}) == "a"
 
 
-def test_intervals_apart() -> None:
+def test_intervals_disjoint() -> None:
     high, low = Spread((0.30, 0.26, 0.28)), Spread((0.0, 0.01, -0.01))
-    assert apart(high, low)
-    assert apart(low, high)
-    assert not apart(high, Spread((0.9, -0.5, 0.0)))
-    assert not apart(Spread((1.0,)), Spread((0.0,)))  # one seed has no interval
-    assert not apart(high, None)
+    assert intervals_disjoint(high, low)
+    assert intervals_disjoint(low, high)
+    assert not intervals_disjoint(high, Spread((0.9, -0.5, 0.0)))
+    assert not intervals_disjoint(Spread((1.0,)), Spread((0.0,)))  # one seed has no interval
+    assert not intervals_disjoint(high, None)
 
 
 def test_scores_are_read_from_evaluations_and_the_last_validation() -> None:
@@ -116,7 +116,7 @@ def test_a_difference_is_claimed_only_if_intervals_are_disjoint(
     for one, score in zip((a, b), scores, strict=True):
         for seed, job in enumerate(one.jobs(Results())):
             done[job.key] = result(job, score + 0.01 * seed)
-    text = order_sentence(a, b, Results(done), "parity")
+    text = comparison_sentence(a, b, Results(done), "parity")
     assert text is not None
     assert text.startswith(f"Parity: {said}")
-    assert order_sentence(a, b, Results(), "parity") is None
+    assert comparison_sentence(a, b, Results(), "parity") is None

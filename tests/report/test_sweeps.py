@@ -126,7 +126,7 @@ def test_mistakes(tmp_path: Path) -> None:
         sweep_document(tmp_path)
     (tmp_path / "jobs" / "a-1").mkdir(parents=True)
     write_json(tmp_path / "jobs" / "a-1" / "job.json", {"schema": 99})
-    with pytest.raises(UserError, match="is not of a sweep that this version reads"):
+    with pytest.raises(UserError, match="does not have schema 1, which this version reads"):
         sweep_document(tmp_path)
 
 

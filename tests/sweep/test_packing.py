@@ -87,7 +87,7 @@ def test_what_a_sweep_has_already_is_kept(sweep: Path, tmp_path: Path) -> None:
         (gzip.compress(b"{}\n"), "line 1: the keys are folder, job and result"),
         (
             gzip.compress(b'{"folder": "../x", "job": {}, "result": {}}'),
-            "no name of a job's folder",
+            "cannot be the name of a job's folder",
         ),
         (gzip.compress(b"[]" * 20)[:-4], "cannot read"),
     ],

@@ -12,10 +12,14 @@ from statetrack.automata.search import reach
 
 
 def agree(read: DFA, task: DFA) -> bool:
-    """Return whether two automata give the same answers wherever the task's has one.
+    """Whether two automata give the same answers wherever the task's has one.
 
-    If the task's automaton has no outputs, it is enough that no answer is given both to an accepted
-    and to a rejected word.
+    If the task's automaton has no outputs, accepted and rejected words must have no answer in
+    common.
+
+    Args:
+        read: the automaton read off a model.
+        task: the task's automaton.
     """
     if set(read.alphabet) != set(task.alphabet) or read.outputs is None:
         return False

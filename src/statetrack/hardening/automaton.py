@@ -18,8 +18,8 @@ from statetrack.hardening.exploration import (
     Explored,
     Ints,
     Machine,
+    decay_factors,
     explore,
-    fading_factors,
     state_token_batches,
     step_from,
 )
@@ -37,8 +37,8 @@ class Reading:
     states: int  # of the model, before minimising
     merge_error: float  # largest distance of states that count as one, over the largest norm
     separation: float | None  # smallest distance of two different states; None: there is only one
-    # by which factor errors in fading channels could grow before an answer changes, to first order;
-    # None: nothing fades
+    # the factor by which errors in decaying channels could grow before an answer changes, to first
+    # order; None: nothing decays
     margin: float | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,14 +62,19 @@ def read_automaton(
 ) -> Reading:
     """Return the minimal DFA whose outputs are the answers of a float64 model.
 
-    Its symbols are the tokens that recur. A token that only ever comes first, a BOS, has been read
-    in the start state. The model gives answers at tokens, so there is none for the empty word: the
-    start state gets the answer that makes the DFA smallest. `memoryless` are layers whose state has
-    no effect; it is left out.
+    Its symbols are the tokens that recur. A token that occurs at the first position only, a BOS, is
+    read before the start state. The model gives answers at tokens, so there is none for the empty
+    word: the start state gets the answer that makes the DFA smallest.
+
+    Args:
+        model: an exact model in float64.
+        inputs: the inputs of its first layer.
+        vocab: the names of its tokens.
+        memoryless: layers whose state has no effect; these states are left out.
 
     Raises:
         UserError: the model has a convolution or more than MAX_MODEL_STATES states, or an answer
-            could depend on how exactly a fading channel is followed.
+            could change within the error of a decaying channel's states.
     """
     blocks = [block_of(model, layer) for layer in range(model.config.num_layers)]
     if any(block.mixer.conv_width > 1 for block in blocks):
@@ -83,16 +88,16 @@ def read_automaton(
             streams = [block.step(x, block.mixer.init_state(len(x)))[0] for x in some]
             machine = replace(machine, stream=torch.cat(streams).view_as(machine.stream))
             continue
-        fading = fading_factors(block, machine, f"layer {layer}" if blocks[1:] else "the model")
-        if fading.any() and block is not blocks[-1]:
+        decay = decay_factors(block, machine, f"layer {layer}" if blocks[1:] else "the model")
+        if decay.any() and block is not blocks[-1]:
             raise UserError(
                 f"layer {layer} has channels that decay, so the layers after it get infinitely "
                 "many distinct inputs"
             )
-        found, states, rows = explore(block, machine, state[0], fading)
+        found, states, rows = explore(block, machine, state[0], decay)
         merge_error = max(merge_error, found.merge_error)
         separation = min(separation, found.separation)
-        if fading.any():
+        if decay.any():
             margin = _margin(model, machine, found, states)
         streams = [
             step_from(block, x, here)[0].unflatten(0, (-1, len(symbols)))
@@ -102,8 +107,8 @@ def read_automaton(
     answers = model.head(model.norm(machine.stream)).argmax(-1).tolist()
     texts = [[vocab[i] for i in line] for line in answers]
     dfa = _smallest([vocab[i] for i in symbols.tolist()], machine.next.tolist(), texts)
-    apart = separation if separation < np.inf else None
-    return Reading(dfa, len(machine.next), merge_error, apart, margin)
+    known = separation if separation < np.inf else None
+    return Reading(dfa, len(machine.next), merge_error, known, margin)
 
 
 @dataclass(frozen=True)
@@ -128,21 +133,21 @@ def list_state_token_pairs(
     """List all pairs of a state and a token of a float64 model of one layer.
 
     Raises:
-        UserError: something in it fades, or it has more than MAX_MODEL_STATES states.
+        UserError: a head or channel decays, or it has more than MAX_MODEL_STATES states.
     """
     block = block_of(model, 0)
     symbols, start = _start(model, inputs, vocab)
     machine = Machine(np.zeros((1, len(symbols)), np.int64), model.embed(symbols)[None])
-    fading = fading_factors(block, machine, "the model")
-    if fading.any():
-        raise UserError("the model still fades")
-    found, states, rows = explore(block, machine, start[0][0], fading)
+    decay = decay_factors(block, machine, "the model")
+    if decay.any():
+        raise UserError("the model has channels that decay, so its states never recur")
+    found, states, rows = explore(block, machine, start[0][0], decay)
     x, own = zip(*state_token_batches(machine, found, states), strict=True)
     return StateTokenPairs(symbols.numpy(), rows, torch.cat(x), torch.cat(own))
 
 
 def _start(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> tuple[Tensor, State]:
-    """Return the tokens that recur, and the state in which the first of them is read."""
+    """Return the tokens that recur, and the state before the first of them."""
     ids = torch.from_numpy(inputs.token_ids)
     symbols, first = ids[inputs.recurring], ids[~inputs.recurring]
     if len(first) > 1:
@@ -157,7 +162,7 @@ def _start(model: SequenceModel, inputs: LayerInputs, vocab: Sequence[str]) -> t
 
 
 def _margin(model: SequenceModel, below: Machine, found: Explored, states: Ints) -> float:
-    """Return by which factor fading errors could grow before an answer changes; see Reading.
+    """Return the factor by which errors of decaying channels could grow; see `Reading.margin`.
 
     Raises:
         UserError: it is below MIN_MARGIN.
@@ -173,8 +178,8 @@ def _margin(model: SequenceModel, below: Machine, found: Explored, states: Ints)
         margin = min(margin, float((lead / change).min()))
     if margin < MIN_MARGIN:
         raise UserError(
-            "some answer depends on components of the model that fade, "
-            f"with a margin of {margin:.2g}; an automaton needs {MIN_MARGIN:g}"
+            "some answer depends on components of the model that decay: "
+            f"the margin is {margin:.2g}, an automaton needs {MIN_MARGIN:g}"
         )
     return margin
 
@@ -192,8 +197,9 @@ def _smallest(alphabet: list[str], rows: list[list[int]], answers: list[list[str
     start: tuple[int, str | None] = (0, None)
     pairs = reach(start, successors)
     later = [answer for _, answer in pairs.states[1:]]
-    delta, nobody = np.array(pairs.next), np.zeros(len(pairs.next), dtype=np.bool_)
+    delta, accepting = np.array(pairs.next), np.zeros(len(pairs.next), dtype=np.bool_)
     made = [
-        DFA(tuple(alphabet), delta, 0, nobody, (answer, *later)) for answer in dict.fromkeys(later)
+        DFA(tuple(alphabet), delta, 0, accepting, (answer, *later))
+        for answer in dict.fromkeys(later)
     ]
     return min((dfa.minimal() for dfa in made), key=lambda dfa: dfa.states)

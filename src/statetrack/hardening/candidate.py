@@ -14,7 +14,7 @@ from statetrack.ops import cross_entropy
 from statetrack.tasks import IGNORE, Batch
 
 MAX_LOSS_INCREASE = 0.003  # nats; a model with a larger increase is worse than the trained one
-SLOW = 0.9  # eigenvalues with a modulus between this and 1 fade too slowly for training to show
+SLOW = 0.9  # a modulus between this and 1 decays too slowly to show at the training lengths
 
 NOT_NEEDED = "it is not needed"
 
@@ -37,12 +37,13 @@ class Candidate:
     model: SequenceModel
     settings: dict[str, Any]
     components: tuple[Component, ...]
-    inexact: tuple[int, int] = (0, 0)  # how many fade slowly, and how many are not exact at all
+    # channels or Householder factors that decay slowly, and all that are not exact
+    inexact: tuple[int, int] = (0, 0)
     memoryless: bool = False
-    keeping: Callable[[frozenset[str]], Candidate | None] = lambda names: None
+    keep_only: Callable[[frozenset[str]], Candidate | None] = lambda names: None
     """Returns the candidate with the memory of all other exact heads removed; None if the inputs
     are linearly dependent, so that no weights do that."""
-    steadier: Callable[[], Iterator[Candidate]] = lambda: iter(())
+    larger_eps: Callable[[], Iterator[Candidate]] = lambda: iter(())
     """Yields the same with a larger epsilon of the head norm, which amplifies rounding errors less;
     the largest first."""
 
@@ -52,19 +53,19 @@ class Candidate:
         return frozenset(c.name for c in self.components if c.error is not None)
 
     def simpler(self) -> Iterator[Candidate]:
-        """Return the same with the memory of one more head removed, the least exact first."""
+        """Yield the same with the memory of one more head removed, the least exact first."""
         return filter(None, map(self.without, self.least_exact_first))
 
     @property
     def least_exact_first(self) -> list[str]:
-        """The names of the heads or channels that are exact, by how much they were rounded."""
+        """The names of the exact heads or channels, those that were rounded the most first."""
         exact = (c for c in self.components if c.error is not None)
         return [c.name for c in sorted(exact, key=lambda c: -(c.error or 0.0))]
 
     def without(self, name: str) -> Candidate | None:
         """Return the same without the memory of a head, unless it is the last one."""
         others = self.exact_heads - {name}
-        return self.keeping(others) if others else None
+        return self.keep_only(others) if others else None
 
     @property
     def rotates_about_center(self) -> bool:
@@ -85,7 +86,7 @@ class Judged(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether nothing in it fades, and it makes no mistake."""
+        """Whether all heads and channels are exact, and no answer is wrong."""
         return self.good and not self.wrong and self.candidate.inexact == (0, 0)
 
 
@@ -103,13 +104,13 @@ class Judge:
         return copy.deepcopy(model).to(self.dtype)
 
     def judge(self, candidate: Candidate) -> Judged:
-        """Measure a candidate."""
+        """Measure a candidate's loss and mistakes."""
         loss, wrong = _score(self.rounded(candidate.model), self.batch)
         good = loss <= self.loss + MAX_LOSS_INCREASE and wrong <= self.wrong
         return Judged(candidate, loss, wrong, good)
 
     def simplest(self, judged: Judged) -> Judged:
-        """Remove the memory of heads, the least exact first, if the candidate stays good."""
+        """Remove the memory of heads, the least exact first, while the candidate stays good."""
         for name in judged.candidate.least_exact_first:
             made = judged.candidate.without(name)
             simpler = made and self.judge(made)

@@ -21,9 +21,9 @@ from statetrack.layers import Diagonal, Mixer
 from statetrack.layers.inverse import DependentError
 from statetrack.models import SequenceModel
 
-GATE_TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # tried: how far from 1 or -1 a gate is rounded to it
+GATE_TOLERANCES = (0.005, 0.02, 0.1, 0.3)  # tried: the most by which a gate is rounded to 1 or -1
 ZERO_BELOW = (1.0, 0.5, 0.0)  # tried: other gates of at most this modulus become 0
-FADES_SLOWLY = (
+DECAYS_SLOWLY = (
     f"a gate of modulus between {SLOW:g} and 1 decays too slowly to show at the training lengths"
 )
 DRIFTS = "two tokens flip it, perhaps about different points, so its state may drift"
@@ -34,7 +34,7 @@ class RoundedGates:
     """The rounded gates of C channels with N gates each, for n inputs."""
 
     targets: Tensor  # [n, C, N]: 1, -1 or 0, or NaN for gates that are not rounded
-    fades: Tensor  # [n, C, N] bool: not rounded, and not 0
+    decays: Tensor  # [n, C, N] bool: not rounded, and not 0
     rounded: Tensor  # [C] bool: whether a gate of the channel is rounded
     slow: Tensor  # [C] bool: whether a gate decays with a modulus above SLOW, or it may drift
     drifts: Tensor  # [C] bool: whether two inputs flip it, perhaps about different points
@@ -44,12 +44,19 @@ class RoundedGates:
 def round_gates(
     gates: Tensor, recurring: Tensor, tolerance: float, zero_below: float, shared_step_size: bool
 ) -> RoundedGates:
-    """Round gates [n, C, N] within `tolerance` of 1 and -1, and others within `zero_below` of 0.
+    """Round gates near 1 and -1 to these, and small ones to 0.
 
     With a shared step size (Mamba) gate j is 2 exp(-rate_j * step(input)) - 1, and all N gates of a
     channel share the step size. It is 1 if the step size is 0. It is -1 if the rate is very large,
     and then for all inputs whose step size is not 0. It is 0 only if rate and step size match,
-    which is arranged for one input at most. Gates of inputs that do not recur are not rounded.
+    which is arranged for one input at most.
+
+    Args:
+        gates: [n, C, N], for each input.
+        recurring: [n] bool; gates of inputs that do not recur are not rounded.
+        tolerance: the most by which a gate is rounded to 1 or -1.
+        zero_below: other gates of at most this modulus become 0.
+        shared_step_size: whether the N gates of a channel share a step size.
     """
     here = recurring[:, None]
     keeps = here & (gates.mean(-1) > 1 - tolerance)  # [n, C]
@@ -60,15 +67,15 @@ def round_gates(
     zeros = acts & ~flips & (gates.abs() <= zero_below)
     if shared_step_size:
         zeros = zeros & (acts.sum(0) == 1)
-    fades = acts & ~flips & ~zeros & (gates != 0)
+    decays = acts & ~flips & ~zeros & (gates != 0)
     off = torch.where(keeps[..., None], 1 - gates, torch.where(flips, 1 + gates, 0.0))
     drifts = (flips.sum(0) > 1).any(-1)
     targets = torch.full_like(gates, torch.nan).masked_fill(keeps[..., None], 1.0)
     return RoundedGates(
         targets=targets.masked_fill(flips, -1.0).masked_fill(zeros, 0.0),
-        fades=fades,
+        decays=decays,
         rounded=keeps.any(0) | (flips | zeros).any(0).any(-1),
-        slow=(fades & (gates.abs() > SLOW)).any(0).any(-1) | drifts,
+        slow=(decays & (gates.abs() > SLOW)).any(0).any(-1) | drifts,
         drifts=drifts,
         error=off.abs().amax((0, 2)),
     )
@@ -92,7 +99,7 @@ def candidates(
             Component(
                 f"channel {c}",
                 error=float(rounded.error[c]) if rounded.rounded[c] and not slow[c] else None,
-                reason=(DRIFTS if rounded.drifts[c] else FADES_SLOWLY) if slow[c] else None,
+                reason=(DRIFTS if rounded.drifts[c] else DECAYS_SLOWLY) if slow[c] else None,
                 memory_removed=bool(silent[c]),
             )
             for c in torch.nonzero(rounded.rounded | slow).flatten().tolist()
@@ -101,7 +108,7 @@ def candidates(
             made = inputs.replace_mixer(model, mixer.with_gates(inputs.x, rounded.targets, silent))
         except DependentError:
             continue
-        inexact = int((slow & ~silent).sum()), int(rounded.fades[:, ~silent].sum())
+        inexact = int((slow & ~silent).sum()), int(rounded.decays[:, ~silent].sum())
         settings = {"tolerance": tolerance, "zero_below": zero_below, "silence_slow": silence_slow}
         yield Candidate(made, settings, components, inexact)
 

@@ -1,15 +1,15 @@
-"""Find all states of a layer whose states are finitely many.
+"""Find all states of a layer that has finitely many.
 
 Heads, or channels, do not act on each other. So each of these components is explored separately,
 from its start state under every token, until no new state is found. In a later layer the effect of
 a token depends on the state of the layers below, so a component's state is explored together with
-theirs. Two states count as one if they are within STATE_TOLERANCE of each other, relative to the
-largest state: in float64 that is rounding.
+theirs. Two states count as one if their distance is at most STATE_TOLERANCE of the largest norm of
+a state, which covers the rounding of float64.
 
-Where a token lets a channel fade by a factor a < 1, states never recur exactly; there they count as
-one within FADING_TOLERANCE. Such errors do not add up: a token that lets the channel fade shrinks
+If a token multiplies a channel by a factor a < 1, states never recur exactly; they then count as
+one within DECAY_TOLERANCE. Such errors do not add up: a token that lets the channel decay shrinks
 earlier errors, and other tokens do not enlarge them, since no transition expands. They stay below
-FADING_TOLERANCE / (1 - a).
+DECAY_TOLERANCE / (1 - a).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from statetrack.models.block import Block
 MAX_MODEL_STATES = 4096  # before minimising; it takes seconds
 STATES_AT_ONCE = 16  # explored in one batch
 STATE_TOLERANCE = 1e-9
-FADING_TOLERANCE = 1e-3
+DECAY_TOLERANCE = 1e-3
 PROJECTIONS = 8  # random directions in which the nearest known state is searched
 MODULUS_TOLERANCE = 1e-9  # within which the modulus of an eigenvalue counts as 0 or 1
 
@@ -43,7 +43,7 @@ class Machine:
     """The joint state machine of a model's first layers."""
 
     next: Ints  # [states, symbols]; the start is state 0
-    stream: Tensor  # [states, symbols, D]: the residual stream they give for a symbol in a state
+    stream: Tensor  # [states, symbols, D]: the residual stream after these layers
 
 
 @dataclass(frozen=True)
@@ -51,32 +51,41 @@ class Explored:
     """All states of the P components of a layer."""
 
     components: list[_Component]
-    max_error: Tensor  # [P]: bound on the error of a fading component, at every length; else 0
-    merge_error: float  # as in Reading, without tokens that let a component fade
-    separation: float
+    max_error: Tensor  # [P]: bound on the error of a decaying component, at every length; else 0
+    merge_error: float  # as in Reading, without tokens that let a component decay
+    separation: float  # as in Reading
 
 
-def fading_factors(block: Block, below: Machine, name: str) -> Tensor:
-    """[states below, symbols, P]: the factor by which a token lets a channel fade, else 0.
+def decay_factors(block: Block, below: Machine, name: str) -> Tensor:
+    """Return the factor below 1 by which a token multiplies a channel; 0 if it does not decay.
 
-    Only channels may fade. A head with Householder factors fades along its key but not in other
-    directions, where errors would add up, so it raises a UserError; `name` names the layer there.
+    Args:
+        block: of the layer.
+        below: the machine of the layers below.
+        name: of the layer, for the error.
+
+    Returns:
+        [states below, symbols, P].
+
+    Raises:
+        UserError: a head with Householder factors decays. It does so along its key only; in other
+            directions errors would add up.
     """
     transition = block.mixer.transitions(block.mixer_input(below.stream))
     assert transition is not None
     moduli = transition.eigvals().abs()
-    fades = (moduli > MODULUS_TOLERANCE) & (moduli < 1 - MODULUS_TOLERANCE)
+    decays = (moduli > MODULUS_TOLERANCE) & (moduli < 1 - MODULUS_TOLERANCE)
     if isinstance(transition, Diagonal):
-        return torch.where(fades, moduli, 0.0).flatten(2)
-    heads = torch.nonzero(fades.any(-1).flatten(0, 1).any(0)).flatten().tolist()
+        return torch.where(decays, moduli, 0.0).flatten(2)
+    heads = torch.nonzero(decays.any(-1).flatten(0, 1).any(0)).flatten().tolist()
     if heads:
         names = ", ".join(f"head {h}" for h in heads)
-        raise UserError(f"{name} still fades ({names}), so its states never recur")
+        raise UserError(f"{name} still decays ({names}), so its states never recur")
     return torch.zeros(moduli.shape[:3], dtype=moduli.dtype)
 
 
 def step_from(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Run a block on x [B, D] from states [B, P, s]: its output and the next states."""
+    """Run a block on x [B, D] from states [B, P, s]; return its output and the next states."""
     state = block.mixer.init_state(len(x))
     state = state._replace(**{state._fields[0]: states.view(state[0].shape)})
     out, after = block.step(x, state)
@@ -84,7 +93,7 @@ def step_from(block: Block, x: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def explore(
-    block: Block, below: Machine, start: Tensor, fading: Tensor
+    block: Block, below: Machine, start: Tensor, decay: Tensor
 ) -> tuple[Explored, Ints, Ints]:
     """Find all states of a float64 layer, by component and jointly with the layers below.
 
@@ -92,7 +101,7 @@ def explore(
         block: of the layer.
         below: the machine of the layers below.
         start: the layer's first state, of one sequence: the state of P components of s numbers.
-        fading: [states below, symbols, P], from `fading_factors`.
+        decay: [states below, symbols, P], from `decay_factors`.
 
     Returns:
         The components' states; the joint states [states, 1 + P], each the number of a state below
@@ -102,21 +111,21 @@ def explore(
         UserError: there are more than MAX_MODEL_STATES.
     """
     try:
-        found = _explore(block, below, start.reshape(fading.shape[-1], -1), fading)
+        found = _explore(block, below, start.reshape(decay.shape[-1], -1), decay)
         return found, *_combine(found, below)
     except TooManyStatesError:
         raise UserError(
             f"the model has more than {MAX_MODEL_STATES} states, so no automaton can be read "
-            "off it; only models whose heads and channels are all exact, or fade fast, have few"
+            "off it; a model has few states only if each head and channel is exact or decays fast"
         ) from None
 
 
-def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Explored:
+def _explore(block: Block, below: Machine, start: Tensor, decay: Tensor) -> Explored:
     """Find all states of the components of a float64 layer, from its state `start` [P, s].
 
-    Each round takes one state m of the machine below and runs all symbols from states that the
-    components have beside it: a batch row has one state of each component, independently of what
-    states occur together.
+    Each round takes one state m of the machine below and runs all symbols from the components'
+    states that were found together with m. A batch row has one state of each component; these need
+    not occur together, since components do not act on each other.
     """
     components = [_Component(row) for row in start]
     largest, merge_error, symbols = start.norm(dim=1).max(), 0.0, below.next.shape[1]
@@ -131,15 +140,15 @@ def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Exp
         largest = max(largest, *(r.norm(dim=1).max() for r in reached if len(r)))
         for p, (component, some) in enumerate(zip(components, taken, strict=True)):
             if some:
-                fades = (fading[m, :, p] > 0).repeat(len(some))
-                tolerance = largest * torch.where(fades, FADING_TOLERANCE, STATE_TOLERANCE)
+                decays = (decay[m, :, p] > 0).repeat(len(some))
+                tolerance = largest * torch.where(decays, DECAY_TOLERANCE, STATE_TOLERANCE)
                 distances = component.add(some, reached[p], below.next[m], tolerance)
-                merge_error = max(merge_error, float(distances.masked_fill(fades, 0.0).max()))
-    slowest = fading.amax((0, 1))
+                merge_error = max(merge_error, float(distances.masked_fill(decays, 0.0).max()))
+    slowest = decay.amax((0, 1))
     size = float(largest) or 1.0
     return Explored(
         components,
-        max_error=torch.where(slowest > 0, FADING_TOLERANCE * largest / (1 - slowest), 0.0),
+        max_error=torch.where(slowest > 0, DECAY_TOLERANCE * largest / (1 - slowest), 0.0),
         merge_error=merge_error / size,
         separation=min(c.separation() for c in components) / size,
     )
@@ -148,8 +157,8 @@ def _explore(block: Block, below: Machine, start: Tensor, fading: Tensor) -> Exp
 class _Component:
     """The states of one component that were found so far; each has s numbers.
 
-    A state of the component is kept together with the state of the machine below: the same numbers
-    beside another state below are another state.
+    A state is stored with the state of the machine below with which it occurs. The same numbers
+    with two different states below count as two states.
     """
 
     def __init__(self, start: Tensor) -> None:
@@ -159,17 +168,23 @@ class _Component:
         self.waiting: dict[int, list[int]] = {0: [0]}  # by state below: those not explored yet
 
     def take(self, m: int) -> list[int]:
-        """Take some of the states that wait beside state m below."""
+        """Return some of the unexplored states that occur with state m below."""
         waiting = self.waiting.pop(m, [])
         if waiting[STATES_AT_ONCE:]:
             self.waiting[m] = waiting[STATES_AT_ONCE:]
         return waiting[:STATES_AT_ONCE]
 
     def add(self, states: list[int], after: Tensor, below: Ints, tolerance: Tensor) -> Tensor:
-        """Add the states `after` [states symbols, s] to which the symbols lead `states`.
+        """Add the states to which the symbols lead.
 
-        `below` [symbols] are the next states of the machine below. Returns the distance of each
-        from the state that it counts as.
+        Args:
+            states: those from which the symbols were run.
+            after: [states symbols, s] the states that were reached.
+            below: [symbols] the next states of the machine below.
+            tolerance: [states symbols] the distance within which states count as one.
+
+        Returns:
+            [states symbols] the distance of each reached state from the one that it counts as.
         """
         known = len(self.states)
         beside = torch.from_numpy(below).repeat(len(states))
@@ -185,16 +200,16 @@ class _Component:
     def _merge(self, new: Tensor, beside: Tensor, tolerance: Tensor) -> tuple[Tensor, Tensor]:
         """Return the known states that `new` [m, s] count as, and the distances from them.
 
-        Those that are within the tolerance of no known state are added as states of their own.
+        A state that is within the tolerance of no known state is added to the known ones.
         """
         # random projections guess the nearest state; if it is too far, all are compared
         projection = torch.randn(
             new.shape[1], PROJECTIONS, generator=torch.Generator().manual_seed(0)
         ).double()
         exactly = "donot_use_mm_for_euclid_dist"  # with mm, rounding exceeds STATE_TOLERANCE
-        apart = torch.cdist(new @ projection, self.states @ projection, compute_mode=exactly)
-        apart.masked_fill_(beside[:, None] != self.below, torch.inf)
-        targets = apart.argmin(1)
+        guesses = torch.cdist(new @ projection, self.states @ projection, compute_mode=exactly)
+        guesses.masked_fill_(beside[:, None] != self.below, torch.inf)
+        targets = guesses.argmin(1)
         distances = (new - self.states[targets]).norm(dim=1)
         distances.masked_fill_(beside != self.below[targets], torch.inf)
         for i in torch.nonzero(distances > tolerance).flatten().tolist():
@@ -207,11 +222,11 @@ class _Component:
         return targets, distances
 
     def table(self) -> Ints:
-        """[n, symbols]: the next states."""
+        """Return the next states [n, symbols]."""
         return np.stack([self.next[i] for i in range(len(self.states))])
 
     def separation(self) -> float:
-        """Return the smallest distance of two states beside the same state below."""
+        """Return the smallest distance of two states that occur with the same state below."""
         if len(self.states) == 1:
             return math.inf
         beside = torch.pdist(self.below[:, None].double()) == 0
@@ -225,8 +240,8 @@ def _combine(found: Explored, below: Machine) -> tuple[Ints, Ints]:
     """
     tables = [c.table() for c in found.components]
     first = [
-        np.arange(len(table)) if fades else merge_equivalent(np.column_stack((c.below, table)))
-        for c, table, fades in zip(found.components, tables, found.max_error > 0, strict=True)
+        np.arange(len(table)) if decays else merge_equivalent(np.column_stack((c.below, table)))
+        for c, table, decays in zip(found.components, tables, found.max_error > 0, strict=True)
     ]
     moving = [p for p, number in enumerate(first) if number.any()]
 
@@ -242,9 +257,15 @@ def _combine(found: Explored, below: Machine) -> tuple[Ints, Ints]:
 
 
 def merge_equivalent(following: Ints) -> Ints:
-    """[states]: the first state with the same successors [states, symbols] as this one.
+    """Return for each state the first one with the same successors.
 
     Answers depend on the state that a token leads to, so no later answer differs between the two.
+
+    Args:
+        following: [states, symbols] the next states.
+
+    Returns:
+        [states].
     """
     _, first, again = np.unique(following, axis=0, return_index=True, return_inverse=True)
     return first[again.ravel()]
@@ -253,7 +274,13 @@ def merge_equivalent(following: Ints) -> Ints:
 def state_token_batches(
     below: Machine, found: Explored, states: Ints
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a layer's inputs [B, D] and states [B, P, s], for some states times all symbols."""
+    """Yield a layer's inputs [B, D] and states [B, P, s]: batches of states, each with all symbols.
+
+    Args:
+        below: the machine of the layers below.
+        found: the states of the layer's components.
+        states: [states, 1 + P] the joint states, as `explore` returns them.
+    """
     symbols = below.next.shape[1]
     for some in np.split(states, range(STATES_AT_ONCE, len(states), STATES_AT_ONCE)):
         pairs = zip(found.components, some.T[1:], strict=True)

@@ -33,6 +33,9 @@ def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:
     Returns:
         The new vectors, rotated to lie as near as possible to the old ones, and the largest change
         of an inner product.
+
+    Raises:
+        CannotRoundError: the vectors are too far from every root system.
     """
     gram = k @ k.T
     cosines = torch.tensor(
@@ -43,7 +46,9 @@ def root_system(k: Tensor, orders: Sequence[int]) -> tuple[Tensor, float]:
     error = float((gram - exact).abs().max())
     gap = float(cosines.diff().min()) if len(cosines) > 1 else 2.0
     if error > min(MAX_COSINE_ERROR, gap / 2.5):
-        raise CannotRoundError(f"an inner product of keys is {error:.2f} off")
+        raise CannotRoundError(
+            f"an inner product of its keys is {error:.2f} away from the nearest allowed one"
+        )
     values, vectors = torch.linalg.eigh(exact)
     positive = values > 1e-9
     if values[0] < -1e-9 or int(positive.sum()) > k.shape[1]:
@@ -75,13 +80,22 @@ def _check_finite(roots: Tensor) -> None:
 
 
 def into_reflections(matrix: Tensor, keys: Tensor) -> Tensor:
-    """Factor an orthogonal matrix into reflections, the first applied first.
+    """Factor an orthogonal matrix into as few reflections as possible, near the given keys.
 
-    Returns unit vectors [r, d] near `keys`; r is the rank of I - matrix, the least number possible.
     Any vector in the range of I - matrix can be the first one, so the one nearest to the first key
     is taken, and so on with what is left of the matrix. For rotations in the plane of the first two
-    axes, whatever the keys, one vector is along the first axis, and the other at most a quarter of
-    a turn from it: so one quadrant holds those of all tokens (`layers.inverse.into_quadrant`).
+    axes the keys are ignored: one vector is along the first axis, and the other at most a quarter
+    of a turn from it, so one quadrant holds those of all tokens (`layers.inverse.into_quadrant`).
+
+    Args:
+        matrix: [d, d].
+        keys: [f, d], at most one for each reflection.
+
+    Returns:
+        Unit vectors [r, d], where r is the rank of I - matrix; the first reflection acts first.
+
+    Raises:
+        CannotRoundError: there are fewer keys than reflections.
     """
     if len(keys) > 1 and _rotates_first_plane(matrix):
         half = torch.atan2(matrix[1, 0], matrix[0, 0]) / 2

@@ -3,8 +3,8 @@
 The steps: check that every layer can be hardened; find the distinct inputs of the first layer;
 search, layer by layer, for a rounding that leaves the model as good as it was (`search`, with the
 candidates of `householder` and `diagonal`), with more dimensions (`widening`) and another readout
-(`readout`) where it needs them; report what was done (`report`). The automaton that the model then
-is can be read off (`automaton`).
+(`readout`) where it needs them; report what was done (`report`). The automaton of the exact model
+can then be read off (`automaton`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DECAY_SEQUENCES = 64  # whose eigenvalues are read for decay lengths
 
 
 def check_orders(orders: Sequence[int]) -> None:
-    """Raise unless these are orders that `harden` takes."""
+    """Raise a UserError unless `orders` is a list of whole numbers of at least 1."""
     check_type("orders", orders, (tuple, list), "a list of whole numbers")
     if not orders:
         raise UserError("orders must have at least one m")
@@ -52,22 +52,23 @@ def harden(
     orders: Sequence[int] = (1, 2, 3),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Hardened:
-    """Make a trained model exact, so that it stays as good at every length as at the trained ones.
+    """Make a trained model exact, so that it is as good at every length as at the training lengths.
 
-    For layers in [-1, 1] that define how they are hardened (`Mixer.hardening_obstacle`): DeltaNet,
-    DeltaProduct, their gated forms, Mamba, GLA and the diagonal RNN. Several roundings are tried.
-    The first is taken that is exact and as good on `validation`: no mistake, and a cross-entropy at
-    most MAX_LOSS_INCREASE greater; else the one that leaves least inexact. If all make mistakes,
-    the model is kept. The result is an ordinary model, exact for the tokens of `validation`; what
-    it does with other tokens is arbitrary. The given model is not changed. The search is a long
-    row of small float64 computations, so it runs on the CPU wherever the model is.
+    It works for layers in [-1, 1] that define how they are hardened (`Mixer.hardening_obstacle`):
+    DeltaNet, DeltaProduct, their gated forms, Mamba, GLA and the diagonal RNN. Several roundings
+    are tried. The first is taken that is exact and as good on `validation`: no mistake, and a
+    cross-entropy at most MAX_LOSS_INCREASE greater. If there is none, the one with the fewest
+    inexact heads or channels is taken. If all make mistakes, the model is kept. The result is an
+    ordinary model, exact for the tokens of `validation`; its answers to other tokens are arbitrary.
+    The given model is not changed. The search consists of many small float64 computations, so it
+    runs on the CPU wherever the model is.
 
     Args:
         model: a trained model.
         validation: sequences of the training lengths, as `task.sample` draws them.
         orders: the m such that two reflections may be pi / m apart, in layers with one reflection
             per token; 1, 2 and 3 suit permutations.
-        on_progress: called with what is being done, about once a second.
+        on_progress: called about once a second with a text that names the current step.
 
     Returns:
         The new model, on the device of the given one, or, with `changed` False, the given one and

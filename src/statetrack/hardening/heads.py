@@ -17,8 +17,8 @@ from statetrack.hardening.candidate import SLOW
 from statetrack.layers import Mixer
 from statetrack.layers.inverse import HeadTargets
 
-# of factors that do not reflect: those below 0.5 become 0 ("zero"), or those below 1.5 become 1
-# ("one"), or they stay ("keep"), or all become 0 ("all_zero")
+# betas of factors that do not reflect: those below 0.5 become 0 ("zero"), or those below 1.5
+# become 1 ("one"), or they stay ("keep"), or all become 0 ("all_zero")
 OtherBetas = Literal["zero", "one", "keep", "all_zero"]
 OTHER_BETAS: tuple[OtherBetas, ...] = ("zero", "one", "keep", "all_zero")
 
@@ -34,10 +34,7 @@ class HeadInputs:
     output: Tensor | None = None  # [n, V]: the normalised output of a head without memory
 
     def maps(self, n: int) -> tuple[Tensor, Tensor]:
-        """Multiply out what each input does: A [n, K, K] and B [n, K, V] of S -> A S + B.
-
-        Without the gate.
-        """
+        """Return the maps S -> A S + B of the inputs without their gates: [n, K, K], [n, K, V]."""
         by_factor = [part.unflatten(0, (n, -1)).unbind(1) for part in (self.k, self.v, self.beta)]
         A = torch.eye(self.k.shape[1], dtype=self.k.dtype).expand(n, -1, -1)
         B = self.v.new_zeros(n, self.k.shape[1], self.v.shape[1])
@@ -48,7 +45,11 @@ class HeadInputs:
         return A, B
 
     def without_memory(self, output: Tensor) -> HeadInputs:
-        """Return a head in which every input overwrites the state, with its last factor."""
+        """Return a head in which the last factor of every input overwrites the state.
+
+        Args:
+            output: [n, V] what the head shall put out for each input, after its norm.
+        """
         factors = len(self.beta) // len(output)
         k, beta = torch.zeros_like(self.k), torch.zeros_like(self.beta)
         k[:, 0] = 1.0
@@ -58,7 +59,7 @@ class HeadInputs:
 
 @torch.no_grad()
 def read_heads(mixer: Mixer, x: Tensor) -> list[HeadInputs]:
-    """Return what every head feeds its op for inputs x [n, D]."""
+    """Return the op inputs of every head for inputs x [n, D]."""
     made = mixer.op_inputs(x[None])
     k, v, beta = made.k[0], made.v[0], made.beta[0]
     gates = None if made.gate is None else made.gate.values()[0]
@@ -82,13 +83,20 @@ def write_heads(
 def separate_others(
     head: HeadInputs, reflects: Tensor, others: Tensor, counts: Tensor, other_betas: OtherBetas
 ) -> HeadInputs:
-    """Return the head with the keys of `others` made orthogonal to those of the reflections.
+    """Return the head with the keys of other factors made orthogonal to those of the reflections.
 
-    Along such a key each read moves the state by a share beta towards the value. If 1 / beta is
-    longer than the training lengths, longer sequences bring the state where it never was in
-    training. So a small beta becomes 0, and the state stays 0 along the key; or it becomes 1, and
-    the value is shrunk to what the state reaches in training, after `counts` reads. A key almost
-    within the span of the reflections' is not changed; its beta becomes 0 if it is below 0.5.
+    Along such a key each token moves the state by a share beta towards the value. If 1 / beta is
+    longer than the training lengths, longer sequences lead to states that never occur in training.
+    So a small beta becomes 0, and the state stays 0 along the key; or it becomes 1, and the value
+    is shrunk to what the state reaches in training. A key almost within the span of the
+    reflections' keys is not changed; its beta becomes 0 if it is below 0.5.
+
+    Args:
+        head: of m factors, the reflections already exact.
+        reflects: [m] bool, the reflections.
+        others: [m] bool, the factors to change.
+        counts: [m] how often each factor is read in training, on average.
+        other_betas: what their betas become.
     """
     k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
     roots = k[reflects]
@@ -107,7 +115,7 @@ def separate_others(
 
 
 def inexact(head: HeadInputs, recurring: Tensor) -> tuple[int, int]:
-    """Count the factors that fade slowly (SLOW < |1 - beta| < 1), and all that are not exact.
+    """Count the factors that decay slowly (SLOW < |1 - beta| < 1), and all that are not exact.
 
     A factor is not exact if its beta is not 0, 1 or 2, or if its key is not orthogonal to those of
     the reflections, which also counts as slow. Two factors with beta 1 are not exact if their keys
@@ -119,12 +127,12 @@ def inexact(head: HeadInputs, recurring: Tensor) -> tuple[int, int]:
     modulus = (1 - head.beta).abs()
     span = torch.linalg.pinv(head.k[reflects], rtol=1e-6)
     shared = ((head.k @ span).norm(dim=1) > 1e-6) & (head.beta > 0)
-    others, fades = recurring & ~reflects, (modulus > 0) & (modulus < 1)
-    slow = others & (shared | (fades & (modulus > SLOW)))
+    others, decays = recurring & ~reflects, (modulus > 0) & (modulus < 1)
+    slow = others & (shared | (decays & (modulus > SLOW)))
     writes = others & (head.beta == 1)
     cosines = (head.k @ head.k.T).abs()
     mixed = (cosines > 1e-6) & (cosines < 1 - 1e-6) & writes & writes[:, None]
-    not_exact = others & (shared | fades | mixed.any(1))
+    not_exact = others & (shared | decays | mixed.any(1))
     if head.gate is not None:  # of a head that was left as it is
         gate = head.gate.repeat_interleave(len(recurring) // len(head.gate))
         slow, not_exact = slow | (recurring & (gate > SLOW)), recurring

@@ -36,7 +36,7 @@ from statetrack.layers.inverse import DependentError
 from statetrack.models import SequenceModel
 
 BETA_TOLERANCES = (0.005, 0.02, 0.1)  # tried: how far a beta may be from 2, and a gate from 1
-EPS_FACTORS = (1e4, 1e3, 1e2, 1e1)  # tried: multiples of the head norm's epsilon, the best first
+EPS_FACTORS = (1e4, 1e3, 1e2, 1e1)  # tried in this order: multiples of the head norm's epsilon
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class _Trained:
         return with_inferred(self.memories, self.inputs)
 
     def round(self, i: int, rule: Rule | ProductRule) -> tuple[HeadInputs, float]:
-        """Return an exact head, and by how much its Gram matrix or its products were rounded."""
+        """Return an exact head and the largest change of an inner product or a matrix entry."""
         head, inputs = self.heads[i], self.inputs
         tolerance = rule.tolerance if isinstance(rule, Rule) else max(BETA_TOLERANCES)
         if head.gate is not None and (head.gate[inputs.recurring] < 1 - tolerance).any():
@@ -147,7 +147,7 @@ class _Trained:
         components: tuple[Component, ...],
     ) -> Candidate:
         """Return the model with other heads."""
-        slow, fading = zip(*(inexact(head, self.recurring) for head in heads), strict=True)
+        slow, not_exact = zip(*(inexact(head, self.recurring) for head in heads), strict=True)
 
         def write(eps_factor: float) -> SequenceModel:
             mixer = self.inputs.mixer(self.model)
@@ -155,9 +155,9 @@ class _Trained:
             made = self.inputs.replace_mixer(self.model, mixer)
             return self.inputs.with_output(made, self.output)
 
-        made = Candidate(write(1.0), settings, components, (sum(slow), sum(fading)))
+        made = Candidate(write(1.0), settings, components, (sum(slow), sum(not_exact)))
 
-        def keeping(names: frozenset[str]) -> Candidate | None:
+        def keep_only(names: frozenset[str]) -> Candidate | None:
             left, described = list(heads), list(components)
             for i, component in enumerate(components):
                 if component.error is not None and component.name not in names:
@@ -168,15 +168,15 @@ class _Trained:
             except DependentError:
                 return None
 
-        def steadier() -> Iterator[Candidate]:
-            # a state that rotates about 0 needs no larger epsilon; keys below length 1 let it
-            # shrink, which only a small epsilon undoes
+        def larger_eps() -> Iterator[Candidate]:
+            # a state that rotates about 0 needs no larger epsilon: with keys below length 1 it
+            # shrinks, and the norm undoes that only if its epsilon is small
             for factor in () if settings.get("writes") == "none" else EPS_FACTORS:
                 with suppress(DependentError):
                     more = {**settings, "eps_factor": factor}
                     yield replace(made, model=write(factor), settings=more)
 
-        return replace(made, keeping=keeping, steadier=steadier)
+        return replace(made, keep_only=keep_only, larger_eps=larger_eps)
 
 
 def round_reflections(
@@ -184,8 +184,19 @@ def round_reflections(
 ) -> tuple[HeadInputs, float]:
     """Round a head with one factor per input.
 
-    Returns the exact head, and how far its Gram matrix was from that of the root system. The values
-    are moved so that all hyperplanes k^T S = v^T meet in one point.
+    The values are moved so that all hyperplanes k^T S = v^T meet in one point.
+
+    Args:
+        head: of n inputs.
+        recurring: [n] bool; only factors of inputs that recur become reflections.
+        counts: [n] how often each input was read, on average.
+        rule: the options.
+
+    Returns:
+        The exact head, and the largest change of an inner product of its keys.
+
+    Raises:
+        CannotRoundError: no factor is close to a reflection, or the keys to no root system.
     """
     reflects = recurring & (head.beta > 2 - rule.tolerance)
     if not reflects.any():

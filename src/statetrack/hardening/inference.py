@@ -1,4 +1,4 @@
-"""Infer from the answers what an input that a head ignores should do.
+"""Infer from the answers the group elements of inputs that a head ignores.
 
 Heads may share the work. For example, in a model that adds modulo 5, one head may rotate correctly
 for every token except 3, for which it does nothing; other heads count the 3s by small angles that
@@ -23,7 +23,7 @@ MAX_CHOICES = 256  # assignments of elements to the ignored inputs that are trie
 
 
 def infer_ignored(given: Representation, index: Tensor, targets: Tensor) -> Representation | None:
-    """Return the same with elements for the inputs that a head ignores.
+    """Return the representation with elements for the inputs that a head ignores.
 
     Args:
         given: a head's matrices for n inputs; the identity for those that it ignores.

@@ -40,7 +40,7 @@ class LayerInputs:
     @classmethod
     @torch.no_grad()
     def of_tokens(cls, model: SequenceModel, batch: Batch) -> LayerInputs:
-        """Return the inputs of the first layer of a float64 model."""
+        """Return the inputs of the first layer of a float64 model in the sequences of a batch."""
         scored = batch.targets != IGNORE
         read = np.flip(np.logical_or.accumulate(np.flip(scored, 1), 1), 1)
         ids = np.unique(batch.tokens[read])
@@ -53,7 +53,7 @@ class LayerInputs:
     def next_layer(self, model: SequenceModel) -> LayerInputs:
         """Return the inputs of the next layer of a float64 model, at most D + 1 of them.
 
-        Inputs that are close together count as one, their mean.
+        Inputs that are close together are replaced by their mean and count as one.
         """
         layer, recorded = self.layer + 1, []
         mixer = block_of(model, layer).mixer
@@ -84,7 +84,7 @@ class LayerInputs:
         return cls(layer, token_ids, recurring, torch.stack(counts), x, *some)
 
     def mixer(self, model: SequenceModel) -> Mixer:
-        """Return the layer of a model that gets these inputs."""
+        """Return the layer of a model that has these inputs."""
         return block_of(model, self.layer).mixer
 
     def mean_by_input(self, values: Tensor, delay: int = 0) -> Tensor:
@@ -110,7 +110,7 @@ class LayerInputs:
 
     @torch.no_grad()
     def run(self, model: SequenceModel) -> tuple[Tensor, Tensor]:
-        """Return what goes into and comes out of the layer on the sequences, [B, T, D] each."""
+        """Return the layer's input and output on the sequences, [B, T, D] each."""
         recorded: list[Tensor] = []
         with self.mixer(model).register_forward_hook(
             lambda _, args, out: recorded.extend((args[0], out[0]))
@@ -123,8 +123,8 @@ class LayerInputs:
     def with_output(self, model: SequenceModel, wanted: Tensor) -> SequenceModel:
         """Return a model whose output projection is refitted to a wanted output [B, T, D].
 
-        By ridge regression on the recorded sequences, so that other heads may provide what one head
-        has lost. A layer without an output projection stays as it is.
+        The refit is a ridge regression on the recorded sequences; other heads may provide what one
+        head has lost. A layer without an output projection stays as it is.
         """
         made = copy.deepcopy(model)
         projection, recorded = self.mixer(made).output_projection, []
@@ -142,7 +142,7 @@ class LayerInputs:
 def _cluster(inputs: Tensor, limit: int) -> Tensor:
     """Return the cluster of each input [N, D], as numbers [N] from 0 to at most `limit` - 1.
 
-    Greedily: the first input that is near to no center becomes the next center.
+    Clustering is greedy: the first input that is near no center becomes the next center.
     """
     tolerance = INPUT_TOLERANCE * inputs.norm(dim=1).max()
     nearest = torch.full((len(inputs),), torch.inf).double()

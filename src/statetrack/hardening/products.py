@@ -72,7 +72,16 @@ class Memory:
 
     @classmethod
     def of(cls, head: HeadInputs, recurring: Tensor, first: Tensor) -> Memory:
-        """Find it in a head; `recurring` and `first` [n] say which inputs recur and come first."""
+        """Find the memory subspace of a head, and the exact matrices within it.
+
+        Args:
+            head: of n inputs.
+            recurring: [n] bool, the inputs that recur.
+            first: the numbers of the inputs that occur at the first position.
+
+        Raises:
+            CannotRoundError: there is no such subspace, or no group is close to its matrices.
+        """
         A, B = head.maps(len(recurring))
         likeliest = None  # the error there
         for basis in memory_bases(A[recurring], B[first]):
@@ -104,11 +113,11 @@ class Memory:
         return cls(basis, old, center, exact, without_signs(exact))
 
     def chosen(self, rule: ProductRule) -> Representation:
-        """Return the exact matrices that a rule asks for."""
+        """Return the exact matrices, with or without signs as the rule says."""
         return self.exact if rule.signs else self.unsigned or self.exact
 
     def moved_first(self, rule: ProductRule) -> Memory:
-        """Return the memory with a rule's matrices, the directions that no token moves last."""
+        """Return the memory with a rule's matrices, in a basis with the unmoved directions last."""
         exact = self.chosen(rule)
         eye = torch.eye(len(self.center), dtype=self.center.dtype)
         moves = torch.cat(list(eye - exact.matrices), 1)  # [d, r d]
@@ -156,10 +165,14 @@ class Memory:
     def _start_within(
         self, head: HeadInputs, written: Tensor, recurring: Tensor, evenly: bool
     ) -> HeadInputs:
-        """Let inputs that only come first write within W, what is `written` there [n, d, V].
+        """Let inputs that occur at the first position only write within W alone.
 
-        If they write `evenly`, all singular values of it get the largest size, so that different
-        elements of the group lead to different states.
+        Args:
+            head: the head, exact but for these inputs.
+            written: [n, d, V] what each input writes within W.
+            recurring: [n] bool.
+            evenly: whether all singular values of a write become as large as the largest, so that
+                different elements of the group lead to different states.
         """
         k, v, beta = head.k.clone(), head.v.clone(), head.beta.clone()
         factors = len(beta) // len(recurring)
@@ -180,11 +193,15 @@ class Memory:
 def memory_bases(A: Tensor, starts: Tensor) -> Iterator[Tensor]:
     """Yield bases [K, d] of the subspaces in which a head may remember, the likeliest first.
 
-    They are those of the largest eigenvalues of the covariance of the state after SPREADING_TOKENS
-    random tokens with transitions A [r, K, K], without their writes, from one of the states
-    `starts` [m, K, V]. Components that decay have a small variance then, those that no token
-    moves belong to the mean, which is subtracted, and within an irreducible representation all
-    eigenvalues are equal: so there is a large gap after the eigenvalues of W.
+    They are spanned by the eigenvectors of the largest eigenvalues of the covariance of the state
+    after SPREADING_TOKENS random tokens, without their writes. By then components that decay have a
+    small variance; components that no token moves belong to the mean, which is subtracted; and
+    within an irreducible representation all eigenvalues are equal. So there is a large gap after
+    the eigenvalues of W.
+
+    Args:
+        A: [r, K, K] transitions of the tokens.
+        starts: [m, K, V] states to start from.
     """
     size = starts.norm().clamp(min=1e-12)
     square = torch.einsum("mkv,mlv->kl", starts, starts) / size**2
@@ -203,9 +220,9 @@ def memory_bases(A: Tensor, starts: Tensor) -> Iterator[Tensor]:
 
 
 def memories(heads: list[HeadInputs], inputs: LayerInputs) -> list[Memory | CannotRoundError]:
-    """Return what the heads of a layer remember, or why one does not.
+    """Return the memory of each head of a layer, or the error that says why it has none.
 
-    A token that does not fit in one head is inferred from another.
+    The matrix of a token that fits no element in one head is inferred from other heads (`borrow`).
     """
     found: list[Memory | CannotRoundError] = []
     for head in heads:

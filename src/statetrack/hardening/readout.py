@@ -1,9 +1,9 @@
 """Refit the readout of an exact model: the maps from its state to its answers.
 
-Once every head is exact, a model of one layer has finitely many states, and what its readout gets
-depends on the state and the token alone. So all that it ever gets can be listed, with the answers
-that the sequences of the training lengths show. The readout (output projection, MLP, head) is
-trained on this list, with the recurrence as it is.
+Once every head is exact, a model of one layer has finitely many states, and the input of its
+readout depends on the state and the token alone. So all inputs can be listed, with the answers that
+occur in sequences of the training lengths. The readout (output projection, MLP, head) is trained on
+this list, with the recurrence as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEPS = 1200  # of Adam, at most
 CHECK_EVERY = 50
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 2048
-HARD_PAIRS = 8.0  # how much more often pairs are drawn whose answers do not lead by enough
+HARD_PAIRS = 8.0  # how much more often pairs are drawn whose answers lead by less than needed
 MIN_CLARITY = 0.2  # of a head's queries; see `clarity`
 TRIED_QUERIES = 256  # per head, if its own are less clear
 MAX_CLEARED = 200  # states: for every query tried, the distances of all pairs are computed
@@ -106,11 +106,19 @@ def clear_queries(
 
 
 def clarity(queries: Tensor, states: Tensor, answers: Tensor) -> Tensor:
-    """Return how clearly queries [m, K] read states [N, K, V] with answers [N]: [m].
+    """Return how clearly queries read states: the lesser of two numbers.
 
-    The lesser of two numbers: the weakest read, relative to the strongest, since the norm after it
-    amplifies the errors of weak ones; and after this norm the distance of the nearest two reads
-    with different answers.
+    One is the size of the weakest read relative to the strongest, since the head norm amplifies the
+    errors of weak reads. The other is the least distance, after this norm, of two reads with
+    different answers.
+
+    Args:
+        queries: [m, K].
+        states: [N, K, V].
+        answers: [N], the answer in each state, or IGNORE.
+
+    Returns:
+        [m].
     """
     reads = torch.einsum("mk,nkv->mnv", queries, states)
     sizes = reads.norm(dim=-1)
@@ -125,7 +133,7 @@ def clarity(queries: Tensor, states: Tensor, answers: Tensor) -> Tensor:
 def readout_data(
     exact: SequenceModel, inputs: LayerInputs, found: StateTokenPairs, batch: Batch
 ) -> ReadoutData:
-    """List what the readout of an exact model of one layer gets, with the right answers.
+    """List the inputs of the readout of an exact model of one layer, with the right answers.
 
     Args:
         exact: the model with keys of length 1.
@@ -180,7 +188,7 @@ class _Readout(nn.Module):
         self.projection, self.norm, self.head = projection, model.norm, model.head
 
     def weights(self) -> list[nn.Parameter]:
-        """Return what is trained."""
+        """Return the weights that are trained."""
         parts = (self.projection, self.block.mlp, self.norm, self.head)
         return [p for part in parts if part is not None for p in part.parameters()]
 
@@ -248,10 +256,7 @@ def _follow(found: StateTokenPairs, batch: Batch) -> tuple[Ints, Ints]:
 
 
 def answers_by_state(found: StateTokenPairs, batch: Batch) -> Ints | None:
-    """Return the answer after each state [states]; None if two answers occur after one.
-
-    IGNORE where none occurs.
-    """
+    """Return the answer in each state [states], IGNORE if none occurs; None if one has two."""
     pairs, targets = _follow(found, batch)
     return unanimous(found.next.ravel()[pairs], targets, len(found.next))
 

@@ -42,7 +42,7 @@ class Hardened:
     exact: SequenceModel  # before its weights are rounded: float64, keys of length 1, on the CPU
     inputs: LayerInputs
     loss: tuple[float, float]  # before and after; of the best candidate if it was kept
-    mistakes: tuple[int, int]  # of the trained model, of how many answers at the training lengths
+    mistakes: tuple[int, int]  # wrong and scored answers of the trained model, training lengths
     decay_length: tuple[DecayLengths | None, DecayLengths | None]  # before, after
     components: tuple[Component, ...]
     reason: str | None = None  # why the trained model was kept
@@ -52,7 +52,7 @@ class Hardened:
 
     @property
     def changed(self) -> bool:
-        """Whether the model is another than the trained one."""
+        """Whether an exact model replaces the trained one."""
         return self.reason is None
 
     @on_cpu()
@@ -110,8 +110,8 @@ class Hardened:
         for reason, removed in reasons:
             key = reason, removed
             names = [c.name for c in self.components if (c.reason, c.memory_removed) == key]
-            what = "Memory removed" if removed and self.changed else "Left as it was"
-            yield f"{what}, {', '.join(listed(names, 'in all'))}: {reason}."
+            outcome = "Memory removed" if removed and self.changed else "Left as it was"
+            yield f"{outcome}, {', '.join(listed(names, 'in all'))}: {reason}."
 
     def __str__(self) -> str:
         return "\n".join(self.sentences())

@@ -62,7 +62,7 @@ class Learned:
 
 
 def learned(model: SequenceModel, task: Task, validation: Batch) -> Learned:
-    """Measure a model on the first sequences of the training lengths."""
+    """Measure a model's accuracy on the first sequences of `validation`."""
     tokens, targets = (part[:LEARNED_SEQUENCES] for part in (validation.tokens, validation.targets))
     scored = task.scored(targets)
     right = (predict(model, tokens) == targets)[scored]
@@ -98,10 +98,10 @@ def compare(
 
 @dataclass(frozen=True)
 class Comparison:
-    """The model's automaton beside the task's."""
+    """A comparison of the model's automaton with the task's."""
 
-    reading: Reading | None  # None: none can be read off the model
-    is_the_tasks: bool | None  # None: there are not two to compare
+    reading: Reading | None  # None: no automaton can be read off the model
+    is_the_tasks: bool | None  # None: the model or the task has no automaton
     reason: str | None  # why they cannot be compared
 
     def to_dict(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ STILL_WRONG = "the best exact model still gives wrong answers at the training le
 
 
 class Progress(NamedTuple):
-    """A model whose first layers are exact."""
+    """A model whose first layers are exact or without memory."""
 
     model: SequenceModel  # float64
     loss: float  # in the trained model's dtype
@@ -97,7 +97,7 @@ class NoCandidateError(Exception):
         self, reason: str, progress: Progress, loss: float, components: tuple[Component, ...] = ()
     ) -> None:
         super().__init__(reason)
-        self.layer = len(progress.inputs)  # the one that failed
+        self.layer = len(progress.inputs)  # number of the layer that failed
         self.loss = loss  # of the best candidate, inf if there is none
         self.components = (*progress.components, *components)
         self.stopped = False  # whether MAX_RETRIES ended the search before everything was tried
@@ -231,19 +231,19 @@ class Search:
             last = inputs.layer + 1 == len(self.roundings)
             if last or best.loss > self.judge.loss + MAX_PARTIAL_INCREASE:
                 raise failure(conv_reason or WORSE, best.loss, best.candidate.components)
-        steadier = map(self.judge.judge, best.candidate.steadier())
-        best = next((j for j in steadier if j.good), best)
+        larger_eps = map(self.judge.judge, best.candidate.larger_eps())
+        best = next((j for j in larger_eps if j.good), best)
         return self._add(progress, best, inputs, **settings)
 
     def _without_writes(
         self, progress: Progress, judged: list[Judged], best: Judged, inputs: LayerInputs
     ) -> Judged:
-        """Return the same heads with tokens that write nothing, if a refitted readout allows it."""
+        """Return a candidate with the same heads whose tokens write nothing, if one is exact."""
         heads = best.candidate.exact_heads
         for j in judged:
             if j.candidate.rotates_about_center or j.candidate.inexact != (0, 0):
                 continue
-            found = j.candidate.keeping(heads) if j.candidate.exact_heads >= heads else None
+            found = j.candidate.keep_only(heads) if j.candidate.exact_heads >= heads else None
             if found is not None:
                 made = self._refitted(progress, [self.judge.judge(found)], inputs)
                 if any(m.exact for m in made):
@@ -255,8 +255,9 @@ class Search:
     ) -> list[Judged]:
         """Return the best exact candidates with refitted readouts, up to one without a mistake.
 
-        Only in models of one layer; see `readout`. Of those with the same exact heads one is tried.
-        First come those whose heads are known to determine the answers (`inference`).
+        Readouts are refitted in models of one layer only; see `readout`. Of candidates with the
+        same exact heads one is tried. Those whose heads are known to determine the answers
+        (`inference`) come first.
         """
 
         def inferred(judged: Judged) -> bool:
@@ -285,7 +286,7 @@ class Search:
     def _readable(
         self, progress: Progress, judged: Judged, inputs: LayerInputs
     ) -> tuple[Candidate, ReadoutData]:
-        """Return a candidate whose heads read its states well, and what its readout gets."""
+        """Return a candidate with clear queries, and the training data of its readout."""
         candidate, batch = judged.candidate, self.judge.batch
         unit_keys = self._add(progress, judged, inputs).exact_model()
         pairs = list_pairs_for_refit(unit_keys, inputs)
@@ -300,7 +301,7 @@ class Search:
     def _without_convolution(
         self, model: SequenceModel, inputs: LayerInputs
     ) -> tuple[SequenceModel, str | None]:
-        """Return the best model without the layer's convolution, and why it is worse if it is."""
+        """Return the best model without the layer's convolution; if it is worse, say why."""
         models = without_convolution(model, inputs)
         best = min((self.judge.judge(Candidate(m, {}, ())) for m in models), key=lambda j: j.loss)
         if best.good:
@@ -313,6 +314,7 @@ class Search:
     def _add(
         self, progress: Progress, judged: Judged, inputs: LayerInputs, **settings: int
     ) -> Progress:
+        """Return the progress after a candidate for the next layer was chosen."""
         made, layer = judged.candidate, self._name(inputs)
         named = (replace(c, name=f"{layer} {c.name}".strip()) for c in made.components)
         return Progress(
@@ -331,7 +333,7 @@ class Search:
 
 
 def _dependent(inputs: LayerInputs) -> str:
-    """Say that a layer's inputs are linearly dependent, so no weights treat each one as wanted."""
+    """Say that a layer's inputs are linearly dependent, so weights cannot set each one's effect."""
     n, D = inputs.x.shape
     if not inputs.layer:
         return f"the embeddings of its {n} tokens are not independent"

@@ -1,7 +1,7 @@
-"""Widen a model whose tokens outnumber its width, so that weights can treat each token as wanted.
+"""Widen a model that has more tokens than dimensions, so that weights can set each token's effect.
 
-The embedding gets entries along which the tokens are independent, so small that no norm notices
-them; the first mixer's norm enlarges them, and everything else ignores them.
+The embedding gets entries that make the tokens linearly independent, so small that they do not
+change any norm; the first mixer's norm enlarges them, and all other new weights are 0.
 """
 
 from __future__ import annotations

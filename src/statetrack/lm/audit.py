@@ -1,17 +1,19 @@
 """Count the transitions of a language model on real text that reflect, rotate, keep or forget.
 
-A transition acts on parts of the state that are independent of each other: the entries of a
-diagonal A(x_t), or the whole state of a head. Each part at each token is of one kind:
+A transition acts on components of the state that do not act on each other: the entries of a
+diagonal state, or the whole state of a head. At each token it acts on each component in one of
+four ways, the kinds:
 
     reflect   it has a real eigenvalue below -0.1
     rotate    it has an eigenvalue with an imaginary part above 0.01, and does not reflect
     keep      neither, and all its eigenvalues have a modulus above 0.9
     forget    none of these: an eigenvalue has a modulus of at most 0.9
 
-A sign that is written at a token is multiplied by all later transitions. It survives until their
-product, applied to what was written (an entry of a diagonal state; the direction of the token's
-key for Householder products; of equal entries for dense matrices), is smaller than half a unit in
-the last place of 1 in the number type: then nothing of it is left beside values of order 1.
+A sign that is written at a token is multiplied by all later transitions. It survives until the norm
+of their product, applied to the written vector, is smaller than half a unit in the last place of 1
+in the number type: it is then lost when it is added to values of order 1. The written vector has
+length 1. For diagonal transitions each entry is followed by itself; for Householder products the
+vector is the token's key, for dense matrices it has equal entries.
 """
 
 from __future__ import annotations
@@ -31,11 +33,10 @@ from statetrack.errors import UserError
 from statetrack.layers import Diagonal, HouseholderProduct, Transition
 from statetrack.lm.evaluation_data import EvaluationData
 from statetrack.lm.load import LanguageModel
+from statetrack.lm.transition_kinds import KEEPS, KINDS, REFLECTS, ROTATES
 from statetrack.lm.transitions import linear_layers, visit_transitions
 from statetrack.models import check_finite
 
-KINDS = ("reflect", "rotate", "keep", "forget")
-REFLECTS, ROTATES, KEEPS = -0.1, 0.01, 0.9
 BINS = 400  # of eigenvalues from -1 to 1
 STARTS = 8  # tokens of a sequence from which a sign is followed, in its first half
 PER_OCTAVE = 8  # bins of survival lengths
@@ -44,18 +45,18 @@ MIN_OCCURRENCES = 8  # of a token that is listed
 Counts = NDArray[np.int64]
 
 
-class Parts(NamedTuple):
-    """The parts [T, heads, parts] of a layer's transitions."""
+class Classified(NamedTuple):
+    """The kinds of a layer's transitions in one sequence: [T, heads, components] each."""
 
     kind: Tensor  # index of KINDS
-    acting: Tensor  # modulus of the eigenvalue farthest from 1, with the sign of its real part
+    modulus: Tensor  # of the eigenvalue farthest from 1, with the sign of its real part
 
 
-def split_parts(transition: Transition) -> Parts:
+def classify(transition: Transition) -> Classified:
     """Classify the transitions of one sequence [1, T, ..., n]."""
     if isinstance(transition, Diagonal):
-        acting = transition.values[0].float().flatten(1, -2)
-        reflects, rotates, keeps = acting < REFLECTS, None, acting > KEEPS
+        modulus = transition.values[0].float().flatten(1, -2)
+        reflects, rotates, keeps = modulus < REFLECTS, None, modulus > KEEPS
     else:
         values = transition.eigvals()[0].flatten(1, -2)
         is_real = values.imag.abs() <= ROTATES
@@ -63,36 +64,36 @@ def split_parts(transition: Transition) -> Parts:
         rotates = (~is_real).any(-1, keepdim=True)
         keeps = (values.abs() > KEEPS).all(-1, keepdim=True)
         farthest = values.gather(-1, (values - 1).abs().argmax(-1, keepdim=True))
-        acting = torch.where(farthest.real < 0, -farthest.abs(), farthest.abs())
+        modulus = torch.where(farthest.real < 0, -farthest.abs(), farthest.abs())
     kind = torch.where(keeps, KINDS.index("keep"), KINDS.index("forget"))
     if rotates is not None:
         kind = kind.masked_fill(rotates, KINDS.index("rotate"))
-    return Parts(kind.masked_fill(reflects, KINDS.index("reflect")), acting)
+    return Classified(kind.masked_fill(reflects, KINDS.index("reflect")), modulus)
 
 
 def survival_lengths(transition: Transition, starts: Sequence[int]) -> dict[str, Tensor]:
-    """Count the tokens for which a sign survives, by number type: [heads, parts, starts].
+    """Count the tokens for which a sign survives, by number type: [heads, components, starts].
 
     Args:
         transition: of one sequence [1, T, ..., n].
-        starts: the tokens that write the sign, in the first half of the sequence.
+        starts: the positions at which the sign is written, in the first half of the sequence.
 
     Returns:
         Whole numbers, and infinity for a sign that survives T / 2 tokens.
     """
     length, column = transition.shape[1], {start: j for j, start in enumerate(starts)}
-    u = torch.zeros(*transition[:, 0].shape, len(starts), **_kind(transition))
-    amount = _amount(transition, u)
-    found = {name: torch.zeros_like(amount) for name in PRECISIONS}
-    alive = {name: torch.zeros_like(amount, dtype=torch.bool) for name in PRECISIONS}
+    u = torch.zeros(*transition[:, 0].shape, len(starts), **_factory_options(transition))
+    size = _size(transition, u)
+    found = {name: torch.zeros_like(size) for name in PRECISIONS}
+    alive = {name: torch.zeros_like(size, dtype=torch.bool) for name in PRECISIONS}
     for t in range(length):
         u = transition[:, t].apply(u)
-        amount = _amount(transition, u)
+        size = _size(transition, u)
         for name, resolution in PRECISIONS.items():
-            alive[name] &= amount >= resolution
+            alive[name] &= size >= resolution
             found[name] += alive[name]
         if t in column:
-            u[..., column[t]] = _written(transition, t)
+            u[..., column[t]] = _written_vector(transition, t)
             for name in PRECISIONS:
                 alive[name][..., column[t]] = True
         elif t > max(starts) and not any(left.any() for left in alive.values()):
@@ -100,29 +101,29 @@ def survival_lengths(transition: Transition, starts: Sequence[int]) -> dict[str,
     return {n: found[n].masked_fill(found[n] >= length // 2, torch.inf) for n in PRECISIONS}
 
 
-def _kind(transition: Transition) -> dict[str, Any]:
-    """The dtype and device of tensors that a transition multiplies."""
+def _factory_options(transition: Transition) -> dict[str, Any]:
+    """Return the dtype and device of tensors that a transition multiplies."""
     values = transition[:, :1].eigvals().real
     return {"dtype": values.dtype, "device": values.device}
 
 
-def _written(transition: Transition, t: int) -> Tensor:
-    """[1, ..., n]: what a token writes, of length 1, or its entries where these are parts."""
+def _written_vector(transition: Transition, t: int) -> Tensor:
+    """Return the vector [1, ..., n] that a token writes, of length 1 in each component."""
     if isinstance(transition, HouseholderProduct):
         k = transition.k[:, t, ..., -1, :]
         return k / k.norm(dim=-1, keepdim=True).clamp(min=1e-12)
-    ones = torch.ones(transition[:, t].shape, **_kind(transition))
+    ones = torch.ones(transition[:, t].shape, **_factory_options(transition))
     return ones if isinstance(transition, Diagonal) else ones / ones.shape[-1] ** 0.5
 
 
-def _amount(transition: Transition, u: Tensor) -> Tensor:
-    """[heads, parts, starts]: what is left of u [1, ..., n, starts]."""
+def _size(transition: Transition, u: Tensor) -> Tensor:
+    """Return the norm [heads, components, starts] of each component of u [1, ..., n, starts]."""
     u = u[0].flatten(0, -3)
     return u.abs() if isinstance(transition, Diagonal) else u.norm(dim=-2, keepdim=True)
 
 
 class LayerAudit:
-    """Counts of one layer, over all tokens that were read.
+    """The counts of one layer over all tokens of a text.
 
     Args:
         number: of its block.
@@ -145,16 +146,21 @@ class LayerAudit:
         """The number of heads or channels."""
         return self.kinds.shape[1]
 
-    def add(self, parts: Parts, lengths: dict[str, Tensor]) -> None:
-        """Count one more sequence."""
-        heads = parts.kind.shape[1]
+    def add(self, classified: Classified, lengths: dict[str, Tensor]) -> None:
+        """Count one more sequence.
+
+        Args:
+            classified: its transitions.
+            lengths: what `survival_lengths` returns.
+        """
+        heads = classified.kind.shape[1]
         if not self.heads:
             self.kinds = np.zeros((len(KINDS), heads), np.int64)
             size = (heads, len(self.edges) + 1)
             self.survival = {name: np.zeros(size, np.int64) for name in lengths}
         for i in range(len(KINDS)):
-            self.kinds[i] += (parts.kind == i).sum((0, 2)).cpu().numpy()
-        signed = parts.acting.float().clamp(-1, 1).cpu()
+            self.kinds[i] += (classified.kind == i).sum((0, 2)).cpu().numpy()
+        signed = classified.modulus.float().clamp(-1, 1).cpu()
         self.moduli += torch.histc(signed, BINS, -1, 1).long().numpy()
         for name, found in lengths.items():
             flat = found.flatten(1).cpu().numpy()
@@ -164,21 +170,26 @@ class LayerAudit:
             np.add.at(self.survival[name], (rows, place), 1)
 
     def shares(self) -> Floats:
-        """[kinds, heads]: shares of all parts and tokens."""
+        """Return the shares of each head by kind: [kinds, heads]."""
         return self.kinds / self.kinds.sum(0)
 
     def total(self) -> dict[str, float]:
-        """The shares of the whole layer by kind."""
+        """Return the shares of the whole layer by kind."""
         return dict(zip(KINDS, (self.kinds.sum(1) / self.kinds.sum()).tolist(), strict=True))
 
     def modulus(self, quantile: float) -> float:
-        """The quantile of the moduli of the eigenvalues farthest from 1."""
+        """Return a quantile of the moduli of the eigenvalues farthest from 1."""
         folded = self.moduli[BINS // 2 :] + self.moduli[: BINS // 2][::-1]
         reached = np.searchsorted(np.cumsum(folded), quantile * folded.sum())
         return float((reached + 0.5) / len(folded))
 
     def survives(self, precision: str, head: int | None = None) -> int | None:
-        """The median number of tokens that a sign survives; None: half a sequence or more."""
+        """Return the median number of tokens that a sign survives; None: half a sequence or more.
+
+        Args:
+            precision: a number type, one of PRECISIONS.
+            head: of the layer; None: all heads.
+        """
         counts = self.survival[precision]
         counts = counts.sum(0) if head is None else counts[head]
         place = int(np.searchsorted(np.cumsum(counts), counts.sum() / 2))
@@ -206,7 +217,7 @@ class LayerAudit:
 
 
 class ReflectingToken(NamedTuple):
-    """A token and the share of parts, over all layers and heads, that reflect where it is read."""
+    """A token and the share of components, over all layers and heads, that it reflects."""
 
     text: str
     occurrences: int
@@ -225,7 +236,7 @@ class Audit:
     reflecting: tuple[ReflectingToken, ...]  # most first
 
     def total(self) -> dict[str, float]:
-        """The mean of the layers' shares by kind."""
+        """Return the mean of the layers' shares by kind."""
         totals = [layer.total() for layer in self.layers]
         return {kind: float(np.mean([t[kind] for t in totals])) for kind in KINDS}
 
@@ -250,13 +261,13 @@ def audit(
     length: int = 1024,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Audit:
-    """Count what the transitions of a model do on a text.
+    """Count the transitions of a model on a text that reflect, rotate, keep and forget.
 
     Args:
         language: the model: of this package, converted, or of transformers with layers that
             `linear_layers` knows.
-        data: its tokens.
-        tokens: how many of them are read at most.
+        data: the text, as the model's tokens.
+        tokens: read at most so many of them.
         length: of the sequences, each of which is read from an empty state.
         on_progress: called with a text before each sequence.
 
@@ -284,9 +295,9 @@ def audit(
         def visit(index: int, transition: Transition, ids: Counts = ids, i: int = i) -> None:
             where = f"sequence {i + 1}/{count}, layer {index + 1}/{len(layers)}"
             on_progress(f"{language.name} on {data.name}: {where}")
-            parts = split_parts(transition)
-            tallies[index].add(parts, survival_lengths(transition, starts))
-            share = (parts.kind == KINDS.index("reflect")).double().mean((1, 2))
+            classified = classify(transition)
+            tallies[index].add(classified, survival_lengths(transition, starts))
+            share = (classified.kind == KINDS.index("reflect")).double().mean((1, 2))
             np.add.at(reflecting, ids, share.cpu().numpy())
 
         read = torch.from_numpy(ids).to(language.model.device)[None]
@@ -304,7 +315,7 @@ def audit(
 def _most_reflecting(
     language: LanguageModel, sums: Floats, occurrences: Counts
 ) -> tuple[ReflectingToken, ...]:
-    """List the tokens by the share of reflecting parts, without rare ones."""
+    """List the tokens by the share of components that they reflect, without rare ones."""
     often = np.flatnonzero((occurrences >= MIN_OCCURRENCES) & (sums > 0))
     shares = sums[often] / occurrences[often]
     made = language.tokenizer

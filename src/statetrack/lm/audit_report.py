@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from statetrack.diagnosis.spectrum import PRECISIONS, Floats
-from statetrack.lm.audit import BINS, KEEPS, KINDS, REFLECTS, ROTATES, Audit, LayerAudit
+from statetrack.lm.audit import BINS, Audit, LayerAudit
+from statetrack.lm.transition_kinds import KEEPS, KINDS, REFLECTS, ROTATES
 from statetrack.report.document import Cell, Document, Figure, HeatMap, Series, Table
 from statetrack.sweep.environment import environment
 
@@ -15,18 +16,18 @@ LISTED_TOKENS = 15
 LISTED_HEADS = 64  # rows of the table by head; more are in document.json only
 HEAT_COLUMNS = 64
 LINES = 6  # layers with a line of their own in the histogram
-COARSE = 10  # bins of the counts in one of the figure
+COARSE = 10  # bins of the counts in one bin of the figure
 
 DEFINITIONS = (
     f"Reflect: a real eigenvalue below {REFLECTS}. Rotate: an eigenvalue with an imaginary part "
     f"above {ROTATES}, and no reflection. Keep: neither, and every modulus above {KEEPS}. Forget: "
-    "the rest, where some direction of the state fades. Shares are over tokens and over parts of "
-    "the state that do not mix: the entries of a diagonal transition, else the state of a head."
+    "the rest; some direction of the state decays. Shares are over tokens and over the components "
+    "of the state: the entries of a diagonal state, or the whole state of a head."
 )
-MODULI = "Moduli are of the eigenvalue farthest from 1, which says what a token does to the state."
+MODULI = "Moduli are those of the eigenvalue farthest from 1, by which a token changes the state."
 SURVIVAL = (
-    "A sign survives while the product of the transitions since, applied to what a token wrote, is "
-    "at least half a unit in the last place of 1: "
+    "A sign survives while the product of the later transitions, applied to the vector that a "
+    "token wrote, has a norm of at least half a unit in the last place of 1: "
     + ", ".join(f"2^{np.log2(resolution):.0f} in {name}" for name, resolution in PRECISIONS.items())
     + "; the median over tokens."
 )
@@ -36,8 +37,8 @@ def audit_document(audits: Sequence[Audit], command: str, device: str = "cpu") -
     """Make the document of the audits of one model.
 
     Args:
-        audits: of the model, one a data set.
-        command: what was typed.
+        audits: of the model, one for each data set.
+        command: the command that made them.
         device: where the model computed.
     """
     first = audits[0]
@@ -114,7 +115,7 @@ def _by_token(found: Audit) -> list[Table]:
     ]
     if not rows:
         return []
-    note = "The share of reflecting parts over all layers and heads, where the token is read."
+    note = "The share of components, over all layers and heads, that reflect at the token."
     title = f"Tokens that reflect most on {found.data}"
     columns = ["token", "occurrences", "reflect"]
     return [Table(title, columns, rows, note, name=f"tokens-{found.data}")]
@@ -148,7 +149,7 @@ def _padded(shares: Floats, columns: int) -> list[float | None]:
 
 
 def _sorted_groups(shares: Floats, columns: int) -> list[float | None]:
-    """Means of groups of the sorted shares; a layer with fewer heads repeats them."""
+    """Return the means of groups of the sorted shares; with fewer heads than groups, the shares."""
     ordered = np.sort(shares)[::-1]
     if len(ordered) < columns:
         return _padded(ordered, columns)
@@ -156,7 +157,7 @@ def _sorted_groups(shares: Floats, columns: int) -> list[float | None]:
 
 
 def _histogram(found: Audit) -> Figure:
-    """A line a layer: the share of parts by signed modulus."""
+    """Draw the share of components by signed modulus, a line for each layer."""
     edges = np.linspace(-1, 1, BINS // COARSE + 1)
     x = ((edges[1:] + edges[:-1]) / 2).tolist()
     counts = np.stack([layer.moduli.reshape(-1, COARSE).sum(1) for layer in found.layers])

@@ -1,4 +1,4 @@
-"""The tokens on which a language model is evaluated: of a data folder, or of a text file."""
+"""The tokens on which a language model is evaluated, from data folders or text files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from statetrack.lm.data.shards import DESCRIPTION, Ints, TokenData
 from statetrack.lm.load import LanguageModel
 
 BLOCK = 1 << 20  # characters of a text file that are tokenised at once
-CONTENT = ("normalizer", "pre_tokenizer", "model")  # of tokenizer.json: what makes the tokens
+CONTENT = ("normalizer", "pre_tokenizer", "model")  # keys of tokenizer.json that decide the tokens
 
 
 class EvaluationData(NamedTuple):
@@ -26,11 +26,11 @@ class EvaluationData(NamedTuple):
     name: str
     num_tokens: int
     read: Callable[[int, int], Ints]  # the tokens start..stop-1
-    fingerprint: str  # equal tokens have equal ones
+    fingerprint: str  # equal for equal tokens
 
 
 def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> list[EvaluationData]:
-    """Open each of `paths` as `open_data` does, under names that tell them apart."""
+    """Open each of `paths` with `open_data`, and give them distinct names."""
     if not paths:
         raise UserError("--data is missing: give data folders of `lm data`, or text files")
     names = distinct_names(paths)
@@ -39,7 +39,7 @@ def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> lis
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name each path by as many of its last parts as tell it from the others: a/wide, b/wide."""
+    """Name each path by as few of its last parts as make it unique: a/wide, b/wide."""
     whole = [path.resolve() for path in paths]
     parts = [(path.parent if path.name == "model" else path).parts for path in whole]
     names = []
@@ -51,14 +51,14 @@ def distinct_names(paths: Sequence[Path]) -> list[str]:
 
 
 def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationData:
-    """Open what `--data` names, in the tokens of a model.
+    """Open a data folder or a text file as tokens of a model.
 
     Args:
-        path: a data folder of `statetrack lm data`, whose validation split is taken, or a text
+        path: a data folder of `statetrack lm data`, whose validation split is read, or a text
             file, which is tokenised in blocks that end at the end of a line; it begins with BOS if
             the model's tokenizer puts it before a text.
         language: the model.
-        needed: how many tokens of a text file suffice.
+        needed: stop reading a text file after so many tokens.
 
     Raises:
         UserError: there is nothing to read, the model has no tokenizer, or the data folder was
@@ -69,7 +69,7 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
         raise UserError(f"{path} does not exist; --data takes data folders and text files")
     tokenizer = language.tokenizer
     if tokenizer is None:
-        raise UserError(f"{language.name} has no tokenizer.json, which text needs")
+        raise UserError(f"{language.name} has no tokenizer.json: it cannot read text")
     if not path.is_dir():
         return _text_file(path, tokenizer, needed)
     data = TokenData.open(path, "validation")
@@ -79,8 +79,8 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
         raise UserError(f"cannot read {data.tokenizer_file}: {error}") from None
     if _identity(made_with) != _identity(_backend(tokenizer)):
         raise UserError(
-            f"{path} was made with another tokenizer than that of {language.name}: compare its "
-            f"tokenizer.json; a text file is tokenised with the model's own"
+            f"{path} was made with another tokenizer than that of {language.name}: make a data "
+            "folder with the model's tokenizer.json, or give a text file"
         )
     if data.vocab_size > language.model.config.vocab_size:
         vocabulary = (
@@ -120,7 +120,7 @@ def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def _identity(tokenizer: Tokenizer) -> str:
-    """Return the parts of a tokenizer that turn text into tokens, as JSON."""
+    """Return everything by which a tokenizer turns text into tokens, as JSON."""
     parts: dict[str, Any] = json.loads(tokenizer.to_str())
     kept = {name: parts[name] for name in CONTENT}
     return json.dumps([kept, sorted(tokenizer.get_vocab().items())], sort_keys=True)

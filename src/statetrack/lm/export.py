@@ -16,7 +16,7 @@ from statetrack.lm.load import load_language_model, model_folder, no_progress_ba
 from statetrack.models.convert import read_checkpoint
 from statetrack.models.convert.restore import restore
 
-BESIDE = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
 class Exported(NamedTuple):
@@ -37,7 +37,7 @@ def export(
         checkpoint: see `load_language_model`; models of other packages are converted.
         out: the new folder.
         like: a checkpoint of transformers or flash-linear-attention, such as the one that the model
-            was converted from: its format, options and dtypes are taken. None: this package's
+            was converted from; the result has its format, options and dtypes. None: this package's
             format, which `AutoModelForCausalLM` reads after `import statetrack.lm.hf_model`.
         allow_neg_eigval: the range of a converted model; None keeps that of the checkpoint.
 
@@ -55,7 +55,7 @@ def export(
         config, tensors = restore(model.sequence_model, *read_checkpoint(like))
     source = model_folder(checkpoint)
     with whole_folder(out):
-        for name in BESIDE:
+        for name in TOKENIZER_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, out / name)
         if like is None:

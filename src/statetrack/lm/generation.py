@@ -1,4 +1,4 @@
-"""Text that a language model continues, piece by piece."""
+"""Let a language model continue a text."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def continue_text(
     Args:
         language_model: what `load_language_model` returned; it needs a tokenizer.
         prompt: the text; an empty one begins a document.
-        tokens: at most so many new tokens.
-        temperature: what logits are divided by before drawing; 0 takes the likeliest token.
-        top_p: draw from the likeliest tokens with this probability together.
-        seed: seed of the drawing.
+        tokens: generate at most so many new tokens.
+        temperature: logits are divided by it before sampling; 0 takes the likeliest token.
+        top_p: sample from the fewest likeliest tokens whose probabilities sum to this.
+        seed: seed of the sampling.
         show: called with the prompt, and with each piece of new text as soon as it is complete.
 
     Returns:
@@ -102,7 +102,7 @@ def continue_text(
 
 
 class _Pieces(TextStreamer):
-    """Hands on complete words of the new text."""
+    """Passes on the new text in complete words."""
 
     def __init__(self, tokenizer: Any, show: Callable[[str], None]) -> None:
         super().__init__(tokenizer, skip_prompt=True)

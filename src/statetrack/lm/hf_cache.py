@@ -48,9 +48,9 @@ class StateLayer(LinearAttentionLayer):
 
 
 class StateTrackCache(Cache):
-    """The state of every layer, and how many tokens they have seen, padding included.
+    """The state of every layer, and how many tokens have been read, padding included.
 
-    It has the size of the state whatever the number of tokens, except for attention layers.
+    Its size does not grow with the number of tokens, except in attention layers.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -66,13 +66,13 @@ class StateTrackCache(Cache):
         return tuple(layer.state for layer in self.layers) if self.num_tokens else None
 
     def put(self, states: State, new_tokens: int) -> None:
-        """Keep the states after `new_tokens` more tokens."""
+        """Store the states after `new_tokens` more tokens."""
         for layer, state in zip(self.layers, states, strict=True):
             layer.state = state
         self.num_tokens += new_tokens
 
     def decoder(self, model: SequenceModel, batch_size: int) -> ModelDecoder:
-        """Return a decoder of the model, recorded anew if its weights were moved."""
+        """Return a decoder of the model; record it anew if the weights have moved in memory."""
         recorded_for = self._situation(batch_size)
         if self._decoder is None or recorded_for != self._recorded_for:
             self._weights = list(model.parameters())
@@ -81,11 +81,11 @@ class StateTrackCache(Cache):
         return self._decoder
 
     def _situation(self, batch_size: int) -> tuple[int, ...]:
-        """Return the values that a recording depends on: after a change it is made anew."""
+        """Return the values that a recording depends on; if one changes, it is made anew."""
         return batch_size, torch.get_num_threads(), *(w.data_ptr() for w in self._weights)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """The number of tokens seen, padding included."""
+        """Return the number of tokens read, padding included."""
         return self.num_tokens
 
     def reset(self) -> None:
@@ -94,7 +94,7 @@ class StateTrackCache(Cache):
         self.num_tokens = 0
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Raise: a state does not say what it was before."""
+        """Raise a UserError: an earlier state cannot be computed from a later one."""
         raise UserError("tokens cannot be removed from the state of a linear RNN")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class StateTrackCache(Cache):
 
 
 def decodable(model: SequenceModel, tokens: Tensor) -> bool:
-    """Whether a recorded step serves: one float32 token of each sequence, without gradients."""
+    """Whether a recorded step can be used: one token per sequence, float32, CPU, no gradients."""
     weight = next(model.parameters())
     return (
         tokens.shape[1] == 1

@@ -45,7 +45,7 @@ class StateTrackConfig(PreTrainedConfig):
         if training_length is not None:
             check_type("training_length", training_length, int, "a whole number")
             at_least("training_length", training_length, 1)
-        if model is None:  # transformers makes a default configuration now and then
+        if model is None:  # transformers makes default configurations to compare with
             model = ModelConfig()
         if not isinstance(model, ModelConfig):
             model = from_dict(ModelConfig, model, "model")

@@ -30,7 +30,7 @@ from statetrack.models import SequenceModel
 from statetrack.ops import cross_entropy
 from statetrack.ops.ragged import on_host
 
-IGNORED = -100  # the label of a token that does not count
+IGNORED = -100  # a label that is ignored
 
 
 class _PreTrained(PreTrainedModel):
@@ -117,7 +117,7 @@ class StateTrackModel(_PreTrained):
         """
         x = inputs_embeds if input_ids is None else self.sequence_model.embed(input_ids)
         if x is None or not (input_ids is None or inputs_embeds is None):
-            raise UserError("give input_ids or inputs_embeds, one of them")
+            raise UserError("give either input_ids or inputs_embeds")
         if x.dim() != 3:
             raise UserError(f"input_ids must be [B, T]; got {list(x.shape[:-1])}")
         checkpointing = self.gradient_checkpointing and self.training
@@ -231,11 +231,11 @@ class StateTrackForCausalLM(_PreTrained, GenerationMixin):
             attention_mask: see there.
             past_key_values: see there.
             inputs_embeds: see there.
-            labels: [B, T]; position t is compared with label t + 1, and -100 does not count.
+            labels: [B, T]; logits at position t are compared with label t + 1; -100 is ignored.
             use_cache: see there.
             cu_seqlens: see there; labels at the starts of packed sequences should be -100.
             logits_to_keep: how many of the last positions get logits, or which; 0: all.
-            num_items_in_batch: divide the sum of the loss by this instead of by the labels' number.
+            num_items_in_batch: divide the summed loss by this instead of by the number of labels.
             output_hidden_states: see there.
             return_dict: see there.
             position_ids: ignored.
@@ -268,7 +268,10 @@ class StateTrackForCausalLM(_PreTrained, GenerationMixin):
     def _decode(
         self, input_ids: Tensor, attention_mask: Tensor | None, cache: StateTrackCache | None
     ) -> Tensor | None:
-        """The logits [B, 1, V] of a recorded step, which updates the cache; None if none serves."""
+        """Run a recorded step, which updates the cache; return logits [B, 1, V], None if it cannot.
+
+        It cannot if the cache is empty, there is padding, or the inputs are not `decodable`.
+        """
         model = self.sequence_model
         if not isinstance(cache, StateTrackCache) or not decodable(model, input_ids):
             return None
@@ -317,8 +320,8 @@ def causal_loss(
 
     Args:
         logits: the logits.
-        labels: tokens; -100 does not count.
-        num_items_in_batch: divide the sum by this; None: by the number of labels that count.
+        labels: tokens; -100 is ignored.
+        num_items_in_batch: divide the sum by this; None: by the number of labels that are compared.
 
     Returns:
         The loss, one number.
@@ -329,7 +332,7 @@ def causal_loss(
     targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).flatten()
     counted = (targets != IGNORED).sum()
     if num_items_in_batch is not None and not counted:
-        return logits.sum() * 0.0  # this part of a batch has no labels
+        return logits.sum() * 0.0  # a micro batch without labels
     mean = cross_entropy(logits.flatten(0, 1), targets, ignore_index=IGNORED)
     return mean if num_items_in_batch is None else mean * counted / num_items_in_batch
 

@@ -27,7 +27,7 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 class LanguageModel(NamedTuple):
-    """A model, ready to evaluate, with what belongs to it."""
+    """A model in evaluation mode, with its tokenizer, name and training length if known."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -49,10 +49,10 @@ def load_language_model(
             flash-linear-attention, if there is a converter; of `statetrack lm train`; or of
             `statetrack train`. Weights must be safetensors; `tokenizer.json` in the same folder is
             the tokenizer.
-        convert: make a model of this package of another package's; flash-linear-attention's are
-            always converted.
+        convert: convert a model of transformers to this package; those of flash-linear-attention
+            are always converted.
         allow_neg_eigval: the range of a converted model; None keeps that of the checkpoint.
-        device: where the model shall be, as `TrainingConfig.device`.
+        device: the name of the device, as `TrainingConfig.device`.
 
     Returns:
         The model in evaluation mode, its tokenizer or None, the folder's name and the length of the
@@ -114,7 +114,7 @@ def _load_hf(folder: Path) -> PreTrainedModel:
 
 
 def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    """Load tokenizer.json, if there is one, with the model's BOS and EOS where it names none."""
+    """Load tokenizer.json, if there is one; BOS and EOS are the model's if it names none."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None
@@ -133,7 +133,7 @@ def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerB
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Turn off the progress bars of transformers: commands have one of their own."""
+    """Turn off the progress bars of transformers: commands show their own."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:

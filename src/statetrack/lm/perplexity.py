@@ -31,8 +31,8 @@ from statetrack.models.convert import CONVERTERS, convert
 from statetrack.report.spread import half_width
 
 SEGMENT = 1024  # tokens that are read at once
-OCTAVES, PER_OCTAVE = 8, 2  # windows of positions, for the perplexity of parts of a chunk
-PROBE = 24  # tokens that are read in two segments to see whether logits are those of one pass
+OCTAVES, PER_OCTAVE = 8, 2  # windows of positions, at equal ratios
+PROBE = 24  # tokens that are read in two segments and in one pass, to compare the logits
 TOLERANCE = 1e-4  # of those logits, relative to the largest
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,10 @@ Read = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
 class Reader(NamedTuple):
-    """How a model reads a chunk: tokens [1, t] and a state (None at first) give logits, state."""
+    """A function by which a model reads a chunk in segments, with the state carried over.
+
+    `read` takes tokens [1, t] and a state (None at first), and returns logits and the next state.
+    """
 
     read: Read
     segment: int | None  # tokens at once; None: the whole chunk
@@ -52,8 +55,15 @@ class Reader(NamedTuple):
 def make_reader(language: LanguageModel) -> Reader:
     """Choose how a model reads long texts.
 
-    A model of this package carries its state. One of transformers is converted, or else carries
-    its cache, if two segments then give its own logits of one pass; some caches do not.
+    A model of this package carries its state. A model of transformers is converted, or else carries
+    its cache, provided that two segments then give the logits of one pass; with some caches they do
+    not. Otherwise it reads a chunk in one pass.
+
+    Args:
+        language: the model.
+
+    Raises:
+        UserError: a weight is NaN or infinite.
     """
     model: PreTrainedModel = language.model
     check_finite(model, language.name)
@@ -123,8 +133,8 @@ def token_losses(reader: Reader, tokens: Tensor) -> Floats:
     tokens = tokens.to(reader.device)
     inputs, targets = tokens[:-1], tokens[1:]
     step = reader.segment or len(inputs)
-    # One array for all of them: small tensors that stay, made between large ones that go, would
-    # leave holes in the heap that are too small for the next large ones.
+    # One array for all losses: small tensors allocated between large temporary ones would
+    # fragment the heap.
     losses = np.empty(len(inputs))
     state = None
     for start in range(0, len(inputs), step):
@@ -138,14 +148,14 @@ def token_losses(reader: Reader, tokens: Tensor) -> Floats:
 
 @dataclass
 class Moments:
-    """Mean and variance of arrays that come one after the other (Welford)."""
+    """Running mean and variance of arrays (Welford)."""
 
     count: int = 0
     mean: Floats = field(default_factory=lambda: np.zeros(1))
     squares: Floats = field(default_factory=lambda: np.zeros(1))
 
     def add(self, values: Floats) -> None:
-        """Take one more array into account."""
+        """Add an array."""
         self.count += 1
         difference = values - self.mean
         self.mean = self.mean + difference / self.count
@@ -178,7 +188,7 @@ class PerplexityCurve:
     data: str
     fingerprint: str  # of the data
     training_length: int | None
-    how: str
+    how: str  # it was read, as `Reader.how`
     running: Moments  # [max_length]: the mean loss of the first t predictions, over chunks
     windows: Moments  # [windows]: the mean loss in a window of positions
     edges: tuple[int, ...]  # of the windows: the positions edges[i] + 1 .. edges[i + 1]
@@ -230,14 +240,14 @@ def measure_perplexity(
 ) -> PerplexityCurve:
     """Measure perplexity against position.
 
-    Chunk i is made of the tokens i L .. (i + 1) L: the last one is only predicted, and read in the
-    next chunk, so that position t is a prediction after t tokens of the chunk.
+    Chunk i consists of the tokens i L .. (i + 1) L. Its last token is predicted here and read in
+    the next chunk, so that position t is a prediction after t tokens of the chunk.
 
     Args:
         language: the model.
-        data: its tokens.
+        data: the text, as the model's tokens.
         max_length: the greatest position L, which may exceed the training length.
-        chunks: how many chunks are read at most; None: as many as there are.
+        chunks: read at most so many chunks; None: as many as there are.
         name: of the model in tables, which its seeds share; by default the checkpoint's.
         reader: how the model reads; `make_reader` by default.
         on_progress: called with a text before each chunk.

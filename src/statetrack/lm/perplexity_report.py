@@ -13,7 +13,7 @@ from statetrack.report.spread import Spread
 from statetrack.sweep.environment import environment
 
 POINTS = 96  # of a line
-FIRST = 256  # lines begin at this part of the greatest position: the first tokens are hard to guess
+FIRST = 256  # lines begin at 1 / FIRST of the greatest position: perplexity is high before it
 NAMING = ("data", "model", "trained at", "seeds", "chunks")
 
 
@@ -35,7 +35,7 @@ class Model:
 
     @property
     def windows(self) -> Moments:
-        """The mean loss in windows, likewise."""
+        """The mean loss in windows of positions, over seeds if there are several, else chunks."""
         return _pooled([curve.windows for curve in self.curves])
 
     @property
@@ -87,7 +87,7 @@ def perplexity_document(
     Args:
         curves: by checkpoint and data set. Those of one data set become a panel; in it, those of
             one name are seeds of a model, which share a line.
-        command: what was typed.
+        command: the command that made them.
         device: where the models computed.
     """
     models = [model for own in by_data(curves).values() for model in own]
@@ -143,7 +143,7 @@ def _running_table(models: Sequence[Model], positions: list[int]) -> Table:
 
 
 def _window_table(models: Sequence[Model], positions: list[int]) -> Table:
-    """The windows that hold the positions of the other table."""
+    """Tabulate the windows that contain the positions of the other table."""
     edges = models[0].curves[0].edges
     held = np.searchsorted(edges[1:], positions)
     rows = [[*model.naming, *model.windows.perplexities(held)[0]] for model in models]
@@ -156,7 +156,7 @@ def _window_table(models: Sequence[Model], positions: list[int]) -> Table:
 
 
 def _comparison(curves: Sequence[PerplexityCurve]) -> Table:
-    """Ratios of perplexities on the same chunks, which vary less than the perplexities."""
+    """Tabulate ratios of perplexities on the same chunks, which vary less than perplexities do."""
     rows: list[list[Cell]] = []
     for data, (first, *others) in by_data(curves).items():
         for other in others:
@@ -175,7 +175,7 @@ def _comparison(curves: Sequence[PerplexityCurve]) -> Table:
 
 
 def _pairs(first: Model, other: Model) -> tuple[str, list[tuple[float, float]]] | None:
-    """Mean losses to compare: of each seed, or of each chunk; None if tokens or seeds differ."""
+    """Pair the mean losses of seeds, or of chunks; None if tokens or numbers of seeds differ."""
     both = (*first.curves, *other.curves)
     same_tokens = len({(curve.fingerprint, curve.chunks) for curve in both}) == 1
     if not same_tokens or len(first.curves) != len(other.curves):
@@ -201,7 +201,7 @@ def _figure(title: str, curves: Sequence[PerplexityCurve], windows: bool, note: 
 
 
 def _series(model: Model, windows: bool) -> list[Series]:
-    """The model's line, and a faint one for each seed if there are several."""
+    """Return the model's line, and a faint one for each seed if there are several."""
     first = model.curves[0]
     x = first.edges[1:] if windows else figure_positions(first.max_length)
     index = slice(None) if windows else np.array(x) - 1

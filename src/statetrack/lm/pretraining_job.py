@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # lm-eval takes seconds to import
 
 @dataclass(frozen=True)
 class PretrainingJob(SweepJob):
-    """One pretraining run, then what its model does: perplexity by position, audit, harness.
+    """One pretraining run, and the measurements of its model: perplexity, audit, harness.
 
     The data folder is made in the sweep's folder, once for all jobs with the same data.
     """
@@ -90,7 +90,7 @@ class PretrainingJob(SweepJob):
         texts = [Path(text) for text in self.texts]
         for text in texts:  # before the hours of training
             if not text.is_file():
-                raise UserError(f"{text}, a text to measure perplexity on, is no file")
+                raise UserError(f"{text}, a text to measure perplexity on, is not a file")
         selection = select_all(self.harness)
         place = folder.parents[1] / "data" / data_name(self.data)
         shared_data(self.data, place)
@@ -103,7 +103,7 @@ class PretrainingJob(SweepJob):
         )
         trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
         run = pretrain(config, folder / "run", trackers=trackers, on_progress=report)
-        clock = Clock()  # of what follows: the metrics have the times of training
+        clock = Clock()  # of the measurements: the metrics have the time of training
         rows = run.metrics()
         steps = [row for row in rows if row["kind"] == "train"]
         validation = [row for row in rows if row["kind"] == "validation"]
@@ -139,7 +139,7 @@ class PretrainingJob(SweepJob):
 
 
 def select_all(folders: Sequence[str]) -> Selection | None:
-    """Return the tasks of packs, and the paper's of folders of `lm fetch`; None without folders."""
+    """Select the tasks of folders of `lm tasks` and `lm fetch`; None if there are no folders."""
     if not folders:
         return None
     from statetrack.lm.harness.folder import read_index
@@ -153,7 +153,7 @@ def select_all(folders: Sequence[str]) -> Selection | None:
 def harness_scores(
     language: LanguageModel, selection: Selection, limit: int | None
 ) -> dict[str, Any]:
-    """Return the main metrics of every task, and what `ModelScores` and `Selection` say of them."""
+    """Return the main metrics of every task, the shortened requests and the missing tasks."""
     from statetrack.lm.harness.evaluation import evaluate_model
 
     found = evaluate_model(language, selection, limit)
@@ -166,7 +166,7 @@ def harness_scores(
 
 
 def data_name(config: DataConfig) -> str:
-    """Return a folder's name for a data configuration."""
+    """Return the name of the data folder of a configuration: equal ones share a folder."""
     text = json.dumps(changed(config), sort_keys=True)
     return f"text-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 

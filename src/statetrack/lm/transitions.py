@@ -1,8 +1,8 @@
 """Read A(x_t) from every linear layer of a model while it reads a text.
 
-Layers of this package have `transitions`. A layer of transformers is made into one of ours for a
-moment: it shares the weights as far as names and layout allow. The model itself runs as it is, so
-what stands around the layers (attention, experts, norms) may be anything.
+Layers of this package have `transitions`. A layer of transformers is converted to one of ours when
+it is asked for its transitions; the weights are shared as far as names and layout allow. The model
+itself runs unchanged, so its other modules (attention, experts, norms) may be anything.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def linear_layers(model: nn.Module) -> list[LinearLayer]:
 def visit_transitions(
     model: nn.Module, layers: list[LinearLayer], tokens: Tensor, visit: Visit
 ) -> None:
-    """Let a model read tokens [1, T]; pass each layer's transitions to `visit` before it runs."""
+    """Run a model on tokens [1, T]; pass each layer's transitions to `visit` before it runs."""
 
     def before(index: int, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x = args[0] if args else kwargs["hidden_states"]
@@ -187,7 +187,7 @@ MAKERS: dict[type[nn.Module], Callable[[Any], Mixer]] = {
     Qwen3NextGatedDeltaNet: _qwen3_next,
     Qwen3_5GatedDeltaNet: _qwen3_5,
 }
-"""Layers of transformers, and what makes them into ours."""
+"""Layers of transformers, and the functions that convert them to ours."""
 
 
 def _built(layer: Any, config: MixerConfig, rename: Callable[[Tensors], Weights]) -> Mixer:

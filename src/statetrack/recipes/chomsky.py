@@ -26,7 +26,7 @@ from statetrack.recipes.published import (
     Published,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell, exact_seeds, order_sentence
+from statetrack.recipes.selection import Cell, comparison_sentence, exact_seeds
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
 from statetrack.report.results import learning_figure, length_figure, spectrum_figure
@@ -40,7 +40,7 @@ SOLVE_PARITY = ("Mamba [-1,1]", "DeltaNet [-1,1]", "sLSTM")
 
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
-    """List the runs of every cell that are known so far."""
+    """List the runs of all models that are known so far."""
     return [job for cell in cells(settings) for job in cell.jobs(results)]
 
 
@@ -81,7 +81,7 @@ def majority(column: str) -> float:
 def _best_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
     heads = [text for c in by_column for text in (c, "paper", "early")]
     rows = [
-        [title, *_three(by_column, title, results, lambda s: s.best, lambda p: p.best)]
+        [title, *_version_cells(by_column, title, results, lambda s: s.best, lambda p: p.best)]
         for title in _titles(by_column)
     ]
     note = (
@@ -101,7 +101,8 @@ def _median_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
 
     heads = [text for c in by_column for text in (c, "paper", "early")]
     rows = [
-        [title, *_three(by_column, title, results, ours, paper)] for title in _titles(by_column)
+        [title, *_version_cells(by_column, title, results, ours, paper)]
+        for title in _titles(by_column)
     ]
     rows.append(_baseline(by_column))
     note = f"Scaled accuracy on lengths {TEST}; ± is the median absolute deviation."
@@ -117,8 +118,10 @@ def _titles(by_column: dict[str, list[Cell]]) -> list[str]:
     return list(dict.fromkeys(cell.title for row in by_column.values() for cell in row))
 
 
-def _three(by_column, title, results, ours, paper) -> list[Value]:  # type: ignore[no-untyped-def]
-    """Return ours, the paper's and the early version's cells of every column."""
+def _version_cells(  # type: ignore[no-untyped-def]
+    by_column, title, results, ours, paper
+) -> list[Value]:
+    """Return for every column our number, the paper's and that of its early version."""
     found: list[Value] = []
     for column, row in by_column.items():
         spread = next((cell.spread(results) for cell in row if cell.title == title), None)
@@ -195,7 +198,7 @@ def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
             pairs.append(("DeltaProduct [-1,1], n = 2", "DeltaNet [-1,1]"))
         what = ARITHMETIC if column == ARITHMETIC else f"{ARITHMETIC} {column}"
         for one, two in pairs:
-            sentences.append(order_sentence(row[one], row[two], results, what))
+            sentences.append(comparison_sentence(row[one], row[two], results, what))
         if column != ARITHMETIC:
             sentences.append(_above_majority(column, by_column[column], results))
     return [text for text in sentences if text] or ["No run is done yet."]

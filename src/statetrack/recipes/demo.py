@@ -18,8 +18,8 @@ from statetrack.training import RunConfig
 SEEDS = 3  # per model on parity, as in the paper
 PARITY_TEST = (40, 256)
 SWAP_LENGTHS = ("32", "64", "128", "256")  # in the table
-# to evaluate: the first is shown when a run ends, the last is the longest
 LONG = ("1000", "10000", "100000")
+# lengths to evaluate: the score at the first is shown when a run ends; the last is the greatest
 LENGTHS = {
     "parity": ("100", "10", "40", *LONG),
     "swaps": ("128", "8", "32", "64", "256", *LONG),
@@ -148,7 +148,7 @@ def make_document(seed: int, settings: Settings, results: Results) -> Document:
     parity, swaps = ([m for m in done if m.task == task] for task in ("parity", "swaps"))
     warnings = []
     if len(ended) < len(jobs):
-        warnings.append(f"Interrupted: {len(ended)} of {len(jobs)} runs are here.")
+        warnings.append(f"Interrupted: {len(ended)} of {len(jobs)} runs have ended.")
     tables = [_long_table(parity + swaps), _parity_table(parity), _swaps_table(swaps)]
     figures = [
         _figure("parity", "Parity", parity),

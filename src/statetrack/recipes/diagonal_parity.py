@@ -9,7 +9,7 @@ from statetrack.recipes import presets
 from statetrack.recipes.chomsky_runs import TEST
 from statetrack.recipes.published import FIGURE_1
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, order_sentence, validated
+from statetrack.recipes.selection import Cell, comparison_sentence, validated
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Series, Table
 from statetrack.report.results import by_validation_step, seed_lines, spectrum_figure
@@ -77,7 +77,9 @@ def document(settings: Settings, results: Results) -> Document:
 
 
 def _summary(both: list[Cell], results: Results) -> list[str]:
-    order = order_sentence(both[1], both[0], results, f"parity at the last step, lengths {TEST}")
+    order = comparison_sentence(
+        both[1], both[0], results, f"parity at the last step, lengths {TEST}"
+    )
     return ["No run is done yet." if order is None else order]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from statetrack.lm.harness.published import ERRORS
+from statetrack.lm.transition_kinds import KEEPS, KINDS, REFLECTS
 from statetrack.recipes.recipe import Results, Settings, facts
 from statetrack.report.document import Cell, Document, Figure, Series, Table
 from statetrack.report.spread import Spread
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from statetrack.lm.pretraining_job import PretrainingJob
 
 Found = Mapping[str, Any]  # a result
-KINDS = ("reflect", "rotate", "keep", "forget")
 NATS = ".4f"
 
 
@@ -34,7 +34,7 @@ def make_document(
         title: of the page.
         settings: of the reproduction.
         jobs: all runs.
-        results: of those that are done.
+        results: of the runs that are done.
         notes: what differs from the paper.
     """
     done = [r for r in results.of(jobs) if r["status"] == "done"]
@@ -109,7 +109,7 @@ def _log_at(result: Found, data: int, at: int) -> float:
 
 
 def _doubled(trained: int, positions: Sequence[int]) -> list[int]:
-    """Return 1, 2, 4, ... times the training length, as far as it was measured."""
+    """Return those of 1, 2, 4, ... times the training length that were measured."""
     return [trained << i for i in range(positions[-1].bit_length()) if trained << i in positions]
 
 
@@ -128,7 +128,7 @@ def _difference_table(differences: Mapping[tuple[str, str], Spread]) -> Table:
 
 
 def _summary(differences: Mapping[tuple[str, str], Spread]) -> list[str]:
-    """State each difference on held-out text; claim it only if the interval excludes 0."""
+    """State each difference in validation loss; claim one only if its interval excludes 0."""
     sentences = []
     for (mixer, measure), spread in differences.items():
         if measure != "validation":
@@ -154,8 +154,8 @@ def _audit(groups: Mapping[str, Sequence[Found]]) -> Table:
         rows.append([title, len(done), *shares, float(modulus)])
     note = (
         "Shares of all transitions on held-out text: they reflect with a real eigenvalue below "
-        "-0.1, rotate with one that is not real, keep with all moduli above 0.9, else forget. The "
-        "modulus is that of the eigenvalue farthest from 1."
+        f"{REFLECTS}, rotate with one that is not real, keep with all moduli above {KEEPS}, else "
+        "forget. The modulus is that of the eigenvalue farthest from 1."
     )
     columns = ["model", "seeds", *KINDS, "median modulus"]
     return Table("What the transitions do", columns, rows, note, name="audit")

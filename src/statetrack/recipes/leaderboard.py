@@ -12,7 +12,7 @@ from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.paper_models import formal_model
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, Score, apart, evaluated, spread_of
+from statetrack.recipes.selection import Cell, Score, evaluated, intervals_disjoint, spread_of
 from statetrack.report.document import Cell as Value
 from statetrack.report.document import Document, Figure, Table
 from statetrack.report.results import length_figure, spectrum_figure
@@ -23,8 +23,8 @@ from statetrack.training import RunConfig, Stage, TrainingConfig
 
 
 @dataclass(frozen=True)
-class Test:
-    """A task of the leaderboard, the small model and training, and what is measured."""
+class LeaderboardTask:
+    """A task of the leaderboard: its small model, training and measurements."""
 
     task: Task
     paper_task: Task
@@ -42,8 +42,8 @@ class Test:
     curve: int | None = None
 
 
-TESTS: dict[str, Test] = {
-    "parity": Test(
+TASKS: dict[str, LeaderboardTask] = {
+    "parity": LeaderboardTask(
         make_task("parity", supervision="dense"),
         make_task("parity"),
         width=32, layers=1, heads=2, conv=0,
@@ -54,7 +54,7 @@ TESTS: dict[str, Test] = {
         seconds=13.0,
         curve=256,
     ),
-    "S5 swaps": Test(
+    "S5 swaps": LeaderboardTask(
         make_task("S5_only_swaps"),
         make_task("S5_only_swaps"),
         width=64, layers=1, heads=4, conv=0,
@@ -67,7 +67,7 @@ TESTS: dict[str, Test] = {
         seconds=18.0,
         trained=32,
     ),
-    "modular arithmetic": Test(
+    "modular arithmetic": LeaderboardTask(
         make_task("modular_arithmetic", modulus=3, supervision="dense"),
         make_task("modular_arithmetic"),
         width=64, layers=2, heads=4, conv=4,
@@ -116,7 +116,7 @@ def model(mixer: str, allow: bool, task: Task, width: int, layers: int, heads: i
     return replace(made, mlp_size=2 * width) if made.mlp == "swiglu" else made
 
 
-def config(settings: Settings, test: Test, mixer: str, allow: bool, lr: float, seed: int
+def config(settings: Settings, test: LeaderboardTask, mixer: str, allow: bool, lr: float, seed: int
            ) -> RunConfig:  # fmt: skip
     """Return a run: small, or with the paper's training and width."""
     task, training, stages = test.task, test.training, test.stages
@@ -132,7 +132,7 @@ def config(settings: Settings, test: Test, mixer: str, allow: bool, lr: float, s
 
 
 def _job(settings: Settings, name: str, mixer: str, allow: bool, lr: float, seed: int) -> Job:
-    test = TESTS[name]
+    test = TASKS[name]
     run = config(settings, test, mixer, allow, lr, seed)
     paper = settings.scale == "paper"
     job = Job(
@@ -151,7 +151,7 @@ def _job(settings: Settings, name: str, mixer: str, allow: bool, lr: float, seed
 def cells(settings: Settings) -> list[Cell]:
     """List every model on every task."""
     found = []
-    for name, test in TESTS.items():
+    for name, test in TASKS.items():
         paper = presets.paper("delta_net", test.paper_task.name).training
         lr = paper.lr if settings.scale == "paper" else test.training.lr
         for mixer, allow in models():
@@ -170,7 +170,7 @@ def jobs(settings: Settings, results: Results) -> list[Job]:
 
 def document(settings: Settings, results: Results) -> Document:
     """Make the table of all models, one table and figure per task, and the comparisons."""
-    by_task: dict[str, dict[str, Cell]] = {name: {} for name in TESTS}
+    by_task: dict[str, dict[str, Cell]] = {name: {} for name in TASKS}
     for cell in cells(settings):
         by_task[cell.column][cell.title] = cell
     return Document(
@@ -192,8 +192,8 @@ def document(settings: Settings, results: Results) -> Document:
     )
 
 
-def _measures(test: Test) -> dict[str, Score]:
-    """Return the columns of a task: what ranks first, then the others."""
+def _measures(test: LeaderboardTask) -> dict[str, Score]:
+    """Return the scores that the table shows, by column; models are ranked by the first."""
     fields = {"scaled": "", "token_accuracy": " tokens"}
     sequence = " sequences" if test.task.metric == "sequence" else ""
     return {
@@ -204,11 +204,11 @@ def _measures(test: Test) -> dict[str, Score]:
 
 def _overview(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> Table:
     heads, rows = ["model"], []
-    for name, test in TESTS.items():
+    for name, test in TASKS.items():
         heads += [f"{name} {label}" for label in _measures(test)]
     for title in next(iter(by_task.values())):
         row: list[Value] = [title]
-        for name, test in TESTS.items():
+        for name, test in TASKS.items():
             done = by_task[name][title].reported(results)
             spreads = [spread_of(done, score) for score in _measures(test).values()]
             row += [None if s is None else s.mean for s in spreads]
@@ -221,7 +221,7 @@ def _overview(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> Ta
 
 
 def _detail(name: str, row: Mapping[str, Cell], results: Results) -> Table:
-    lengths, _ = TESTS[name].score
+    lengths, _ = TASKS[name].score
     heads = ["model", "parameters", "seeds", "mean", "low", "high", "best", "median", "MAD"]
     rows: list[list[Value]] = []
     for title, cell in row.items():
@@ -239,7 +239,7 @@ def _detail(name: str, row: Mapping[str, Cell], results: Results) -> Table:
 
 
 def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figure]:
-    """Draw the models with negative eigenvalues, and those without: all at once are too many."""
+    """Draw the models in [-1,1] and all others separately: one figure would have too many lines."""
     done = {title: found for title, cell in row.items() if (found := cell.reported(results))}
     wide = {title: found for title, found in done.items() if "[-1,1]" in title}
     others = {title: found for title, found in done.items() if title not in wide}
@@ -248,7 +248,7 @@ def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figur
         heading = f"{name[0].upper()}{name[1:]}, {which}"
         made += [
             length_figure(
-                f"{heading}: accuracy against length", groups, TESTS[name].trained, seeds=False
+                f"{heading}: accuracy against length", groups, TASKS[name].trained, seeds=False
             ),
             spectrum_figure(f"{heading}: eigenvalues after training", groups),
         ]
@@ -262,12 +262,14 @@ def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> lis
         if not spreads:
             continue
         top = max(spreads, key=lambda title: spreads[title].mean)
-        level = [t for t in spreads if t != top and not apart(spreads[t], spreads[top])]
+        level = [
+            t for t in spreads if t != top and not intervals_disjoint(spreads[t], spreads[top])
+        ]
         others = f"those of {', '.join(level)}" if level else "no other"
         rest = f"its interval overlaps {others}"
         if spreads[top].interval is None:
             rest = "one seed has no interval"
-        lengths, _ = TESTS[name].score
+        lengths, _ = TASKS[name].score
         sentences.append(
             f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "
             f"{spreads[top].mean:.3f}; {rest}."
@@ -286,7 +288,7 @@ def _switch_sentence(name: str, spreads: Mapping[str, Spread]) -> str:
         if "[-1,1]" not in title or narrow is None:
             continue
         mixer = title.replace(" [-1,1]", "")
-        if not apart(wide, narrow):
+        if not intervals_disjoint(wide, narrow):
             level.append(mixer)
         else:
             (better if wide.mean > narrow.mean else worse).append(mixer)
@@ -313,7 +315,7 @@ def _notes(settings: Settings) -> list[str]:
         "norm, MLP or residual. All other mixers, Mamba2 among them, have the default block. Full "
         "matrices read one-hot tokens and have one layer of the vocabulary's width.",
     ]
-    for name, test in TESTS.items():
+    for name, test in TASKS.items():
         t = test.training
         notes.append(
             f"{name[0].upper()}{name[1:]}{_options(test.task)}: width {test.width}, layers "
@@ -326,7 +328,7 @@ def _notes(settings: Settings) -> list[str]:
     return notes
 
 
-def _stages(test: Test) -> str:
+def _stages(test: LeaderboardTask) -> str:
     if not test.stages:
         return ""
     parts = [f"{s.steps} up to length {s.max_length or test.trained}" for s in test.stages]

@@ -1,4 +1,4 @@
-"""`length`: each remedy for fading at long lengths alone and combined, and how far it is exact."""
+"""`length`: remedies for errors at long lengths, alone and combined, and how far they are exact."""
 
 from __future__ import annotations
 
@@ -148,10 +148,10 @@ def _final(
     done = [r for r in c.reported(results) if r.get("trained") is not None]
     longest = job.hardened_lengths[-1]
     lengths = (*job.lengths, longest)
-    facts: list[Value] = [subject.title, c.title, _trained(subject),
+    first: list[Value] = [subject.title, c.title, _trained(subject),
                           f"{len(done)} of {len(c.seeds)}"]  # fmt: skip
     if not done:
-        return [*facts, None, None, None], ""
+        return [*first, None, None, None], ""
     exact = exact_seeds(done, lengths)
     tokens = f"{int(longest):,}"
     wrong = [n for n in lengths if exact_seeds(done, (n,)) < len(done)]
@@ -162,10 +162,10 @@ def _final(
     control = row.get((subject.final, False))
     controls = [] if control is None else [r for r in control.reported(results) if r.get("trained")]
     if controls:
-        first = job.lengths[0]
-        right = sum(sequence_accuracy(first)(r) == 1.0 for r in controls)
-        sentence += f" With [0,1], {right} of {len(controls)} are exact at {first}."
-    return [*facts, tokens, f"{exact} of {len(done)}", ", ".join(wrong) or "none"], sentence
+        shortest = job.lengths[0]
+        right = sum(sequence_accuracy(shortest)(r) == 1.0 for r in controls)
+        sentence += f" With [0,1], {right} of {len(controls)} are exact at {shortest}."
+    return [*first, tokens, f"{exact} of {len(done)}", ", ".join(wrong) or "none"], sentence
 
 
 def _notes(settings: Settings) -> list[str]:

@@ -209,7 +209,7 @@ def cell(subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True) ->
 def cells(settings: Settings) -> dict[Subject, dict[tuple[str, bool], Cell]]:
     """Return all arms of each subject, by key and range.
 
-    Each has a control with [0,1]; where the inputs grow, only the chosen one has.
+    Each arm has a control with [0,1]; in subjects with growing inputs only the chosen arm has one.
     """
     found: dict[Subject, dict[tuple[str, bool], Cell]] = {}
     for subject in SUBJECTS:

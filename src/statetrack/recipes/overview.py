@@ -1,4 +1,4 @@
-"""The reports of several recipes, and one page that has the findings of all."""
+"""The reports of several recipes, and a page with the findings of all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_documents(
     Args:
         recipes: those to report on.
         settings: of the reproduction.
-        results: what is done so far.
+        results: of the runs that are done.
     """
     made = [recipe.document(settings, results) for recipe in recipes]
     if len(made) > 1:

@@ -1,4 +1,4 @@
-"""The models that the paper and its authors' code trained, by the name of the mixer.
+"""The models of the paper and of its authors' code, by the name of the mixer.
 
 The authors trained formal languages (parity, modular arithmetic) and word problems with two code
 bases, whose models differ.
@@ -39,7 +39,13 @@ _WORD_PROBLEM_MIXERS: dict[str, dict[str, Any]] = {"delta_net": {"conv_size": 0}
 
 
 def check_mixer(mixer: str, allowed: tuple[str, ...], where: str) -> None:
-    """Raise a UserError unless `mixer` is in `allowed`, the mixers of the table or code `where`."""
+    """Raise a UserError unless a table or code has a mixer.
+
+    Args:
+        mixer: its name.
+        allowed: the mixers of the table or code.
+        where: the name of the table or code, for the error.
+    """
     if mixer not in MIXERS:
         raise unknown("mixer", mixer, allowed)
     if mixer not in allowed:

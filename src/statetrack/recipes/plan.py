@@ -40,10 +40,15 @@ class Plan:
 
 
 def expected_jobs(recipe: Recipe, settings: Settings, done: Mapping[str, Any]) -> list[SweepJob]:
-    """List all jobs of a recipe, also those that depend on results that are still to come.
+    """List all jobs of a recipe, including those that depend on results of other jobs.
 
     Missing results are replaced by failed ones, so that the recipe chooses a learning rate and
     lists its remaining runs. Their number does not depend on which rate it chooses.
+
+    Args:
+        recipe: the recipe.
+        settings: of the reproduction.
+        done: the results that exist, by the key of their job.
     """
     results = dict(done)
     while True:
@@ -60,7 +65,14 @@ def expected_jobs(recipe: Recipe, settings: Settings, done: Mapping[str, Any]) -
 def make_plan(
     recipes: Sequence[Recipe], settings: Settings, done: Mapping[str, Any], workers: int
 ) -> Plan:
-    """Plan the runs of some recipes, given the results that exist."""
+    """Plan the runs of some recipes.
+
+    Args:
+        recipes: those to run.
+        settings: of the reproduction.
+        done: the results that exist, by the key of their job.
+        workers: runs side by side.
+    """
     by_recipe = {r.name: expected_jobs(r, settings, done) for r in recipes}
     every = list({job.key: job for jobs in by_recipe.values() for job in jobs}.values())
     rows = tuple(_row(name, jobs, done) for name, jobs in by_recipe.items())

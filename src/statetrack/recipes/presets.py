@@ -43,14 +43,14 @@ def paper(
     num_layers: int | None = None,
     **options: Any,
 ) -> RunConfig:
-    """Return what the paper (final version) trained for Tables 3 and 5 and Figures 1 and 4.
+    """Return a run of the paper (final version): Tables 3 and 5, Figures 1 and 4.
 
-    The tables have parity and modular arithmetic, without and with brackets; `mult=False` is
-    their last column. Figure 1 has the diagonal RNN on parity. Figure 4 has word problems: DeltaNet
-    with 1 layer and `num_layers=5`, the elements also with `tokens_per_element=4` (S5) or 2 (Z60)
-    and then 64 tokens long. The paper has `allow_neg_eigval` for DeltaNet, Mamba and the diagonal
-    RNN. Validation uses the lengths that the paper reports, and runs only at the end, except for
-    Figure 1.
+    The tables have parity and modular arithmetic, without and with brackets; with the option
+    `mult=False` it is their last column. Figure 1 has the diagonal RNN on parity. Figure 4 has word
+    problems: DeltaNet with 1 layer and with `num_layers=5`; sequences have 32 tokens, or 64 with
+    the option `tokens_per_element=4` (S5) or 2 (Z60). The paper uses `allow_neg_eigval` for
+    DeltaNet, Mamba and the diagonal RNN. Validation uses the lengths that the paper reports, and
+    runs at the end only, except for Figure 1.
 
     Args:
         mixer: the name of a mixer that the table or figure has.
@@ -59,6 +59,9 @@ def paper(
         seed: of the initialisation and, except for word problems, of the data.
         num_layers: the paper's number if absent.
         **options: options of the task.
+
+    Raises:
+        UserError: the paper has no such run.
     """
     known = make_task(task, **options)
     if (mixer, task) == ("diagonal_rnn", "parity"):
@@ -79,10 +82,10 @@ def paper(
 def paper_early(
     mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 0, **options: Any
 ) -> RunConfig:
-    """Return what the paper's early version trained for its Tables 3 and 5.
+    """Return a run of the paper's early version, for its Tables 3 and 5.
 
-    2 layers and no clipping on every task, width 128 and 4 heads for xLSTM too, and batch 512 for
-    sLSTM instead of mLSTM. It has no Transformer.
+    It differs from `paper`: 2 layers and no clipping on every task, width 128 and 4 heads for xLSTM
+    too, and batch 512 for sLSTM instead of mLSTM. It has no Transformer.
     """
     if task not in FORMAL:
         raise UserError(f"the early version's Table 3 has no {task}; it has {', '.join(FORMAL)}")
@@ -170,11 +173,11 @@ def _paper_word_problem(
 def repo(
     mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 42, lr: float = 1e-3
 ) -> RunConfig:
-    """Return what the authors' published commands train.
+    """Return a run of the authors' published commands.
 
-    2 layers, batch 256, bf16, and Mamba with the convolution of width 1 that their code has by
-    default. Brackets come without multiplication; the learning rate falls to a thousandth of its
-    peak.
+    They have 2 layers, batch 256, bf16, and Mamba with the convolution of width 1 that their code
+    has by default. Brackets come without multiplication; the learning rate falls to a thousandth of
+    its peak.
     """
     if task not in FORMAL:
         raise UserError(f"the authors published no command for {task}; known: {', '.join(FORMAL)}")
@@ -206,7 +209,7 @@ def repo(
 
 
 def demo(mixer: str, task: str, *, allow_neg_eigval: bool = False, seed: int = 0) -> RunConfig:
-    """Return what `statetrack demo` trains: parity, or S5_only_swaps with DeltaNet."""
+    """Return a run of `statetrack demo`: parity, or S5_only_swaps with DeltaNet."""
     if task == "parity":
         return demo_parity(mixer, allow_neg_eigval=allow_neg_eigval, seed=seed)
     if task == "S5_only_swaps" and mixer == "delta_net":
@@ -218,9 +221,9 @@ PRESETS = {"paper": paper, "repo": repo, "demo": demo}
 
 
 def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
-    """Return a run on parity of seconds on one core: one narrow layer, dense targets.
+    """Return a run on parity that takes seconds on one core: one narrow layer, dense targets.
 
-    DeltaNet uses the three measures of docs/length-generalisation.md (stretched beta, late
+    DeltaNet uses the three options of docs/length-generalisation.md (stretched beta, late
     saturation penalty, a larger epsilon in the head norm), for both ranges alike.
     """
     task = make_task("parity", supervision="dense")
@@ -255,7 +258,7 @@ def demo_parity(mixer: str, *, allow_neg_eigval: bool, seed: int = 0) -> RunConf
 
 
 def demo_swaps(*, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
-    """Return a run on S5_only_swaps of seconds on one core: one DeltaNet layer, length 32."""
+    """Return a run on S5_only_swaps for a laptop: one DeltaNet layer, 600 steps at length 32."""
     task = make_task("S5_only_swaps")
     model = ModelConfig(
         vocab_size=len(task.vocab),
@@ -270,7 +273,7 @@ def demo_swaps(*, allow_neg_eigval: bool, seed: int = 0) -> RunConfig:
 def quick_training(
     steps: int, lr: float, seed: int, *, batch_size: int = 64, **options: Any
 ) -> TrainingConfig:
-    """Return a training of minutes: short warm-up, cosine to 0, no weight decay.
+    """Return the training of a small model: short warm-up, cosine to 0, no weight decay.
 
     Args:
         steps: optimiser steps.

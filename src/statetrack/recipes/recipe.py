@@ -39,7 +39,7 @@ class Settings:
     scale: Scale = "laptop"
     early: bool = False  # the settings of the paper's early version instead of the final one
     seeds: int | None = None  # seeds per model; None: the scale's number
-    texts: tuple[str, ...] = ()  # files on which language models are measured, too
+    texts: tuple[str, ...] = ()  # more text files on which language models are measured
     harness: tuple[str, ...] = ()  # folders of tasks on which language models are scored
     mamba_conv: int = 4  # its text says 4, its code has 1
     xlstm_layers: int = 3  # of mLSTM and sLSTM on modular arithmetic: 3, as the others, or 2
@@ -104,7 +104,11 @@ def register(recipe: Recipe) -> Recipe:
 
 
 def find_recipe(name: str) -> Recipe:
-    """Return a recipe by its name or one of its aliases, in upper or lower case."""
+    """Return a recipe by its name or one of its aliases, in upper or lower case.
+
+    Raises:
+        UserError: there is none.
+    """
     for recipe in all_recipes():
         if name.lower() in (recipe.name, *recipe.aliases):
             return recipe
@@ -131,7 +135,7 @@ def installed_recipes() -> tuple[list[Recipe], list[str]]:
 
 
 def shortened(job: Job) -> Job:
-    """Return the job with a training that is too short to learn, for the scale `smoke`."""
+    """Return the job with a training too short to learn anything, for the scale `smoke`."""
     t = job.config.training
     stages = tuple(replace(stage, steps=1) for stage in job.config.stages)
     training = replace(

@@ -22,7 +22,7 @@ from statetrack.training import length_range
 K = TypeVar("K")
 Score = Callable[[Mapping[str, Any]], float | None]
 
-TUNING_SEEDS = (100, 101)  # choose; never among the seeds that are reported
+TUNING_SEEDS = (100, 101)  # choose learning rates; never among the seeds that are reported
 
 
 def evaluated(lengths: str, field: str = "scaled", of: str = "trained") -> Score:
@@ -30,7 +30,7 @@ def evaluated(lengths: str, field: str = "scaled", of: str = "trained") -> Score
 
     Args:
         lengths: of the evaluation.
-        field: what is read of it.
+        field: of the evaluation.
         of: "trained" or "hardened".
     """
 
@@ -70,8 +70,8 @@ def spread_of(results: Sequence[Mapping[str, Any]], score: Score) -> Spread | No
     return Spread(scores) if scores else None
 
 
-def apart(a: Spread | None, b: Spread | None) -> bool:
-    """Whether the 95 % intervals of both means exist and are disjoint."""
+def intervals_disjoint(a: Spread | None, b: Spread | None) -> bool:
+    """Whether both means have 95 % intervals, and these are disjoint."""
     one, two = a and a.interval, b and b.interval
     return bool(one and two) and (one[0] > two[1] or two[0] > one[1])  # type: ignore[index]
 
@@ -146,7 +146,7 @@ class Cell:
         return spread_of(self.reported(results), self.score)
 
 
-def order_sentence(
+def comparison_sentence(
     first: Cell, second: Cell, results: Results, what: str, score: Score | None = None
 ) -> str | None:
     """Say whether two models differ on a task; None if one of them has no score yet.
@@ -156,16 +156,16 @@ def order_sentence(
     Args:
         first: a model.
         second: the one that it is compared with.
-        results: what is done so far.
-        what: the task; it begins the sentence.
-        score: what is compared; that of each cell if absent.
+        results: of the runs that are done.
+        what: the task, with which the sentence begins.
+        score: the score to compare; that of each cell if absent.
     """
     one, two = (spread_of(c.reported(results), score or c.score) for c in (first, second))
     if one is None or two is None:
         return None
     numbers = f"{_mean_text(one)} against {_mean_text(two)}"
     head = f"{what[0].upper()}{what[1:]}"
-    if not apart(one, two):
+    if not intervals_disjoint(one, two):
         return (
             f"{head}: no difference is claimed between {first.title} and {second.title}: "
             f"{numbers}; their 95 % intervals over seeds overlap, or there are too few seeds."

@@ -10,7 +10,7 @@ from statetrack.sweep.job import Job
 
 EIGENVALUES = (0.5, 0.9, -0.9, -1.0)
 TOKENS = 24
-MAX_TOKENS = 10_000  # until bfloat16 has to have settled
+SETTLED_BY = 10_000  # tokens after which a state in bfloat16 counts as never constant
 
 
 def states_on_ones(eigenvalue: float, tokens: int) -> torch.Tensor:
@@ -20,9 +20,9 @@ def states_on_ones(eigenvalue: float, tokens: int) -> torch.Tensor:
 
 def settles(eigenvalue: float) -> int | None:
     """Return the token from which on the state is constant in bfloat16; None if there is none."""
-    rounded = states_on_ones(eigenvalue, MAX_TOKENS).bfloat16()
+    rounded = states_on_ones(eigenvalue, SETTLED_BY).bfloat16()
     last = int((rounded != rounded[-1]).nonzero().max())
-    return last + 1 if last < MAX_TOKENS - 1 else None
+    return last + 1 if last < SETTLED_BY - 1 else None
 
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
@@ -45,7 +45,7 @@ def document(settings: Settings, results: Results) -> Document:
     summary = []
     if for_ever:
         summary.append(
-            f"The state tells even from odd for ever (checked to {MAX_TOKENS:,} tokens) for the "
+            f"The state tells even from odd for ever (checked to {SETTLED_BY:,} tokens) for the "
             f"eigenvalue {', '.join(for_ever)} only."
         )
     if constant:

@@ -14,8 +14,8 @@ from statetrack.compiler import compile, factor, theorems
 from statetrack.diagnosis.finite_precision import DATATYPES, Term, power_sum, settle
 
 TRIALS = 200  # random matrices, or sums of powers
-HORIZON = 10_000  # tokens of the constructions that round
-CHECKED = 64  # powers beyond the one from which a sum is said to be constant
+TOKENS = 10_000  # tokens of the constructions that round
+CHECKED = 64  # powers that are computed after the one from which a sum should be constant
 NOT_MEASURED = "not measured"
 
 
@@ -23,9 +23,9 @@ NOT_MEASURED = "not measured"
 class Claim:
     """A claim and how it was checked."""
 
-    name: str
-    text: str
-    how: str
+    name: str  # of the theorem
+    text: str  # of the claim
+    how: str  # it was checked
     verdict: str  # begins with "holds", "REFUTED" or NOT_MEASURED
 
 
@@ -107,7 +107,7 @@ def _householders(rng: np.random.Generator, n: int, top: float) -> Any:
 def _theorem_3() -> list[Claim]:
     nets = {"parity": theorems.parity(), "S5": theorems.permutations("S5")}
     proofs = {name: net.prove() for name, net in nets.items()}
-    held = {name: theorems.horizon(theorems.cyclic(m), HORIZON) for name, m in
+    held = {name: theorems.horizon(theorems.cyclic(m), TOKENS) for name, m in
             (("Z3", 3), ("Z5", 5))}  # fmt: skip
     right = [h[kind]["holds_for"] is None for h in held.values() for kind in ("constant", "random")]
     text = "a group's word problem takes one layer, cyclic groups two factors"
@@ -115,7 +115,7 @@ def _theorem_3() -> list[Claim]:
         Claim("Theorem 3", text, f"compiled {' and '.join(nets)}, proved state by state",
               verdict(all(p.holds for p in proofs.values()),
                        "; ".join(p.evidence for p in proofs.values()))),
-        Claim("Theorem 3", text, f"rotations for {' and '.join(held)}, {HORIZON:,} tokens",
+        Claim("Theorem 3", text, f"rotations for {' and '.join(held)}, {TOKENS:,} tokens",
               verdict(all(right), f"{sum(right)} of {len(right)} words right")),
     ]  # fmt: skip
 
@@ -141,12 +141,12 @@ def _theorem_6() -> Claim:
     right = []
     generator = torch.Generator().manual_seed(0)
     for m in (2, 3, 5, 7, 60):
-        x = torch.randint(m, (1, HORIZON), generator=generator)
+        x = torch.randint(m, (1, TOKENS), generator=generator)
         right.append(bool(torch.equal(theorems.theorem6(m)(x), x.cumsum(1) % m)))
     return Claim(
         "Theorem 6",
         "two layers with one reflection per token add modulo any m",
-        f"the construction for m = 2, 3, 5, 7, 60 on {HORIZON:,} random tokens, float32",
+        f"the construction for m = 2, 3, 5, 7, 60 on {TOKENS:,} random tokens, float32",
         verdict(all(right), f"{sum(right)} of {len(right)} moduli right at every position"),
     )
 

@@ -44,7 +44,7 @@ def _parity_job(mixer: str, neg: bool, settings: Settings, seed: int) -> Job:
 
 @cache
 def parity_cells(settings: Settings) -> dict[tuple[str, bool], Cell]:
-    """Return the small models of parity in both ranges."""
+    """Return the small models of parity, by mixer and range."""
     found = {}
     for mixer in presets.DEMO_MIXERS:
         for neg in (False, True):

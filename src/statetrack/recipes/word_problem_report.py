@@ -8,9 +8,9 @@ from typing import Any
 from statetrack.recipes.recipe import Recipe, Results, Settings
 from statetrack.recipes.selection import (
     Cell,
+    comparison_sentence,
     evaluated,
     exact_seeds,
-    order_sentence,
     sequence_accuracy,
     spread_of,
 )
@@ -30,8 +30,19 @@ def problems_document(
     notes: Sequence[str],
     facts: dict[str, Any],
 ) -> Document:
-    """Make a table, the curves and the comparisons of each problem."""
-    sentences = [s for p, row in rows.items() for s in order_sentences(p, row, settings, results)]
+    """Make a table, the curves and the comparisons of each problem.
+
+    Args:
+        recipe: of the page.
+        rows: the models of each problem.
+        settings: of the reproduction.
+        results: of the runs that are done.
+        notes: of the page.
+        facts: of the page.
+    """
+    sentences = [
+        s for p, row in rows.items() for s in comparison_sentences(p, row, settings, results)
+    ]
     figures = [
         figure
         for p, row in rows.items()
@@ -138,10 +149,10 @@ def _curve(result: Mapping[str, Any]) -> dict[float, float]:
     return dict(zip(curve["lengths"], curve["sequence_accuracy"], strict=True))
 
 
-def order_sentences(
+def comparison_sentences(
     problem: Problem, cells: Cells, settings: Settings, results: Results
 ) -> list[str]:
-    """Compare both ranges of every model up to twice the training length; tell who hardens."""
+    """Compare both ranges of every model up to twice the training length; count exact models."""
     sentences = []
     nothing: dict[str, list[str]] = {}  # models without a right sequence in either range, by length
     lengths = problem.lengths(settings)
@@ -157,7 +168,7 @@ def order_sentences(
                 nothing.setdefault(length, []).append(cell.title.replace(" [-1,1]", ""))
                 continue
             what = f"{problem.title}, length {length}"
-            order = order_sentence(cell, other, results, what, score)
+            order = comparison_sentence(cell, other, results, what, score)
             sentences += [] if order is None else [order]
         done = [r for r in cell.reported(results) if r.get("harden") is not None]
         if model.harden and done:
@@ -174,8 +185,8 @@ def order_sentences(
 
 
 def cut_notes(rows: Mapping[Problem, Cells]) -> list[str]:
-    """State every cut of the laptop's scale."""
-    where: dict[str, list[str]] = {}  # the problems on which a model is trained like this
+    """State every difference between the scale laptop and the paper."""
+    where: dict[str, list[str]] = {}  # the problems with this training of a model
     for problem, row in rows.items():
         for text in dict.fromkeys(_training_text(model, cell) for model, cell in row.items()):
             where.setdefault(text, []).append(problem.title)

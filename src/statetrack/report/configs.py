@@ -1,4 +1,4 @@
-"""How configurations differ."""
+"""Find the options in which configurations differ."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def varying(options: Sequence[Options]) -> list[str]:
 
 
 def distinguishing(options: Sequence[Options]) -> list[str]:
-    """Return few of the varying options that tell apart what all of them tell apart.
+    """Return a small set of the varying options that distinguishes as much as all of them.
 
-    An option is left out if its value follows from those of the options before it: the number of
-    heads, where it differs between two architectures only.
+    An option is left out if its value follows from those of the options before it, such as a number
+    of heads that differs between two architectures only.
     """
     chosen: list[str] = []
     for name in varying(options):

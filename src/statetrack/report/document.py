@@ -1,4 +1,4 @@
-"""What a report contains: tables, figures and facts, independent of how they are rendered."""
+"""The content of a report: tables, figures and facts, independent of how they are rendered."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Document:
-    """One experiment: what was asked, the tables and figures, and what they were made with."""
+    """The report of an experiment: its findings, tables, figures, settings and environment."""
 
     name: str
     title: str

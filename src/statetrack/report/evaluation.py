@@ -20,7 +20,7 @@ POSITIONS = 8  # columns that fit on a line beside the length
 
 
 def evaluation_tables(title: str, results: Sequence[Evaluation]) -> list[Table]:
-    """Return accuracy by length and, if an answer has several tokens, by position in it."""
+    """Return tables of accuracy by length and, if an answer has several tokens, by position."""
     metric = results[0].metric
     others = [name for name in ("answer", "sequence", "token") if name != metric]
     columns = ["length", metric, "95 % interval", "majority", "scaled", *others]

@@ -71,7 +71,7 @@ def lines(figure: Figure, raw: bool = False) -> list[Series]:
 
 
 def variants(figure: Figure) -> list[Variant]:
-    """List the ways to draw a figure; the first one is what it asks for."""
+    """List the ways to draw a figure, its default first."""
     default = not figure.scatter and figure.log_x
     x = [value for series in (*lines(figure), *lines(figure, raw=True)) for value in series.x]
     both = not figure.scatter and bool(x) and 0 < min(x) < max(x)
@@ -116,7 +116,7 @@ def picture_files(figure: Figure, styles: Mapping[str, int] | None = None) -> di
     """Return a figure with its legend as files, by their endings: .png and .svg."""
     picture = draw(figure, styles)
     picture.draw_without_rendering()
-    picture.set_layout_engine("none")  # it is laid out: not once more for each file
+    picture.set_layout_engine("none")  # the layout is computed once, not again for each file
     return {f".{kind}": _save(picture, kind, figure.title) for kind in ("png", "svg")}
 
 
@@ -125,8 +125,8 @@ def inline_svg(
 ) -> str:
     """Return a figure as an element for a page.
 
-    Each series is a group of class `series` with the attribute `data-series`; lines and texts that
-    are black take the page's colour; title and legend are left to the page.
+    Each series is a group of class `series` with the attribute `data-series`; black lines and texts
+    get the page's text colour; the page has the title and the legend.
 
     Args:
         figure: the figure.
@@ -226,7 +226,7 @@ def _draw_panel(
 
 
 def _draw_series(axes: Axes, line: Series, entry: Entry, points: bool) -> list[Any]:
-    """Draw a series and its interval; return what was drawn, the line first."""
+    """Draw a series and its interval; return the artists, that of the line first."""
     x, y = np.array(line.x, dtype=float), np.array(line.y, dtype=float)  # NaN for None
     marker = MARKERS[entry.style % len(MARKERS)]
     if points:

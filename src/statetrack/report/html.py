@@ -70,7 +70,7 @@ def to_html(document: Document, tables: list[str], figures: list[str]) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Escape a text; what stands between backticks is code."""
+    """Escape a text; text between backticks becomes code."""
     parts = [escape(part) for part in CODE.split(text)]
     return "".join(f"<code>{t}</code>" if i % 2 else t for i, t in enumerate(parts))
 
@@ -99,7 +99,7 @@ def table_html(table: Table, name: str) -> str:
 
 
 def figure_html(figure: Figure, styles: Mapping[str, int], name: str) -> str:
-    """Return a figure: every way to draw it, of which the first is shown, and the legend."""
+    """Return a figure with its legend, drawn in every way; all but the first are hidden."""
     title_id = f"title-{escape(name)}"
     drawings = []
     for i, variant in enumerate(variants(figure)):

@@ -22,7 +22,7 @@ def write_document(document: Document, folder: Path) -> None:
 
     Args:
         document: the document.
-        folder: where to; it is made if need be.
+        folder: where to write it; it is created if it does not exist.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,12 +50,7 @@ def file_names(parts: Sequence[Table | Figure]) -> list[str]:
 
 
 def print_document(console: PlainConsole, document: Document) -> None:
-    """Print a document: title, summary, tables and notes.
-
-    Args:
-        console: where to.
-        document: the document.
-    """
+    """Print the title, summary, tables and notes of a document."""
     console.print(document.title, style="bold")
     for text in document.summary:
         console.print(text)
@@ -65,7 +60,7 @@ def print_document(console: PlainConsole, document: Document) -> None:
 
 
 def publish_document(console: PlainConsole, document: Document, folder: Path | None) -> None:
-    """Print a document; write it, too, if there is a folder.
+    """Print a document, and write it if there is a folder.
 
     Args:
         console: where to print.

@@ -1,4 +1,4 @@
-"""Figures of the results of jobs: a line a model with its interval over seeds; their facts."""
+"""Figures and facts of the results of jobs: a line for each model, with its interval over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statetrack.report.spread import Spread
 
 Result = Mapping[str, Any]  # the content of result.json
 Line = Mapping[float, float]  # y by x
-Groups = Mapping[str, Sequence[Result]]  # the results of the seeds, by what the legend says
+Groups = Mapping[str, Sequence[Result]]  # the results of the seeds, by the text of the legend
 GOLDEN_RATIO = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly
 
 
@@ -76,7 +76,7 @@ def length_figure(
     """
     scaled: list[Series] = []
     raw: list[Series] = []
-    for label, results in _few(groups).items():
+    for label, results in _first_groups(groups).items():
         scaled += seed_lines(label, results, partial(_by_length, which, "scaled"))
         raw += seed_lines(label, results, partial(_by_length, which, "score"))
     if not scaled:
@@ -93,7 +93,7 @@ def length_figure(
         y_range=(-0.15, 1.05),
         raw=raw,
         raw_label="accuracy",
-        note=_with_left_out(note, groups),
+        note=_note_left_out(note, groups),
     )
 
 
@@ -162,15 +162,15 @@ def _right_answers(which: str, result: Result) -> Line:
 
 
 def learning_figure(title: str, groups: Groups, field: str = "accuracy") -> Figure | None:
-    """Draw the training accuracy, or the loss, against steps; None without any."""
+    """Draw the training accuracy, or the loss, against steps; None if no result has it."""
     series: list[Series] = []
-    for label, results in _few(groups).items():
+    for label, results in _first_groups(groups).items():
         series += seed_lines(label, results, partial(_by_training_step, field))
     if not series:
         return None
     limits = (0, 1.05) if field == "accuracy" else None
     return Figure(
-        title, "step", f"training {field}", series, y_range=limits, note=_with_left_out("", groups)
+        title, "step", f"training {field}", series, y_range=limits, note=_note_left_out("", groups)
     )
 
 
@@ -187,8 +187,8 @@ def by_validation_step(lengths: tuple[int, int], field: str, result: Result) -> 
 
 
 def validation_figures(title: str, groups: Groups) -> list[Figure]:
-    """Draw the validation scores against steps, one figure a range of lengths."""
-    drawn = _few(groups)
+    """Draw the validation scores against steps, one figure for each range of lengths."""
+    drawn = _first_groups(groups)
     rows = [row for results in drawn.values() for r in results for row in r.get("validation") or []]
     figures = []
     for low, high in sorted({(row["min_length"], row["max_length"]) for row in rows}):
@@ -212,7 +212,7 @@ def validation_figures(title: str, groups: Groups) -> list[Figure]:
                 y_range=(-0.15, 1.05),
                 raw=raw,
                 raw_label="accuracy",
-                note=_with_left_out("", groups),
+                note=_note_left_out("", groups),
                 name=f"validation-{low}-{high}",
             )
         )
@@ -220,11 +220,11 @@ def validation_figures(title: str, groups: Groups) -> list[Figure]:
 
 
 def spectrum_figure(title: str, groups: Groups) -> Figure | None:
-    """Draw the eigenvalues of A(x) of each model's first seed that has them; None without.
+    """Draw the eigenvalues of A(x) of each model's first seed that has them; None if none has.
 
     They are points of the complex plane; if all are real, each model has a row.
     """
-    found = {label: _eigenvalues(results) for label, results in _few(groups).items()}
+    found = {label: _eigenvalues(results) for label, results in _first_groups(groups).items()}
     found = {label: values for label, values in found.items() if values}
     if not found:
         return None
@@ -246,7 +246,7 @@ def spectrum_figure(title: str, groups: Groups) -> Figure | None:
         series,
         points=not rows,
         rows=rows,
-        note=_with_left_out(f"{note} All are real." if rows else note, groups),
+        note=_note_left_out(f"{note} All are real." if rows else note, groups),
     )
 
 
@@ -258,12 +258,12 @@ def _eigenvalues(results: Sequence[Result]) -> list[tuple[float, float]]:
     return sorted({(round(x, 3), round(y, 3)) for x, y in values})
 
 
-def _few(groups: Groups) -> Groups:
-    """The first groups, as many as can be told apart."""
+def _first_groups(groups: Groups) -> Groups:
+    """Return the first MAX_ENTRIES groups: more could not be told apart."""
     return dict(list(groups.items())[:MAX_ENTRIES])
 
 
-def _with_left_out(note: str, groups: Groups) -> str:
+def _note_left_out(note: str, groups: Groups) -> str:
     left = len(groups) - MAX_ENTRIES
     return (
         f"{note} The first {MAX_ENTRIES} are drawn, {left} are not.".strip() if left > 0 else note

@@ -28,7 +28,7 @@ from statetrack.sweep.spectrum import sampled_spectrum
 from statetrack.training import Run, curve, finite_training_set
 
 POINTS = 200  # of a line
-TIMES = 8  # the curve goes up to this multiple of the training length
+CURVE_MULTIPLE = 8  # the curve goes up to this multiple of the training length
 COMPARED = 8  # runs side by side in the table of configurations
 
 
@@ -43,8 +43,8 @@ def runs_document(
 
     Args:
         folders: run folders; hardened and compiled ones too.
-        longest: trace accuracy up to this length; 0 for not at all, and by default up to 8 times
-            the greatest training length.
+        longest: trace accuracy up to this length; 0 traces nothing; the default is 8 times the
+            greatest training length.
         samples: sequences of each length.
         device: where the models are measured, as `TrainingConfig.device`.
 
@@ -55,7 +55,7 @@ def runs_document(
     Raises:
         UserError: A folder is no run folder, or one of its files cannot be read.
     """
-    # a folder that is named twice is one run
+    # a folder that is given twice is one run
     folders = list({Path(folder).resolve(): folder for folder in folders}.values())
     runs = dict(zip(run_names(folders), map(Run.open, folders), strict=True))
     results = {name: read_run(run, longest, samples, device) for name, run in runs.items()}
@@ -89,7 +89,7 @@ def versions() -> dict[str, str]:
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """Name runs by their folders, with as many of the folders above as tell them apart."""
+    """Name runs by their folders, with as many parent folders as make the names unique."""
     paths = [Path(folder).resolve() for folder in folders]
     paths = list(dict.fromkeys(paths))
     for depth in range(1, max(len(path.parts) for path in paths)):
@@ -125,7 +125,7 @@ def read_run(run: Run, longest: int | None, samples: int, device: str = "cpu") -
     task, training = run.config.task, run.config.training
     if longest != 0:
         exclude = finite_training_set(run.config)
-        top = longest or TIMES * training.max_length
+        top = longest or CURVE_MULTIPLE * training.max_length
         seed = training.data_seed
         traced = curve(model, task, top, samples=samples, data_seed=seed, exclude=exclude)
         measured = traced.to_json()
@@ -136,7 +136,7 @@ def read_run(run: Run, longest: int | None, samples: int, device: str = "cpu") -
 
 
 def _rows(run: Run, kind: str, fields: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of metrics of a kind; a UserError if one lacks a number."""
+    """Return the rows of metrics of a kind; raise a UserError if one lacks a number."""
     rows = [row for row in run.metrics() if row.get("kind") == kind]
     for row in rows:
         for name in fields:
@@ -147,14 +147,14 @@ def _rows(run: Run, kind: str, fields: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _thin(items: list[Any]) -> list[Any]:
-    """Take items evenly, the first and the last among them."""
+    """Return at most POINTS items at equal distances, the first and the last among them."""
     if len(items) <= POINTS:
         return items
     return [items[i] for i in np.linspace(0, len(items) - 1, POINTS).round().astype(int)]
 
 
 def _horizon(result: Result) -> tuple[int | None, int] | None:
-    """The horizon and the length up to which it was searched; None if it was not."""
+    """Return the horizon and the length up to which it was searched; None without a search."""
     traced = (result["trained"] or {}).get("curve")
     return None if traced is None else (traced["horizon"], traced["lengths"][-1])
 
@@ -212,12 +212,12 @@ def _scores_table(results: dict[str, dict[str, Any]]) -> Table:
 
 
 def _validation_scores(result: Result) -> dict[tuple[int, int], float]:
-    """The last validation scores by lengths."""
+    """Return the last validation score for each range of lengths."""
     return {(v["min_length"], v["max_length"]): v["scaled"] for v in result["validation"]}
 
 
 def _differences(runs: dict[str, Run]) -> list[Table]:
-    """How the configurations of several runs differ."""
+    """Return a table of the options that differ; none if no option does."""
     options = [flat(run.config.to_json()) for run in runs.values()]
     names = varying(options)
     if not names:

@@ -34,12 +34,10 @@ class Spread:
 
     @property
     def best(self) -> float:
-        """The highest score."""
         return max(self.scores)
 
     @property
     def median(self) -> float:
-        """The median."""
         return statistics.median(self.scores)
 
     @property
@@ -49,7 +47,6 @@ class Spread:
 
     @property
     def mean(self) -> float:
-        """The mean."""
         return statistics.fmean(self.scores)
 
     @property

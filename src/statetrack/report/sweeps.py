@@ -22,10 +22,11 @@ from statetrack.report.results import (
     validation_figures,
 )
 from statetrack.report.spread import Spread
+from statetrack.sweep.engine import JOB, SWEEP
 from statetrack.sweep.job import JOB_SCHEMA
 from statetrack.sweep.work import RESULT, read_result
 
-# of a job: not what a row of the grid stands for
+# options that do not distinguish the rows of the grid
 IGNORED = (
     "name", "seconds", "schema", "config.schema", "config.training.seed", "config.training.device",
     "config.training.compile",
@@ -33,7 +34,7 @@ IGNORED = (
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedJob:
     """A job of a sweep, and its result if it is done."""
 
     job: Mapping[str, Any]  # the content of job.json
@@ -41,26 +42,26 @@ class Listed:
 
     @property
     def done(self) -> bool:
-        """Whether it ended well."""
+        """Whether it ended without an error."""
         return self.result is not None and self.result["status"] == "done"
 
     @property
     def options(self) -> Options:
-        """The options that the grid may vary; the model's and the task's names come first."""
+        """The options that may vary in the grid; the names of task and mixer come first."""
         found = {k: v for k, v in flat(self.job).items() if k not in IGNORED}
         first = ("config.task.name", "config.model.mixer.name")
         return {k: found[k] for k in (*(f for f in first if f in found), *found)}
 
 
-def read_sweep(folder: Path) -> list[Listed]:
+def read_sweep(folder: Path) -> list[ListedJob]:
     """Read the jobs of a sweep and the results of those that are done, in the order of names."""
     found = []
-    for path in sorted((Path(folder) / "jobs").glob("*/job.json")):
+    for path in sorted((Path(folder) / "jobs").glob(f"*/{JOB}")):
         job = read_json(path)
         if not isinstance(job, dict) or job.get("schema") != JOB_SCHEMA:
-            raise UserError(f"{path} is not of a sweep that this version reads")
+            raise UserError(f"{path} does not have schema {JOB_SCHEMA}, which this version reads")
         done = path.with_name(RESULT).exists()
-        found.append(Listed(job, read_result(path.parent) if done else None))
+        found.append(ListedJob(job, read_result(path.parent) if done else None))
     if not found:
         raise UserError(f"{folder} has no jobs yet")
     return found
@@ -81,7 +82,7 @@ def sweep_document(folder: Path) -> Document:
     """
     listed = read_sweep(folder)
     names = distinguishing([one.options for one in listed])
-    groups: dict[tuple[str, ...], list[Listed]] = {}
+    groups: dict[tuple[str, ...], list[ListedJob]] = {}
     for one in listed:
         key = tuple(option_text(one.options.get(name)) for name in names)
         groups.setdefault(key, []).append(one)
@@ -103,37 +104,37 @@ def sweep_document(folder: Path) -> Document:
     )
 
 
-def short(name: str) -> str:
-    """Drop what says where an option stands: config.training.lr becomes lr, a name what it names.
+def short_name(name: str) -> str:
+    """Shorten the name of an option to its last part, or to the part before `name`.
 
-    >>> short("config.training.lr"), short("config.model.mixer.name"), short("config.task.name")
-    ('lr', 'mixer', 'task')
+    >>> [short_name(f"config.{name}") for name in ("training.lr", "model.mixer.name", "task.name")]
+    ['lr', 'mixer', 'task']
     """
     parts = name.split(".")
     return parts[-2] if parts[-1] == "name" and len(parts) > 1 else parts[-1]
 
 
-def _seed(one: Listed) -> int:
+def _seed(one: ListedJob) -> int:
     return int(one.job["config"]["training"]["seed"])
 
 
 def _label(names: Sequence[str], key: Sequence[str]) -> str:
-    """What the legend says: delta_net [-1,1], lr 0.001."""
+    """Return the text of the legend, such as delta_net [-1,1], lr 0.001."""
     text = ""
     for name, value in zip(names, key, strict=True):
-        if short(name) == "allow_neg_eigval" and value:
+        if short_name(name) == "allow_neg_eigval" and value:
             text += " [-1,1]" if value == "True" else " [0,1]"
         elif value:
-            text += f", {value}" if name.endswith(".name") else f", {short(name)} {value}"
+            text += f", {value}" if name.endswith(".name") else f", {short_name(name)} {value}"
     return text.strip(", ") or "all runs"
 
 
-def _results(group: Sequence[Listed]) -> list[Result]:
+def _results(group: Sequence[ListedJob]) -> list[Result]:
     return [one.result for one in group if one.result is not None and one.done]
 
 
 def _ranges(results: Sequence[Result], which: str) -> list[str]:
-    """The lengths on which any of the models was evaluated."""
+    """Return the lengths on which any of the models was evaluated."""
     measured = [(r.get(which) or {}).get("evaluations", {}) for r in results]
     return list(dict.fromkeys(lengths for found in measured for lengths in found))
 
@@ -144,15 +145,15 @@ def _spread(results: Sequence[Result], which: str, lengths: str) -> Spread | Non
     return Spread(scores) if scores else None
 
 
-def _columns(groups: Mapping[Any, Sequence[Listed]]) -> list[tuple[str, str]]:
-    """Which models were evaluated on which lengths."""
+def _columns(groups: Mapping[Any, Sequence[ListedJob]]) -> list[tuple[str, str]]:
+    """Return what was evaluated: "trained" or "hardened" models, and on which lengths."""
     results = [r for group in groups.values() for r in _results(group)]
     return [(w, lengths) for w in ("trained", "hardened") for lengths in _ranges(results, w)]
 
 
-def _grid(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Listed]]) -> Table:
+def _grid(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[ListedJob]]) -> Table:
     measured = _columns(groups)
-    head = [*map(short, names), "runs"]
+    head = [*map(short_name, names), "runs"]
     for which, lengths in measured:
         place = f"{lengths}{', hardened' if which == 'hardened' else ''}"
         head += [f"best at {place}", f"median at {place}", f"95 % of the mean at {place}"]
@@ -172,7 +173,9 @@ def _grid(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Listed
     return Table("Accuracy by option", columns, rows, note, name="grid")
 
 
-def _verdict(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Listed]]) -> list[str]:
+def _verdict(
+    names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[ListedJob]]
+) -> list[str]:
     """Say which combination has the highest median on the first range."""
     measured = _columns(groups)
     if not measured or len(groups) < 2:
@@ -185,7 +188,7 @@ def _verdict(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Lis
     return [f"{where}, scaled accuracy {score}."]
 
 
-def _figures(groups: Groups, listed: Sequence[Listed]) -> list[Figure]:
+def _figures(groups: Groups, listed: Sequence[ListedJob]) -> list[Figure]:
     tops = {one.job["config"]["training"]["max_length"] for one in listed}
     trained = max(tops) if len(tops) == 1 else None
     found = [
@@ -202,9 +205,9 @@ def _figures(groups: Groups, listed: Sequence[Listed]) -> list[Figure]:
     return drawn + validation_figures("Validation", groups)
 
 
-def _facts(folder: Path, listed: Sequence[Listed]) -> dict[str, Any]:
-    sweep = Path(folder) / "sweep.json"
-    about = read_json(sweep) if sweep.exists() else {}
+def _facts(folder: Path, listed: Sequence[ListedJob]) -> dict[str, Any]:
+    file = Path(folder) / SWEEP
+    about = read_json(file) if file.exists() else {}
     results = [one.result for one in listed if one.result is not None]
     facts = {
         "command": about.get("command"),

@@ -101,7 +101,7 @@ def to_latex(table: Table, name: str) -> str:
 
 
 def latex_text(text: str) -> str:
-    """Escape a text for LaTeX; brackets too, since [ after the end of a row starts an option."""
+    """Escape a text for LaTeX, including brackets: [ after the end of a row starts an option."""
     return "".join(LATEX.get(character, character) for character in text)
 
 
@@ -145,7 +145,7 @@ def markdown_table(table: Table) -> str:
 
 
 def markdown_paragraph(text: str) -> str:
-    """Escape a paragraph but for its `code`."""
+    """Escape a paragraph for Markdown, except for text between backticks."""
     parts = CODE.split(text)
     return "".join(f"`{t}`" if i % 2 else markdown_text(t) for i, t in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""Show the progress of jobs: in one live table, or in plain lines without a terminal."""
+"""Show the progress of jobs: in a terminal as a live table, elsewhere as lines."""
 
 from __future__ import annotations
 

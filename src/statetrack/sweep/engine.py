@@ -32,7 +32,7 @@ from statetrack.training.start import difference
 from statetrack.training.trackers import make_trackers
 
 SWEEP_SCHEMA = 1
-JOB = "job.json"
+JOB, SWEEP = "job.json", "sweep.json"
 ENGINES = ("local", "slurm")
 ATTEMPTS = 3  # at a job whose worker dies
 WAIT = 2.0  # seconds between checks of jobs that other processes are doing
@@ -130,21 +130,21 @@ def write_sweep_file(
     recipes: Sequence[str] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write sweep.json, which says what a sweep is for.
+    """Write sweep.json, which names the command, recipes and settings of a sweep.
 
     Args:
         folder: of the sweep, new or old.
-        command: that was called.
+        command: the command that was called.
         recipes: of a reproduction; they are added to those that the folder has already.
         settings: of the recipes.
 
     Raises:
-        UserError: The folder holds something else, also a reproduction with other settings.
+        UserError: The folder holds something else, or a reproduction with other settings.
     """
-    if not any((folder / name).exists() for name in ("sweep.json", "jobs")):
+    if not any((folder / name).exists() for name in (SWEEP, "jobs")):
         check_new(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "sweep.json"
+    file = folder / SWEEP
     if file.exists():
         old = read_json(file)
         if bool(old.get("recipes")) != bool(recipes):
@@ -243,7 +243,7 @@ def workers_for(jobs: Sequence[SweepJob]) -> int:
 
 @dataclass
 class _Sweep:
-    """What a process knows of a sweep."""
+    """The state of a sweep in one of its processes."""
 
     folder: Path
     list_jobs: ListJobs
@@ -253,7 +253,7 @@ class _Sweep:
     results: Results
     assignments: list[Assignment] = field(default_factory=list)  # given to the workers, in order
     listed: dict[str, SweepJob] = field(default_factory=dict)
-    busy: dict[str, Assignment] = field(default_factory=dict)  # others do them
+    busy: dict[str, Assignment] = field(default_factory=dict)  # that other processes are doing
     deaths: dict[str, int] = field(default_factory=dict)  # of workers, by job
 
     def update(self) -> None:
@@ -287,7 +287,7 @@ class _Sweep:
             self.on_event(SweepEvent(result["status"], assignment.job, result, result["error"]))
 
     def handle(self, event: pool.Event) -> None:
-        """Take note of what a worker did."""
+        """Handle an event of a worker."""
         assignment = self.assignments[event.job]
         if event.kind in ("start", "progress"):
             self.on_event(SweepEvent(event.kind, assignment.job, event.value))
@@ -340,7 +340,7 @@ def _patient_writer(folder: Path) -> Iterator[None]:
                 stack.enter_context(sole_writer(folder))
                 break
             except LockedError:
-                continue  # which took a moment
+                continue  # the attempt itself waits a moment
         yield
 
 

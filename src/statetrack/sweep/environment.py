@@ -46,7 +46,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _revision() -> dict[str, str]:
-    """The commit of a source checkout, which ends in "-dirty" if a file was changed."""
+    """Return the commit of a source checkout, with "-dirty" at the end if a file was changed."""
     if not (CHECKOUT / ".git").exists():
         return {}
     command = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty", "--exclude=*"]
@@ -58,7 +58,7 @@ def _revision() -> dict[str, str]:
 
 
 def _cpu_name() -> str:
-    """The processor's model, as Linux tells it."""
+    """Return the name of the processor, on Linux from /proc/cpuinfo."""
     if os.path.exists("/proc/cpuinfo"):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""The jobs of a sweep: what one is, and the usual one, which trains and evaluates a model."""
+"""The jobs of a sweep: their interface, and the job that trains and evaluates a model."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class SweepJob(ABC):
 
     @property
     def device(self) -> str:
-        """The name of the device, as `TrainingConfig.device`; it is no part of the key."""
+        """The name of the device, as `TrainingConfig.device`; the key does not depend on it."""
         return "cpu"
 
     def on(self, device: str) -> Self:
-        """Return this job, with the same key, on another device; itself if it has no choice."""
+        """Return this job on another device, with the same key; this job if it has no device."""
         return self
 
     @cached_property
@@ -66,24 +66,24 @@ class SweepJob(ABC):
 
     @abstractmethod
     def description(self) -> dict[str, Any]:
-        """Return the part of the result that is known before the job is done: task, seed, ..."""
+        """Return the fields of the result that are known before the job is done: task, seed, ..."""
 
     @abstractmethod
     def measure(
         self, folder: Path, report: Callable[[Any], None], callbacks: Sequence[Callback]
     ) -> dict[str, Any]:
-        """Do the job, or what is left of it; return the part of the result that it gives.
+        """Do the job, or the rest of it; return the fields of the result that it measures.
 
         Args:
             folder: of the job, which no other process writes to.
-            report: called with the `Progress` of training now and then.
+            report: called repeatedly with the `Progress` of training.
             callbacks: of training.
         """
 
 
 @dataclass(frozen=True)
 class Job(SweepJob):
-    """One training run and what is measured of its model afterwards."""
+    """One training run and the measurements of its model."""
 
     schemas = (JOB_SCHEMA, RUN_SCHEMA)
 

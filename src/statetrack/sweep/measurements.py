@@ -1,6 +1,6 @@
-"""Train the model of a job, evaluate it, harden it and evaluate that.
+"""Train the model of a job and evaluate it; harden it and evaluate the hardened model.
 
-Training resumes from the last checkpoint; what follows it is done anew.
+Training resumes from the last checkpoint; the measurements after it start again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REPORT_EVERY = 0.2  # seconds between reports of progress
 
 
 def describe(job: Job) -> dict[str, Any]:
-    """Return the part of a result that is known before the job is done."""
+    """Return the fields of a result that are known before the job is done."""
     config = job.config
     pattern = config.model.pattern
     switches = {m.allow_neg_eigval for m in pattern if not m.no_switch}
@@ -61,9 +61,9 @@ def describe(job: Job) -> dict[str, Any]:
 def measure(
     job: Job, folder: Path, report: Report, callbacks: Sequence[Callback]
 ) -> dict[str, Any]:
-    """Train and measure; return the part of a result that is known afterwards."""
+    """Train and measure; return the fields of a result that are known afterwards."""
     run = _train(job, folder, report, callbacks)
-    clock = Clock()  # of what follows: the metrics have the times of training, over all resumes
+    clock = Clock()  # of the measurements: the metrics have the time of training, over all resumes
     model = run.model(device=job.device)
     rows = run.metrics()
     steps = [row for row in rows if row["kind"] == "train"]

@@ -25,11 +25,10 @@ from statetrack.files import (
     write_atomic,
     write_json,
 )
-from statetrack.sweep.engine import JOB
+from statetrack.sweep.engine import JOB, SWEEP
 from statetrack.sweep.work import RESULT, read_result
 
 SUFFIX = ".jsonl.gz"
-SWEEP = "sweep.json"
 
 
 def pack(sweep: Path, out: Path) -> int:
@@ -43,7 +42,7 @@ def pack(sweep: Path, out: Path) -> int:
         The number of results.
 
     Raises:
-        UserError: The folder is no sweep, has no results, or a file cannot be read.
+        UserError: The folder is not a sweep, has no results, or a file cannot be read.
     """
     # the command names folders of the machine that ran it
     about = {name: value for name, value in read_json(sweep / SWEEP).items() if name != "command"}
@@ -110,5 +109,5 @@ def _read_lines(file: Path) -> list[dict[str, Any]]:
             raise UserError(f"{file}, line {number}: the keys are folder, job and result")
         name = line["folder"]
         if not isinstance(name, str) or plain_name(name) != name or name.startswith(PREFIX):
-            raise UserError(f"{file}, line {number}: {name!r} is no name of a job's folder")
+            raise UserError(f"{file}, line {number}: {name!r} cannot be the name of a job's folder")
     return lines

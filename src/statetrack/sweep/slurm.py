@@ -116,7 +116,7 @@ class _Resumable:
         return self.function(job, lambda progress: None)
 
     def checkpoint(self, job: Any) -> Any:
-        """Return what submitit shall queue again."""
+        """Return the call that submitit queues again."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, job)

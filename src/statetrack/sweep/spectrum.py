@@ -1,4 +1,4 @@
-"""The eigenvalues of a run's model, as its result stores them."""
+"""A sample of the eigenvalues of a run's model, in the format of a result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ SEQUENCES, TOKENS = 16, 64  # of which the eigenvalues are sampled
 
 @torch.no_grad()
 def sampled_spectrum(config: RunConfig, model: SequenceModel) -> dict[str, Any]:
-    """Sample the eigenvalues of each layer at tokens of a test batch; None without A(x)."""
+    """Sample the eigenvalues of each layer at tokens of a test batch.
+
+    Args:
+        config: of the run.
+        model: its model.
+
+    Returns:
+        "layers": for each layer the real and imaginary parts; None if the layer has no A(x).
+    """
     task, t = config.task, config.training
     lengths = (t.min_length, t.max_length)
     batch = Stream(task, "test", t.data_seed, SEQUENCES, *lengths).batch(0)

@@ -1,4 +1,4 @@
-"""What the folder of a sweep says of its jobs."""
+"""Read the status of a sweep's jobs from its folder."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STATUSES = ("running", "failed", "waiting", "done")
 
 @dataclass(frozen=True)
 class JobStatus:
-    """How far a job is."""
+    """The status and progress of a job."""
 
     name: str
     folder: str
     status: str  # one of STATUSES
-    step: int  # that training has reached
+    step: int  # of training
     steps: int
     loss: float | None
     accuracy: float | None

@@ -29,15 +29,15 @@ def do_job(
     report: Report = lambda progress: None,
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
-    """Do a job, or what is left of it, and write its result.
+    """Do a job, or the rest of it, and write its result.
 
-    An error of the job itself (a wrong option, a loss that diverges) is its result. Where the
-    machine fails, for example because its disk is full, there is none: the job can be done later.
+    An error of the job itself (a wrong option, a loss that diverges) is its result. If the machine
+    fails, for example because its disk is full, no result is written: the job can be done later.
 
     Args:
-        job: What to do.
+        job: The job.
         folder: Its folder in the sweep, which no other process may write to.
-        report: Called with the `Progress` of training now and then.
+        report: Called repeatedly with the `Progress` of training.
         callbacks: Of training.
 
     Returns:
@@ -47,7 +47,7 @@ def do_job(
         OSError, MemoryError: the job was cut short.
     """
     began = Clock()
-    environment()  # before another commit is checked out
+    environment()  # it reads the commit once, before another one can be checked out
     for file in leftovers(folder):
         file.unlink()
     try:
@@ -71,7 +71,11 @@ def do_job(
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Read the result of a job from its folder."""
+    """Read the result of a job from its folder.
+
+    Raises:
+        UserError: it cannot be read, has another schema or lacks a key.
+    """
     path = folder / RESULT
     result = read_json(path)
     schema = result.get("schema") if isinstance(result, dict) else None
@@ -83,7 +87,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     return dict(result)
 
 
-# what a job that failed does not have
+# fields of a result that a failed job does not measure
 NO_MEASUREMENTS: dict[str, Any] = dict.fromkeys(
     ("steps", "stopped", "train_loss", "train_accuracy", "trained", "hardened", "harden")
 ) | {"validation": [], "learning": None, "spectrum": None}

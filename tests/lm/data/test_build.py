@@ -82,7 +82,7 @@ def test_the_same_twice(source: Path, tmp_path: Path) -> None:
 def test_splits_that_remain_empty(source: Path, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "file.py").write_text(TEXTS[0] * 20)
-    with pytest.raises(UserError, match="no document fell to validation"):
+    with pytest.raises(UserError, match="the validation split would be empty"):
         build_data(small(tmp_path / "one", vocab_size=270), tmp_path / "data")
     assert not (tmp_path / "data").exists()
     build_data(small(tmp_path / "one", vocab_size=270, validation=0), tmp_path / "data")
@@ -129,7 +129,7 @@ build.build_data(config, Path({str(folder)!r}), kill)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
     assert (folder / PARTS / "train-00000.bin").exists()
-    with pytest.raises(UserError, match="is no data folder"):
+    with pytest.raises(UserError, match="is not a data folder"):
         TokenData.open(folder)
     made = build_data(small(source), folder)
     assert made.train.documents + made.validation.documents == 60

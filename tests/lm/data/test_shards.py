@@ -140,7 +140,7 @@ def test_bad_descriptions_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=DESCRIPTION):
         TokenData.open(folder)
     (folder / DESCRIPTION).unlink()
-    with pytest.raises(UserError, match="is no data folder"):
+    with pytest.raises(UserError, match="is not a data folder"):
         TokenData.open(folder)
 
 
@@ -157,7 +157,7 @@ def test_a_folder_killed_while_its_files_are_moved_is_completed(tmp_path: Path) 
     (folder / PARTS).mkdir()
     for name in (DESCRIPTION, "train-00002.bin"):
         (folder / name).rename(folder / PARTS / name)
-    with pytest.raises(UserError, match="is no data folder"):
+    with pytest.raises(UserError, match="is not a data folder"):
         TokenData.open(folder)
     assert complete(folder)
     TokenData.open(folder).verify()

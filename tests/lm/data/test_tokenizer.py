@@ -98,4 +98,4 @@ def test_a_tokenizer_that_is_nowhere(tmp_path: Path) -> None:
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, env=environment, capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("statetrack.errors.UserError: the tokenizer some/where is no file")
+    assert last.startswith("statetrack.errors.UserError: the tokenizer some/where is not a file")

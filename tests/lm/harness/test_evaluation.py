@@ -201,5 +201,5 @@ def test_a_tokenizer_without_end_of_text_is_refused(ours: Path, pack: Path, tmp_
     file = tmp_path / "model" / "config.json"
     config = {k: v for k, v in json.loads(file.read_text()).items() if k != "eos_token_id"}
     file.write_text(json.dumps(config))
-    with pytest.raises(UserError, match="the end of a text"):
+    with pytest.raises(UserError, match="names neither a BOS nor an EOS"):
         evaluate_one(tmp_path / "model", select_tasks(["pack"], [pack]))

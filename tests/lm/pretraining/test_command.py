@@ -79,7 +79,7 @@ def test_a_pair_and_its_continuation(data: Path, tmp_path: Path, command: Comman
     ("flags", "says"),
     [
         (["--out=run"], ["--data is missing", "statetrack lm data"]),
-        (["--data=nowhere", "--out=run"], ["nowhere is no data folder"]),
+        (["--data=nowhere", "--out=run"], ["nowhere is not a data folder"]),
         (["--data=data"], ["give --out for a new run or --resume"]),
         (["--data=data", "--out=run", "--resume=run"], ["run/config.json does not exist"]),
         (["--data=data", "--out=run", "--preset=huge"], ["unknown preset 'huge'"]),
@@ -109,7 +109,7 @@ def test_other_options_and_other_data_are_refused(command: Command, refused: Ref
     refused("lm", "train", "--resume=run", "--preset=tiny", says=["the preset and mixer it has"])
     about = json.loads(Path("data/data.json").read_text())
     Path("data").rename("moved")
-    refused("lm", "train", "--resume=run", says=["is no data folder"])
+    refused("lm", "train", "--resume=run", says=["is not a data folder"])
     assert command("lm", "train", "--resume=run", "--data=moved").code == 0
     assert PretrainingRun.open(Path("run")).config.data_fingerprint == about["fingerprint"]
     write_other_data(Path("data"))

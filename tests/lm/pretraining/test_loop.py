@@ -177,7 +177,7 @@ def test_documents_kept_apart(data: Path, tmp_path: Path) -> None:
             {"model": replace(MODEL, vocab_size=33)},
             "has 32 tokens, but the model's vocab_size is 33",
         ),
-        ({"data_fingerprint": "0"}, "has other data than the run began with"),
+        ({"data_fingerprint": "0"}, "has changed since the run began"),
         ({"sample_prompts": ("",)}, "the sample prompt '' has no tokens"),
     ],
 )

@@ -72,7 +72,7 @@ def test_one_pair_in_a_report(data: Path, tmp_path: Path) -> None:
     assert pair.same_start
     assert pair.difference != 0
     document = pair_document([tmp_path])
-    assert "This is one seed" in document.summary[0]
+    assert "One seed does not tell" in document.summary[0]
     title = "Validation loss of [-1,1] minus [0,1]"
     table = next(table for table in document.tables if table.title == title)
     assert table.rows == [[0, f"{pair.difference:+.4f}", "yes"]]

@@ -17,18 +17,18 @@ from statetrack.lm.data.sources import STDLIB, Document, documents
 from statetrack.lm.data.tokenizer import TextTokenizer, load_tokenizer, train_tokenizer
 from statetrack.lm.data.writer import complete, data_writer
 
-BATCH = 2**20  # characters that are tokenised at a time
-TRAINING = 10**8  # characters that a tokenizer is trained on, at most
+BATCH = 2**20  # characters that are tokenised at once
+TOKENIZER_TRAINING = 10**8  # characters that a tokenizer is trained on, at most
 
 
 class DataProgress(NamedTuple):
     """The progress of `build_data`."""
 
-    doing: str
+    doing: str  # the current stage
     documents: int
     characters: int
     tokens: int
-    seconds: float  # since `doing` began
+    seconds: float  # since the stage began
 
 
 def build_data(
@@ -44,10 +44,10 @@ def build_data(
         on_progress: Called after every million characters.
 
     Returns:
-        What its `data.json` holds.
+        The content of `data.json`.
 
     Raises:
-        UserError: A source or the tokenizer cannot be read, a split remains empty, or the folder
+        UserError: A source or the tokenizer cannot be read, a split would be empty, or the folder
             was made with another configuration.
     """
     folder = Path(folder)
@@ -83,7 +83,7 @@ def _tokenizer(config: DataConfig, show: Callable[[DataProgress], None]) -> Text
     if config.tokenizer is not None:
         return load_tokenizer(config.tokenizer)
     read = (document for document in documents(config) if document.split == "train")
-    batches = _batches(read, "training the tokenizer", show, {}, TRAINING)
+    batches = _batches(read, "training the tokenizer", show, {}, TOKENIZER_TRAINING)
     texts = (document.text for document in chain.from_iterable(batches))
     return train_tokenizer(texts, config.vocab_size)
 
@@ -140,5 +140,6 @@ def _check_sizes(config: DataConfig, sizes: dict[str, int]) -> None:
         unwanted = {"train": 1, "validation": 0}[split]  # the share that leaves none to the split
         if not tokens and config.split in ("both", split) and config.validation != unwanted:
             raise UserError(
-                f"no document fell to {split}: give more documents or another --validation share"
+                f"the {split} split would be empty: give more documents or another --validation "
+                "share"
             )

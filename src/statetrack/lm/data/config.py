@@ -27,14 +27,14 @@ class DataConfig:
     template: str | None = option(
         None, "a text with {KEY}s in place of --field, such as 'Q: {question} A: {answer}'"
     )
-    suffix: tuple[str, ...] = option((".py",), "the endings of the files that folders are read for")
+    suffix: tuple[str, ...] = option((".py",), "the endings of the files to read in folders")
     split: Literal["both", "train", "validation"] = option("both", "which splits to write")
     validation: float | None = option(
         None, "share of documents for validation; 0.05 if absent, of Hugging Face sets 0.0005"
     )
     seed: int = option(0, "seed of the split", low=0, high=2**32 - 1)
     max_documents: int | None = option(
-        None, "read so many documents of each source, at most; of each split that it has"
+        None, "read at most so many documents of each source; of each split, if it has splits"
     )
     tokenizer: str | None = option(
         None, "a tokenizer.json, its folder or a name on the hub; a BPE is trained if absent"
@@ -55,4 +55,4 @@ class DataConfig:
         if self.template is not None:
             Template(self.template)
         if self.tokenizer is None and (self.split == "validation" or self.validation == 1):
-            raise UserError("a tokenizer is trained on train documents: give --tokenizer without")
+            raise UserError("without train documents no tokenizer can be trained: give --tokenizer")

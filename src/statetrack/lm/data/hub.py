@@ -29,10 +29,17 @@ def hub_documents(source: str, config: DataConfig) -> Iterator[Document]:
 
     A split called validation is used as it is. Without one, the rows of train are split: as
     `DataConfig` says or, by default, with the share and seed of the paper's evaluation.
+
+    Args:
+        source: the name.
+        config: which splits to read, how to split, and the text of a row.
+
+    Raises:
+        UserError: the set cannot be read, or a row lacks a key.
     """
     hub_set = HUB_SETS.get(source) or _by_name(source, config)
     template = Template(config.template or hub_set.template)
-    # it warns of each of its attempts to connect
+    # huggingface_hub logs a warning for each attempt to connect
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         for split, key, row in _rows(hub_set, config):

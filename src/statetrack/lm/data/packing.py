@@ -1,4 +1,4 @@
-"""Pack tokens to the context length: batches that depend on nothing but the step."""
+"""Pack tokens to the context length, in batches that are a function of the step alone."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class PackedBatches:
         context_length: T.
         batch_size: Windows in a batch, of all processes together.
         seed: Of the order.
-        keep_documents_apart: Whether batches have `cu_seqlens`, so that no document sees another;
-            the first token of one is still predicted at the EOS before it.
+        keep_documents_apart: Whether batches have `cu_seqlens`, which reset the state between
+            documents; the first token of one is still predicted at the EOS before it.
 
     Attributes:
         num_windows: Windows in an epoch.
-        steps_per_epoch: The number of batches after which every window was seen.
+        steps_per_epoch: The number of batches after which every window was read.
     """
 
     def __init__(

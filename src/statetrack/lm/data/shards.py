@@ -1,8 +1,8 @@
 """Tokens on disk: the files of a data folder, and reading them through a memory map.
 
-A data folder has `data.json` (written last: without it the folder is none), `tokenizer.json` and,
-for each split, `SPLIT-00000.bin`, ... (little-endian tokens) and `SPLIT-documents.npy` (where each
-document starts, int64). Documents follow each other without gaps; each ends with EOS.
+A data folder has `data.json` (written last: a folder without it is incomplete), `tokenizer.json`
+and, for each split, `SPLIT-00000.bin`, ... (little-endian tokens) and `SPLIT-documents.npy` (where
+each document starts, int64). Documents follow each other without gaps; each ends with EOS.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class DataDescription:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything but `options`: equal for equal tokens, wherever they lie."""
+        """SHA-256 of everything but `options`: equal for equal tokens, whatever their source."""
         content = {key: value for key, value in to_dict(self).items() if key != "options"}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -81,19 +81,19 @@ def read_description(folder: Path) -> DataDescription:
     """Read `data.json` of a data folder.
 
     Raises:
-        UserError: The folder is no data folder, or its `data.json` has been changed.
+        UserError: The folder is not a data folder, or its `data.json` has been changed.
     """
     file = Path(folder) / DESCRIPTION
     if not file.exists():
-        made = "statetrack lm data --out FOLDER makes one"
-        raise UserError(f"{folder} is no data folder: it has no {DESCRIPTION}; {made}")
+        remedy = "make one with statetrack lm data --out FOLDER"
+        raise UserError(f"{folder} is not a data folder: it has no {DESCRIPTION}; {remedy}")
     read = read_json(file)
     if not isinstance(read, dict) or read.pop("schema", None) != SCHEMA:
-        raise UserError(f"{file} is no description of a data folder with schema {SCHEMA}")
+        raise UserError(f"{file} does not describe a data folder with schema {SCHEMA}")
     fingerprint = read.pop("fingerprint", None)
     description = from_dict(DataDescription, read, str(file))
     if description.fingerprint != fingerprint:
-        raise UserError(f"{file} has been changed: its fingerprint is not that of its contents")
+        raise UserError(f"{file} has been changed: its fingerprint does not match its contents")
     return description
 
 
@@ -124,11 +124,11 @@ class TokenData:
 
     @classmethod
     def open(cls, folder: Path | str, split: str = "train") -> TokenData:
-        """Open a split of a data folder; checks the files' sizes, not their contents.
+        """Open a split of a data folder; check the files' sizes, not their contents.
 
         Raises:
-            UserError: The folder is no data folder, or one of its files is missing, truncated or
-                not what `data.json` describes.
+            UserError: The folder is not a data folder, or one of its files is missing, truncated
+                or differs from the description in `data.json`.
         """
         return cls(Path(folder), split)
 
@@ -177,7 +177,7 @@ class TokenData:
             path = self._present(stored)
             with open(path, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != stored.sha256:
-                    raise self._corrupt(stored, "its checksum is another")
+                    raise self._corrupt(stored, "its checksum differs")
 
     def _mapped(self, shard: StoredFile) -> NDArray[Any]:
         path = self._present(shard)

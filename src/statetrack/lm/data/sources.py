@@ -56,7 +56,13 @@ def documents(config: DataConfig, skipped: list[str] | None = None) -> Iterator[
 
 
 def split_of(key: str, config: DataConfig, default: float = VALIDATION_SHARE) -> str:
-    """Return the split of the document called `key`; no other document has a say in it."""
+    """Return the split of a document by a hash of its name; other documents have no influence.
+
+    Args:
+        key: the name of the document.
+        config: the seed and the share for validation.
+        default: the share if the configuration has none.
+    """
     share = default if config.validation is None else config.validation
     digest = hashlib.blake2b(f"{config.seed}:{key}".encode(), digest_size=8).digest()
     return "validation" if int.from_bytes(digest, "big") < share * 2**64 else "train"

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub by a short name, and how their rows become text."""
+"""Short names of data sets of the Hugging Face hub, and the templates that turn rows into text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Template:
         text = re.sub(r"\{([^{}]+)\}", lambda match: row[match[1]], self.text)
         try:
             text.encode()
-        except UnicodeEncodeError:  # JSON can spell it
+        except UnicodeEncodeError:  # JSON can contain a lone surrogate
             raise UserError(f"{where}: the text has half a surrogate pair") from None
         return text
 

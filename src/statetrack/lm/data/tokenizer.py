@@ -16,7 +16,7 @@ from statetrack.lm.data.config import SPECIAL_TOKENS
 from statetrack.lm.data.shards import TOKENIZER
 
 SETTINGS = "tokenizer_config.json"
-# looked for where no settings lie beside a tokenizer.json
+# names that are tried if there is no tokenizer_config.json beside a tokenizer.json
 EOS_NAMES = (SPECIAL_TOKENS[1], "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]")
 BOS_NAMES = (SPECIAL_TOKENS[0], "<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
 
@@ -84,7 +84,7 @@ def load_tokenizer(name: str) -> TextTokenizer:
     eos = _special(read, named, "eos_token", EOS_NAMES)
     if eos is None:
         raise UserError(f"{path} has no EOS token, which ends a document: name it in {settings}")
-    return _literal(TextTokenizer(read, eos, _special(read, named, "bos_token", BOS_NAMES)))
+    return _plain_text(TextTokenizer(read, eos, _special(read, named, "bos_token", BOS_NAMES)))
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TextTokenizer:
@@ -105,12 +105,13 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TextTokenizer:
     bpe.train_from_iterator(texts, trainer)
     if bpe.get_vocab_size() < vocab_size:
         has = f"{bpe.get_vocab_size()} of {vocab_size} tokens"
-        raise UserError(f"the train documents suffice for {has}; choose a smaller --vocab-size")
+        raise UserError(f"the train documents give only {has}; choose a smaller --vocab-size")
     bos, eos = range(len(SPECIAL_TOKENS))  # the trainer puts them first
-    return _literal(TextTokenizer(bpe, eos, bos))
+    return _plain_text(TextTokenizer(bpe, eos, bos))
 
 
-def _literal(tokenizer: TextTokenizer) -> TextTokenizer:
+def _plain_text(tokenizer: TextTokenizer) -> TextTokenizer:
+    """Let the names of special tokens in a text be encoded as plain text."""
     tokenizer.tokenizer.encode_special_tokens = True
     return tokenizer
 
@@ -131,13 +132,13 @@ def _download(name: str) -> Path:
     """Return the local copy of a tokenizer of the hub, with its settings beside it."""
     from transformers.utils import cached_file  # slow to load
 
-    # it warns of each of its attempts to connect
+    # huggingface_hub logs a warning for each attempt to connect
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         path = Path(cached_file(name, TOKENIZER))
         cached_file(name, SETTINGS)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
-        places = "is no file or folder here, nor can it be had from the Hugging Face hub"
+        places = "is not a file or folder, and the Hugging Face hub does not provide it"
         raise UserError(f"the tokenizer {name} {places}: {reason}") from None
     return path

@@ -1,4 +1,4 @@
-"""Write a data folder: documents go to shards as they come, `data.json` follows at the end."""
+"""Write a data folder: documents are appended to shards, `data.json` is written at the end."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def write_tokens(
     options: dict[str, Any] | None = None,
     shard_tokens: int = SHARD_TOKENS,
 ) -> DataDescription:
-    """Write documents that are tokens already to a new data folder.
+    """Write documents of tokens to a new data folder.
 
     Args:
         folder: The data folder; it must be new or empty.
         documents: The documents of "train" and "validation", without BOS and EOS.
         vocab_size: How many tokens there are.
         eos: The token that ends each document.
-        bos_id: The token that may stand before a document, if there is one.
-        bos: Whether it does.
+        bos_id: The token BOS, if there is one.
+        bos: Whether to put BOS before each document.
         tokenizer: The contents of `tokenizer.json`.
-        options: What the documents were made of, for `data.json`.
+        options: How the documents were made, for `data.json`.
         shard_tokens: The greatest number of tokens in a file.
 
     Returns:
@@ -66,10 +66,10 @@ def write_tokens(
 
 @contextmanager
 def data_writer(folder: Path, shard_tokens: int = SHARD_TOKENS) -> Iterator[DataWriter]:
-    """Lock a new folder and give the writer that fills it.
+    """Lock a new folder and yield the writer that fills it.
 
-    The files appear in the folder with `DataWriter.finish`; without it nothing is left. What a
-    killed process left is removed, or, if it was complete, moved to its place.
+    The files appear in the folder with `DataWriter.finish`; without it nothing is left. Files that
+    a killed process left are removed or, if they were complete, moved to their place.
 
     Raises:
         UserError: The folder is not empty, or another process is writing to it.
@@ -89,7 +89,7 @@ def data_writer(folder: Path, shard_tokens: int = SHARD_TOKENS) -> Iterator[Data
 
 
 def complete(folder: Path) -> bool:
-    """Whether a folder is a data folder; one that was killed at its very end is completed."""
+    """Whether a folder is a data folder; if its writer was killed while moving files, finish it."""
     if (folder / PARTS / DESCRIPTION).exists():
         with sole_writer(folder):
             _move(folder)
@@ -115,9 +115,13 @@ class DataWriter:
     def start(
         self, *, vocab_size: int, eos: int, bos_id: int | None, bos: bool, tokenizer: str
     ) -> None:
-        """Store the tokenizer and what stands before and after a document."""
+        """Store the tokenizer and the tokens that begin and end a document.
+
+        Raises:
+            UserError: there is no BOS token, but `bos` asks for it.
+        """
         if bos and bos_id is None:
-            raise UserError("the tokenizer has no BOS token that could stand before a document")
+            raise UserError("the tokenizer has no BOS token to put before documents")
         dtype = "uint16" if vocab_size <= 2**16 else "uint32"
         write_atomic(self.folder / PARTS / TOKENIZER, tokenizer)
         self._about = {
@@ -170,7 +174,8 @@ class _SplitWriter:
         self.tokens = self.documents = 0
         self.shards: list[StoredFile] = []
         self.shard: _HashedFile | None = None
-        # too many for memory in a large set; an .npy has their number at its start
+        # a large set has too many for memory; an .npy file begins with their number, so they are
+        # written to another file first
         self.starts = _HashedFile(stem.with_name(f"{stem.name}-documents.raw"))
 
     def add(self, documents: Iterable[Sequence[int]]) -> int:
@@ -241,7 +246,7 @@ class _HashedFile:
         self.size += len(block)
 
     def end(self) -> str:
-        """Put the file on the disk; returns its checksum."""
+        """Flush the file to the disk and close it; return its checksum."""
         self.file.flush()
         os.fsync(self.file.fileno())
         self.file.close()

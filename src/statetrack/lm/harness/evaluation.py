@@ -45,7 +45,7 @@ class Score(NamedTuple):
     @property
     def above_chance(self) -> bool:
         """Whether the value exceeds chance by more than ERRORS standard errors of guessing."""
-        if not self.chance or self.value is None:  # without choices there is no guessing
+        if not self.chance or self.value is None:  # a task without choices has no chance level
             return False
         error = math.sqrt(self.chance * (1 - self.chance) / self.documents)
         return self.value > self.chance + ERRORS * error
@@ -72,32 +72,32 @@ def evaluate_checkpoints(
     """Evaluate language models on tasks.
 
     Args:
-        checkpoints: Folders, as `load_language_model` takes them; all are tried before the first is
-            evaluated.
+        checkpoints: Folders, as `load_language_model` takes them; all are loaded once before the
+            first is evaluated, to find errors early.
         selection: The tasks.
-        limit: Only the first documents of each task.
+        limit: Evaluate only so many documents of each task, the first ones.
         batch_size: Requests at a time.
-        max_length: Tokens that a model reads at most; by default what its configuration says, or
-            2048.
+        max_length: The greatest number of tokens in a request; by default that of the model's
+            configuration, or 2048.
         device: Where the models compute, as `TrainingConfig.device`.
-        progress: Called with what is being evaluated.
+        progress: Called with a text that names the model.
 
     Raises:
         UserError: A model cannot be loaded or has no tokenizer, or a number is out of range.
     """
     at_least("the batch size", batch_size, 1)
-    for what, number in (("the limit", limit), ("the greatest length", max_length)):
+    for name, number in (("the limit", limit), ("the greatest length", max_length)):
         if number is not None:
-            at_least(what, number, 1)
+            at_least(name, number, 1)
     checkpoints = list(dict.fromkeys(checkpoints))
     names = []
     for checkpoint in checkpoints:
         _, tokenizer, name, _ = load_language_model(checkpoint)
         names.append(name)
         if tokenizer is None:
-            raise UserError(f"{checkpoint} has no tokenizer.json: it does not read text")
+            raise UserError(f"{checkpoint} has no tokenizer.json: it cannot read text")
         if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
-            raise UserError(f"{checkpoint} names no token for the beginning or the end of a text")
+            raise UserError(f"{checkpoint} names neither a BOS nor an EOS token; lm-eval needs one")
     done = []
     for checkpoint in checkpoints:
         model = load_language_model(checkpoint, device=device)
@@ -124,7 +124,7 @@ def evaluate_model(
             batch_size=batch_size,
             max_length=max_length,
         )
-        # what `lm_eval.simple_evaluate` does besides takes longer than small models
+        # not `lm_eval.simple_evaluate`: its other work takes longer than evaluating a small model
         loaded = selection.manager.load([task.name for task in selection.tasks])
         for task in loaded["tasks"].values():
             task.set_config(key="num_fewshot", value=task.get_config("num_fewshot") or 0)
@@ -145,7 +145,7 @@ def evaluate_model(
 
 
 def read_scores(about: TaskAbout, found: dict[str, Any]) -> Iterator[Score]:
-    """Read the metrics of a task from what lm-eval returns: keys are "METRIC,FILTER"."""
+    """Read the metrics of a task from lm-eval's results, whose keys are "METRIC,FILTER"."""
     numbers = found["results"][about.name]
     documents = found["n-samples"][about.name]["effective"]
     for key, value in numbers.items():
@@ -168,7 +168,7 @@ def shortened_requests(harness: HFLM, task: Task) -> int:
 
 
 def _finite(value: Any) -> float | None:
-    """Return a number; None for lm-eval's "N/A" and for what is not finite."""
+    """Return a finite number; None for any other value, such as lm-eval's "N/A"."""
     return float(value) if isinstance(value, float | int) and math.isfinite(value) else None
 
 
@@ -176,7 +176,7 @@ def _finite(value: Any) -> float | None:
 def _quiet() -> Iterator[None]:
     """Hide lm-eval's log below errors, and move what it prints to standard error.
 
-    Its bootstrap then runs in this process: a pool costs more than the few resamples.
+    Its bootstrap runs in this process: for so few resamples a pool of processes is slower.
     """
     logger = logging.getLogger("lm_eval")
     level, pool = logger.level, os.environ.get("DISABLE_MULTIPROC")

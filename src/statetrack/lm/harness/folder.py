@@ -28,7 +28,7 @@ class Function(str):
 
 
 class NewTask(NamedTuple):
-    """A task to be written."""
+    """A task that `write_tasks` writes."""
 
     about: TaskAbout
     config: dict[str, Any]  # of the YAML file
@@ -54,7 +54,7 @@ class Index:
     kind: Kind
     tasks: tuple[TaskAbout, ...]
     files: tuple[str, ...]  # "SHA-256  NAME", of every other file
-    missing: tuple[str, ...] = field(default=())  # sets that could not be had
+    missing: tuple[str, ...] = field(default=())  # names of sets that the folder lacks
 
 
 def write_tasks(
@@ -70,7 +70,7 @@ def write_tasks(
     Args:
         folder: An empty folder.
         kind: What the folder holds.
-        tasks: The tasks; each is written before the next is asked for.
+        tasks: The tasks; each is written before the next one is made.
         group: The name of an lm-eval group of all tasks, if there should be one.
         missing: Names of sets that the folder lacks.
     """
@@ -110,7 +110,7 @@ def read_index(folder: Path) -> Index:
         raise UserError(f"{folder} has no {INDEX}: make it with statetrack lm tasks or lm fetch")
     data = read_json(folder / INDEX)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise UserError(f"{folder / INDEX} is not of a folder that this version reads")
+        raise UserError(f"{folder / INDEX} does not have schema {SCHEMA}, which this version reads")
     index = from_dict(Index, data, str(folder / INDEX))
     for line in index.files:
         checksum, _, name = line.partition("  ")
@@ -125,7 +125,7 @@ def read_index(folder: Path) -> Index:
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:
-    """Write a configuration as YAML: a key a line, values as JSON, which YAML includes."""
+    """Write a configuration as YAML, one key per line, with values as JSON (a subset of YAML)."""
     lines = []
     for key, value in config.items():
         if isinstance(value, Function):

@@ -27,8 +27,8 @@ PEOPLE = ("Ann", "Bob", "Carl", "Dora", "Eve", "Fred", "Gina", "Hans")
 OBJECTS = ("apple", "book", "coin", "drum", "egg", "flag", "glove", "hat")
 LETTERS = "ABCDEFGHI"
 COMPASS = {"N": "north", "E": "east", "S": "south", "W": "west"}
-BOX_TOKENS, PROGRAM_TOKENS = 3, 7  # of a statement, on average and rounded
-SILENT = ("PAD", "BOS")  # tokens that are not written
+BOX_TOKENS, PROGRAM_TOKENS = 3, 7  # tokens of a statement, the average rounded
+OMITTED = ("PAD", "BOS")  # tokens that are left out of the text
 
 
 class Question(NamedTuple):
@@ -36,14 +36,14 @@ class Question(NamedTuple):
 
     context: str
     answer: str
-    asked: str = ""  # what the question is about, if questions of the task differ in it
+    asked: str = ""  # the subject of the question, such as a person, if the task has several
 
 
 def task_length(task: Task, steps: int) -> int:
     """Return the length, as the task counts it, of sequences of `steps` steps.
 
     A step is a symbol, a number, a move, a swap or an element. In boxes and programs it is a
-    statement, and their number is met on average. For other tasks it is their length.
+    statement, and sequences have `steps` of them on average. In other tasks `steps` is the length.
     """
     if isinstance(task, UniformString):
         return steps + 1  # its length counts the answer
@@ -59,15 +59,15 @@ def task_length(task: Task, steps: int) -> int:
 def write_question(
     task: Task, words: Sequence[str], answer: str, rng: np.random.Generator
 ) -> Question:
-    """Put a sequence into words.
+    """Write a sequence of a task as a question in plain English or Python.
 
     Args:
-        task: The task it is of.
-        words: Its tokens, up to the one at which the answer is asked.
-        answer: The answer there, as the task names it.
-        rng: Draws what the text chooses, such as the person that is asked about.
+        task: The task.
+        words: The tokens of the sequence, up to the one whose answer is asked for.
+        answer: This answer, as the task names it.
+        rng: Chooses details of the text, such as the person that is asked about.
     """
-    words = [word for word in words if word not in SILENT]
+    words = [word for word in words if word not in OMITTED]
     for family, write in WRITERS.items():
         if isinstance(task, family):
             return write(task, words, answer, rng)
@@ -104,7 +104,7 @@ def _arithmetic(
 
 
 def _boxes(task: Boxes, words: list[str], answer: str, rng: np.random.Generator) -> Question:
-    """Leave out the questions before the last, which have no answer in the text."""
+    """Write the statements and the last question; earlier questions have no answer in the text."""
     if task.entities > len(OBJECTS) or task.boxes > len(LETTERS):
         return _tokens(task, words, answer, rng)
     things = {f"entity{i}": OBJECTS[i] for i in range(task.entities)}
@@ -151,7 +151,7 @@ def _program(task: Programs, words: list[str], answer: str, _: np.random.Generat
 def _group(
     task: GroupWordProblem, words: list[str], answer: str, rng: np.random.Generator
 ) -> Question:
-    """(a * b)(i) = a(b(i)), so the product is a row whose places each element rearranges."""
+    """Write elements as rearrangements of a row of letters: (a * b)(i) = a(b(i))."""
     permutations = task.group.permutations
     if re.fullmatch("Z[0-9]+", task.name):
         return Question(f"Compute modulo {task.group.order}.\n{' + '.join(words)} =", answer)

@@ -23,9 +23,9 @@ PACK_TASKS = (
     "parity", "cycle_navigation", "S5_only_swaps", "boxes", "board", "programs", "Z5", "A5",
 )  # fmt: skip
 PACK_LENGTHS = (4, 8, 16, 32)
-MAX_CHOICES = 16  # of a question; of more possible answers, the others are drawn at random
-WORD_BYTES = 400  # of memory for a token of a question, and of those drawn to balance answers
-ROUNDS = 16  # times the wanted number of sequences that are drawn at most, to balance answers
+MAX_CHOICES = 16  # of a question; if there are more answers, the wrong choices are sampled
+WORD_BYTES = 400  # of memory per token of a question, those drawn to balance answers included
+ROUNDS = 16  # to balance answers, at most so many times the wanted number of sequences are drawn
 
 
 def write_pack(
@@ -40,19 +40,20 @@ def write_pack(
 ) -> Index:
     """Write lm-eval tasks, one for each task and length, and a group of all: `statetrack`.
 
-    The questions of a task are distinct, so that short lengths may have fewer than `samples`. The
-    answers to questions about the same thing are as equally frequent as the task allows. The chance
-    level of the index is the accuracy of always giving the most frequent of them, or of guessing if
-    that is more.
+    The questions of a task are distinct, so short lengths may have fewer than `samples`. The
+    answers to questions about the same subject (a person, an object, a variable) are balanced as
+    far as the task allows. The chance level in the index is the accuracy of always giving the most
+    frequent of these answers, or that of guessing if it is higher.
 
     Args:
         out: A new folder.
         tasks: Names of tasks, as `make_task` takes them.
         lengths: Steps of a question: symbols, moves, swaps, elements or, on average, statements.
         samples: Questions of each task and length, at most.
-        shots: Solved examples before each question, the same for all, which are not asked.
+        shots: Solved examples before each question; they are the same for all questions of a task,
+            and none of them is asked.
         seed: Of the sequences.
-        progress: Called with what is being written.
+        progress: Called with a text that names the task and the length.
 
     Raises:
         UserError: A length is too short for a task, or has too few distinct questions.
@@ -86,7 +87,7 @@ def write_pack(
 
 
 def draw_questions(task: Task, length: int, count: int, rng: np.random.Generator) -> list[Question]:
-    """Draw distinct questions, at most `count`, with answers as balanced as possible."""
+    """Draw at most `count` distinct questions, with answers as balanced as the task allows."""
     found: dict[tuple[str, str], list[Question]] = defaultdict(list)
     seen: set[str] = set()
     for _ in range(ROUNDS):
@@ -104,7 +105,7 @@ def draw_questions(task: Task, length: int, count: int, rng: np.random.Generator
 
 
 def best_constant(questions: Sequence[Question]) -> float:
-    """Return the accuracy of the most frequent answer, by what the question is about."""
+    """Return the accuracy of giving the most frequent answer for each subject of a question."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for question in questions:
         counts[question.asked][question.answer] += 1
@@ -112,9 +113,10 @@ def best_constant(questions: Sequence[Question]) -> float:
 
 
 def _sample(task: Task, length: int, count: int, rng: np.random.Generator) -> Iterator[Question]:
-    """Ask for the last answer of each sequence; of several outputs of the Chomsky suite, for one.
+    """Ask for the last answer of each sequence.
 
-    The targets of the suite are classes, not tokens.
+    In tasks of the Chomsky suite with several outputs a random one is asked for; their targets are
+    classes, not tokens.
     """
     batch = task.sample(rng, np.full(count, task_length(task, length)))
     asked = task.scored(batch.targets)

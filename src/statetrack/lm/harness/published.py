@@ -29,7 +29,7 @@ COLUMNS = (
     Column("SQuAD", "squad_completion", "contains"),
     Column("FDA", "fda", "contains"),
 )
-ERRORS = 3  # standard errors above chance that no guess reaches, also in dozens of tasks
+ERRORS = 3  # standard errors above chance that guessing does not reach, even in dozens of tasks
 PAPER_TASKS = tuple(dict.fromkeys(c.task for c in COLUMNS if c is not AVERAGE))
 
 

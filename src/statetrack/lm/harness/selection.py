@@ -19,7 +19,7 @@ class Selection:
     """Tasks, in the order of their evaluation."""
 
     tasks: tuple[TaskAbout, ...]
-    missing: tuple[str, ...]  # the paper's tasks whose data is not there
+    missing: tuple[str, ...]  # the paper's tasks that no folder has
     manager: TaskManager
 
 
@@ -30,8 +30,8 @@ def select_tasks(
 
     Args:
         names: `paper` for the tasks of the paper's table, `pack` for all of a pack, or names.
-        folders: Where they are.
-        online: Whether tasks that no folder has are lm-eval's own, with data from the Hub.
+        folders: The folders that have the tasks.
+        online: Whether to take tasks that no folder has from lm-eval, with data from the Hub.
 
     Raises:
         UserError: A task is unknown, is in two folders, or its files do not load.

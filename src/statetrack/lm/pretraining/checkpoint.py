@@ -1,9 +1,9 @@
-"""Run folders of pretraining, and checkpoints from which a run goes on bit for bit.
+"""Run folders of pretraining, and checkpoints from which a run resumes bit for bit.
 
 A checkpoint is the folder checkpoints/step-0000100 with model.safetensors, optimizer.safetensors
-and state.json. A sharded run has a file a process instead, which torch's distributed checkpoint
-writes, also as safetensors. The folder gets its name when it is whole. The order of the data and
-all random numbers depend on the seed and the step alone, so that a checkpoint needs no more.
+and state.json. A sharded run has a file for each process instead, which torch's distributed
+checkpoint writes, also as safetensors. The folder gets its name when it is complete. The order of
+the data and all random numbers depend on the seed and the step alone, so nothing else is stored.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PretrainingRun(RunFolder):
         """Open an existing folder.
 
         Raises:
-            UserError: It is no folder of `statetrack lm train`.
+            UserError: It is not a folder of `statetrack lm train`.
         """
         folder = Path(folder)
         if not (folder / "config.json").is_file():
@@ -98,12 +98,12 @@ class PretrainingRun(RunFolder):
 
     @property
     def devices(self) -> list[str]:
-        """The devices that it was trained on, one after the other; older checkpoints name none."""
+        """The devices that it was trained on, in order; older checkpoints do not name them."""
         steps = self.checkpoint_steps()
         return named_devices(self.checkpoint_folder(steps[-1]) / STATE) if steps else []
 
     def tidy(self) -> None:
-        """Remove what a killed process left half-written or half-removed."""
+        """Remove files that a killed process left half-written or half-removed."""
         self.check_link()
         for folder in (self.folder, self.checkpoints):
             for leftover in leftovers(folder):
@@ -114,7 +114,7 @@ class PretrainingRun(RunFolder):
         for step in self.checkpoint_steps()[: -self.config.keep]:
             folder = self.checkpoint_folder(step)
             doomed = folder.with_name(f"{PREFIX}{folder.name}")
-            os.replace(folder, doomed)  # at once, so that no half of it is taken for a whole
+            os.replace(folder, doomed)  # atomic: a half-removed checkpoint must not look complete
             shutil.rmtree(doomed)
 
     def save(
@@ -151,7 +151,7 @@ class PretrainingRun(RunFolder):
         """Restore the weights and the optimiser from the checkpoint of a step.
 
         Raises:
-            UserError: The checkpoint is damaged, or that of another kind of run.
+            UserError: The checkpoint is damaged, or belongs to another run.
         """
         folder = self.checkpoint_folder(step)
         self._check(folder, step, processes.sharded)
@@ -180,19 +180,19 @@ class PretrainingRun(RunFolder):
         parts.rmdir()
 
     def _check(self, folder: Path, step: int, sharded: bool) -> None:
-        """Raise a UserError unless a checkpoint is what was written, and of this kind of run."""
+        """Raise a UserError unless a checkpoint is undamaged and belongs to this run."""
         about = read_json(folder / STATE)
         if not isinstance(about, dict) or about.get("schema") != PRETRAINING_SCHEMA:
-            raise UserError(f"{folder / STATE} is no state of schema {PRETRAINING_SCHEMA}")
+            raise UserError(f"{folder / STATE} does not have schema {PRETRAINING_SCHEMA}")
         if (about.get("step"), about.get("sharded")) != (step, sharded):
-            raise UserError(f"{folder / STATE} is that of another run")
+            raise UserError(f"{folder / STATE} belongs to another run")
         if about.get("files") != _described(folder):
-            remedy = "delete the folder to go on from an earlier one"
-            raise UserError(f"{folder} is damaged: its files are not those written; {remedy}")
+            remedy = "delete the folder to continue from an earlier checkpoint"
+            raise UserError(f"{folder} is damaged: its files have changed; {remedy}")
 
 
 def _described(folder: Path) -> dict[str, Any]:
-    """Size and SHA-256 of the tensor files of a checkpoint, by name."""
+    """Return size and SHA-256 of the tensor files of a checkpoint, by name."""
     return {
         file.name: {"bytes": file.stat().st_size, "sha256": _digest(file)}
         for file in sorted(folder.glob("*.safetensors"))
@@ -210,7 +210,7 @@ def _sync(path: Path) -> None:
 
 
 def _empty_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors like those of `training_tensors` after a step, to be filled."""
+    """Return tensors of zeros shaped like those of `training_tensors` after a step."""
     tensors = training_tensors(model)
     for name, parameter in model.named_parameters():
         tensors |= {f"optimizer.{m}.{name}": torch.zeros_like(parameter.detach()) for m in MOMENTS}

@@ -33,7 +33,7 @@ class PretrainingConfig:
     """
 
     model: ModelConfig = option(ModelConfig(), "the model")  # noqa: RUF009
-    data_folder: str = option("", "what `statetrack lm data` wrote")
+    data_folder: str = option("", "a data folder of `statetrack lm data`")
     data_fingerprint: str = option("", "SHA-256 of its tokens and tokenizer")
     context_length: int = option(512, "tokens that a sequence predicts", low=1)
     batch_size: int = option(8, "sequences per step, of all processes together", low=1)

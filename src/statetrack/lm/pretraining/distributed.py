@@ -37,8 +37,8 @@ class Processes:
         if started > 1:
             prefer_gpu(int(os.environ.get("LOCAL_RANK", "0")))
         self.device = use_device(device)
-        # on a CPU accelerate starts no group of processes unless it is told to use the CPU
-        # and whatever `accelerate config` says, precision and accumulation are the run's own
+        # on a CPU accelerate starts no group of processes unless it is told to use the CPU; the
+        # precision and accumulation of `accelerate config` must not replace those of the run
         self.accelerator = Accelerator(
             cpu=self.device.type == "cpu", mixed_precision="no", device_placement=False
         )
@@ -68,12 +68,18 @@ class Processes:
             fully_shard(model, mesh=mesh)
 
     def wrap(self, model: SequenceModel) -> nn.Module:
-        """Return what to call in place of the model: its gradients are averaged (DDP)."""
+        """Return a module that computes the same and averages its gradients over processes (DDP).
+
+        A sharded model averages them itself and is returned as it is.
+        """
         return model if self.sharded else self.accelerator.prepare_model(model)
 
     @contextmanager
     def gradients(self, wrapped: nn.Module, *, average: bool) -> Iterator[None]:
-        """Average the gradients of the backward passes inside over the processes, or not yet."""
+        """Run the backward passes inside, and with `average` average gradients over processes.
+
+        Without `average` each process accumulates its own gradients.
+        """
         if isinstance(wrapped, FSDPModule):
             wrapped.set_requires_gradient_sync(average)
         if average or self.sharded:
@@ -88,7 +94,7 @@ class Processes:
         return mean
 
     def agreed(self, value: int) -> int:
-        """Return the first process's number to all processes."""
+        """Return the number of the first process in all processes."""
         return int(broadcast(torch.tensor([value], device=self.device)))
 
     def wait(self) -> None:
@@ -97,7 +103,7 @@ class Processes:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor as one piece on the CPU; of a sharded one, all processes must ask."""
+    """Return a whole tensor on the CPU; if it is sharded, all processes must call this."""
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return full.detach().cpu()
 

@@ -64,24 +64,24 @@ def pretrain(
     trackers: Sequence[Tracker] = (),
     on_progress: Callable[[PretrainingProgress], None] = lambda progress: None,
 ) -> PretrainingRun:
-    """Train a language model into a folder; a run that is there already is continued.
+    """Train a language model into a folder; continue a run that the folder holds already.
 
     With the same number of processes and threads on the same machine, a run that was killed at any
-    moment and continued ends with the same weights bit for bit. Other numbers of processes and
-    micro batches of other sizes compute the same step, except for rounding.
+    moment and continued ends with the same weights bit for bit. With other numbers of processes or
+    other micro batches a step is the same except for rounding.
 
     Args:
         config: The model, the data and how it is trained.
         folder: A folder that does not exist yet, or that of a run with this configuration.
-        trackers: Get every row of metrics.
+        trackers: Receive every row of metrics.
         on_progress: Called after every step, in the first process.
 
     Returns:
         The run; `model_folder` has the trained model.
 
     Raises:
-        UserError: The data are not those of the configuration, the batch cannot be shared among
-            the processes, or the folder holds something else.
+        UserError: The data have another fingerprint than the configuration says, the batch cannot
+            be shared among the processes, or the folder holds something else.
     """
     processes = Processes(config.shard, config.device)
     data = _Data(config, processes)
@@ -95,7 +95,7 @@ def pretrain(
     if processes.device.type == "cpu":
         micro = config.batch_size // processes.count // data.parts
         check_training_memory(config.model, micro, config.context_length, config.backward_chunk)
-    processes.wait()  # until all have looked at the folder
+    processes.wait()  # before the first process writes to the folder, all must have read it
     with sole_writer(folder) if processes.main else nullcontext():
         if processes.main:
             run.tidy()
@@ -110,14 +110,14 @@ def pretrain(
 
 
 class _Data:
-    """The batches of a run, and what each process reads of them."""
+    """The batches of a run, and the share of each process."""
 
     def __init__(self, config: PretrainingConfig, processes: Processes) -> None:
         self.train, self.validation = (
             TokenData.open(config.data_folder, split) for split in ("train", "validation")
         )
         if self.train.fingerprint != config.data_fingerprint:
-            raise UserError(f"{config.data_folder} has other data than the run began with")
+            raise UserError(f"{config.data_folder} has changed since the run began")
         if self.train.vocab_size != config.model.vocab_size:
             has = f"{config.data_folder} has {self.train.vocab_size:,} tokens"
             raise UserError(f"{has}, but the model's vocab_size is {config.model.vocab_size:,}")
@@ -151,7 +151,7 @@ class _Loop:
         self.trackers = trackers if processes.main else ()
         self.training = self.config.training()
         torch.manual_seed(self.config.seed)
-        with on_cpu():  # the same first weights for every device
+        with on_cpu():  # the same initial weights on every device
             self.model = SequenceModel(self.config.model)
         if processes.main and not run.metrics():
             count, first = self.model.num_parameters(), digest(self.model)
@@ -259,7 +259,7 @@ class _Loop:
                 tracker.on_row(self.run, row)
 
     def save(self, step: int) -> None:
-        """Write the model, then the checkpoint: a run that has its last one has its model too."""
+        """Write the model, then the checkpoint, so that a finished run always has its model."""
         for name, parameter in self.model.named_parameters():
             if not whole(parameter.detach().isfinite().all()):
                 raise DivergedError(f"{name} is not finite after step {step}{self.last_good()}")

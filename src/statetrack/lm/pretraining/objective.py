@@ -59,7 +59,7 @@ class Objective:
         windows, bounds = to_device(batch.tokens, self.processes.device), batch.cu_seqlens
         tokens, targets = windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
         chunk = self.backward_chunk or tokens.shape[1]
-        if bounds is not None:  # all rows as one, of which a chunk has as many tokens as of all
+        if bounds is not None:  # the B rows become one, so a chunk has B times as many tokens
             chunk *= len(tokens)
             tokens, targets = tokens.view(1, -1), targets.view(1, -1)
         return MicroBatch(tokens, bounds, chunk, chunk_cross_entropy(targets))

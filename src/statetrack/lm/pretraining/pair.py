@@ -1,4 +1,4 @@
-"""Both ranges of eigenvalues, trained alike: their configurations, and the report of the pair."""
+"""Pairs of runs that differ in the range alone: their configurations and their report."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Pair(NamedTuple):
 
     @property
     def same_start(self) -> bool:
-        """Whether both began with the same weights."""
+        """Whether both had the same initial weights."""
         first = [run.metrics()[0].get("weights_sha256") for run in self]
         return first[0] is not None and first[0] == first[1]
 
@@ -97,7 +97,7 @@ def pair_document(folders: Sequence[Path]) -> Document:
             _figure("Validation loss", runs, "validation"),
             _figure("Training loss", runs, "train"),
         ],
-        [*_guards(pairs)],
+        _shared_settings(pairs),
         facts,
         {_label(run, runs): run.config.to_json() for run in runs},
     )
@@ -114,8 +114,8 @@ def _verdict(pairs: list[Pair]) -> str:
         f"{relation} that of {narrow}"
     )
     if spread.interval is None:
-        remedy = "train pairs with other seeds before you read anything into it"
-        return f"{verdict}. This is one seed, which does not tell how much seeds differ: {remedy}."
+        remedy = "train pairs with other seeds before you draw a conclusion"
+        return f"{verdict}. One seed does not tell how much seeds differ: {remedy}."
     low, high = spread.interval
     return f"{verdict} ({len(pairs)} seeds, 95 % interval {low:+.4f} to {high:+.4f})."
 
@@ -162,14 +162,14 @@ def _figure(title: str, runs: list[PretrainingRun], kind: str) -> Figure:
 
 
 def _label(run: PretrainingRun, runs: list[PretrainingRun]) -> str:
-    """The model, and the seed if there are several."""
+    """Name a run by its model, and by its seed if there are several."""
     several = len({other.config.seed for other in runs}) > 1
     return (
         f"{run.config.model.title}, seed {run.config.seed}" if several else run.config.model.title
     )
 
 
-def _guards(pairs: list[Pair]) -> list[str]:
+def _shared_settings(pairs: list[Pair]) -> list[str]:
     """State the data, the order and the weight decay that both runs of a pair share."""
     config = pairs[0].narrow.config
     bos = TokenData.open(config.data_folder).description.bos

@@ -16,14 +16,14 @@ WITHOUT_MLP = ("mamba", "mamba2", "mlstm")
 
 
 def _cpu(width: int, layers: int, **options: object) -> PretrainingConfig:
-    """Return a run of few tokens: small batches and large embeddings learn most from them."""
+    """Return a run for a CPU: with few tokens, small batches and large embeddings learn most."""
     mixer = DeltaNetConfig(num_heads=width // 32)
     model = ModelConfig(hidden_size=width, num_layers=layers, mixer=mixer, initializer_range=None)
     return replace(PretrainingConfig(model), **options)  # type: ignore[arg-type]
 
 
 def _paper(name: str, **options: object) -> PretrainingConfig:
-    """AdamW (0.9, 0.95), 3e-4 with a cosine, weight decay 0.01, clipping at 1, context 2048."""
+    """Return a run of the paper; AdamW's options are the defaults of `PretrainingConfig`."""
     config = PretrainingConfig(
         language_model(name), context_length=2048, seed=42, precision="bf16", steps=200_000
     )

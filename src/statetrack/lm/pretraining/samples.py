@@ -1,4 +1,4 @@
-"""Continue prompts with the model, to read how a run is doing."""
+"""Sample texts from the model during training."""
 
 from __future__ import annotations
 
