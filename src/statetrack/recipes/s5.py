@@ -59,7 +59,7 @@ ADDED: dict[str, tuple[Model, ...]] = {
             lr=2e-3,
             heads=8,
             published=False,
-            step_ms=90,
+            step_ms=55,
             growth=Growth(
                 first=2500, each=800, last=1500, last_length=FOUR_LAST_LENGTH, until=0.97
             ),
