@@ -183,9 +183,17 @@ def _model_transitions() -> Any:
     return _model().transitions, {"tokens": torch.ones(B, T, dtype=torch.int64)}
 
 
-@_call("ModelConfig", "vocab_size hidden_size num_layers mixer norm norm_after mlp mlp_size head")
+@_call(
+    "ModelConfig",
+    "vocab_size hidden_size num_layers mixer norm norm_after mlp mlp_size experts head",
+)
 def _model_config() -> Any:
     return ModelConfig, {}
+
+
+@_call("ExpertsConfig", "count top_k size shared_size normalize layers")
+def _experts_config() -> Any:
+    return statetrack.ExpertsConfig, {}
 
 
 @_call("TrainingConfig", "steps batch_size lr betas clip schedule seed dataset_size precision")

@@ -17,6 +17,7 @@ from statetrack.errors import UserError as UserError
 from statetrack.explanation import explain as explain
 from statetrack.hardening import harden as harden
 from statetrack.layers import *  # noqa: F403
+from statetrack.models import ExpertsConfig as ExpertsConfig
 from statetrack.models import ModelConfig as ModelConfig
 from statetrack.models import SequenceModel as SequenceModel
 from statetrack.models import chunk_cross_entropy as chunk_cross_entropy

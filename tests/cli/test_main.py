@@ -19,7 +19,7 @@ import statetrack
 from statetrack.cli import train as train_command
 from statetrack.cli.main import COMMANDS, SUBCOMMANDS
 from statetrack.layers import MIXERS, MixerConfig
-from statetrack.models import ModelConfig
+from statetrack.models import ExpertsConfig, ModelConfig
 from statetrack.tasks import make_task
 from statetrack.terminal import PlainConsole, print_progress
 from statetrack.training import Progress, Run, TrainingConfig, evaluate
@@ -48,11 +48,12 @@ def test_train_mentions_every_option(command: Command) -> None:
             code, out, _ = command("train", "--task", task, "--mixer", mixer, "--help")
             assert code == 0
             sections = [type(make_task(task)), MixerConfig.class_for(mixer)]
-            for section in (*sections, ModelConfig, TrainingConfig):
+            for section in (*sections, ModelConfig, ExpertsConfig, TrainingConfig):
                 for field in dataclasses.fields(section):
-                    if field.name in ("name", "vocab_size", "mixer"):
+                    if field.name in ("name", "vocab_size", "mixer", "experts"):
                         continue
-                    flag = f"--{field.name.replace('_', '-')}"
+                    prefix = "experts-" if section is ExpertsConfig else ""
+                    flag = f"--{prefix}{field.name.replace('_', '-')}"
                     assert f"{flag} " in out or f"{flag}," in out, flag
                     assert field.metadata["help"] in out
 
@@ -176,6 +177,20 @@ def test_a_hybrid_with_attention(command: Command, tmp_path: Path) -> None:
     assert command("train", *own, "--out", tmp_path / "apart").code == 0
     apart = Run.open(tmp_path / "apart").config
     assert [mixer.allow_neg_eigval for mixer in apart.model.mixers] == [False] * 3 + [True]
+
+
+def test_experts(command: Command, tmp_path: Path) -> None:
+    flags = [*FLAGS, "--mlp=swiglu", "--num-layers=2", "--experts-count=3", "--experts-size=4"]
+    assert command("train", *flags, "--experts-layers", "1", "--out", tmp_path / "run").code == 0
+    model = Run.open(tmp_path / "run").config.model
+    assert model.experts == ExpertsConfig(count=3, size=4, layers=(1,))
+    again = ["--config", tmp_path / "run" / "config.json", "--experts-top-k=3"]
+    assert command("train", *again, "--out", tmp_path / "again").code == 0
+    assert Run.open(tmp_path / "again").config.model.experts == ExpertsConfig(3, 3, 4, layers=(1,))
+    assert command("eval", tmp_path / "again", "--lengths=5", "--samples=4").code == 0
+    code, _, err = command("train", *again, "--experts-count=2", "--out", tmp_path / "new")
+    assert code == 2
+    assert "top_k of the experts must be at most their count; got 3 of 2" in err
 
 
 def test_a_mixer_without_the_switch(command: Command, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 
-from statetrack import AttentionConfig, DeltaNetConfig, MambaConfig, ModelConfig
+from statetrack import AttentionConfig, DeltaNetConfig, ExpertsConfig, MambaConfig, ModelConfig
 from statetrack.lm import StateTrackConfig, StateTrackForCausalLM
 
 VOCAB = 23
@@ -24,6 +24,9 @@ HYBRID = replace(
     num_layers=3,
     mixer=(DeltaNetConfig(allow_neg_eigval=True), MambaConfig(), AttentionConfig()),
 )
+
+
+EXPERTS = replace(PLAIN, experts=ExpertsConfig(count=4, size=8, shared_size=8, layers=(1,)))
 
 
 def causal_model(

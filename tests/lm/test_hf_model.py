@@ -18,7 +18,7 @@ from statetrack.layers import MIXERS
 from statetrack.layers.base import VARIANT_SIZE
 from statetrack.lm.hf_model import causal_loss
 from statetrack.models import ModelConfig
-from tests.lm.common import HYBRID, VOCAB, causal_model, some_tokens
+from tests.lm.common import EXPERTS, HYBRID, VOCAB, causal_model, some_tokens
 
 
 def test_logits_are_those_of_the_sequence_model() -> None:
@@ -202,6 +202,18 @@ def test_every_mixer_is_saved_and_wrapped(name: str, tmp_path: Path) -> None:
     assert torch.equal(again(some_tokens()).logits, expected)
     wrapped = st.StateTrackForCausalLM.from_sequence_model(model.sequence_model)
     assert torch.equal(wrapped(some_tokens()).logits, expected)
+
+
+def test_experts_are_saved_and_generate(tmp_path: Path) -> None:
+    model, tokens = causal_model(EXPERTS), some_tokens()
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert again.config.model_config == EXPERTS
+    assert torch.equal(again(tokens).logits, model(tokens).logits)
+    made = again.generate(tokens, max_new_tokens=5, do_sample=False)
+    with torch.no_grad():  # in one pass, as against with the cache
+        expected = model(made).logits.argmax(-1)
+    assert torch.equal(made[:, tokens.shape[1] :], expected[:, tokens.shape[1] - 1 : -1])
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])

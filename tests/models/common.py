@@ -13,7 +13,7 @@ from statetrack.layers import (
     FullMatrixConfig,
     MambaConfig,
 )
-from statetrack.models import ModelConfig, SequenceModel
+from statetrack.models import ExpertsConfig, ModelConfig, SequenceModel
 from statetrack.testing.inputs import draw
 from tests.layers.common import tidy
 from tests.ops.common import assert_close
@@ -44,6 +44,13 @@ MODELS = [
             mixer=(DELTA, ATTENTION), norm_after=("attention",), num_layers=4, norm_eps=0.1
         ),
         "mlp-after": small(mixer=(DELTA, MAMBA), mlp_after=("mamba",), num_layers=4),
+        "experts": small(
+            mixer=DELTA, experts=ExpertsConfig(count=4, top_k=2, size=6, shared_size=5)
+        ),
+        "experts-in-one-layer": small(
+            mixer=(DELTA, ATTENTION),
+            experts=ExpertsConfig(count=3, size=4, shared_size=3, normalize=False, layers=(1,)),
+        ),
         "diagonal_rnn": small(
             mixer=DIAGONAL, num_layers=1, norm="layer", residual=False, mlp="none"
         ),

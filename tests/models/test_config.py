@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from statetrack.config import from_dict, to_dict
+from statetrack.config import changed, from_dict, to_dict
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig, MambaConfig
-from statetrack.models import ModelConfig
+from statetrack.models import ExpertsConfig, ModelConfig
 from tests.models.common import ATTENTION, DELTA, MAMBA, MODELS
 
 
@@ -98,6 +98,19 @@ def test_bad_json(data, message):
         ({"mlp_after": ("mamba",)}, "mlp_after must be one of delta_net; got 'mamba'"),
         ({"mlp_after": ()}, r"mlp_after names the mixers with an MLP.*mlp_after = \[\]"),
         ({"mlp_after": ("delta_net",), "mlp": "none"}, "mlp says which; got mlp = none"),
+        ({"experts": ExpertsConfig(), "mlp": "gated_gelu"}, "need mlp = swiglu; got gated_gelu"),
+        ({"experts": ExpertsConfig(), "mlp": "none"}, "need mlp = swiglu; got none"),
+        ({"experts": ExpertsConfig(layers=(0, 2))}, r"lie in 0\.\.1; got 2"),
+        ({"experts": ExpertsConfig(layers=(-1,))}, r"lie in 0\.\.1; got -1"),
+        (
+            {
+                "experts": ExpertsConfig(layers=(0,)),
+                "mixer": (DELTA, MAMBA),
+                "mlp_after": ("mamba",),
+            },
+            "must have an MLP .* got 0",
+        ),
+        ({"experts": 4}, "experts must be an object"),
         ({"mixer": ()}, "pattern of mixers"),
         ({"mixer": (DELTA, MAMBA), "num_layers": 3}, "2 mixers for 3 layers"),
         ({"mixer": (DELTA, MAMBA, DELTA), "num_layers": 2}, "3 mixers for 2 layers"),
@@ -112,6 +125,38 @@ def test_bad_json(data, message):
 def test_bad_values(options, message):
     with pytest.raises(UserError, match=message):
         ModelConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": 0}, "count must be a finite number, at least 1; got 0"),
+        ({"count": 2, "top_k": 3}, "top_k of the experts must be at most their count; got 3 of 2"),
+        ({"top_k": 0}, "top_k must be"),
+        ({"size": 1.5}, "size must be a whole number; got 1.5"),
+        ({"shared_size": None}, "shared_size must be a whole number; got None"),
+        ({"normalize": 1}, "normalize must be true or false"),
+        ({"layers": ()}, r"one or more, each once; got \[\]"),
+        ({"layers": (1, 1)}, r"one or more, each once; got \[1, 1\]"),
+    ],
+)
+def test_bad_experts(options, message):
+    with pytest.raises(UserError, match=message):
+        ExpertsConfig(**options)
+
+
+def test_which_layers_have_experts():
+    pattern = {"mixer": (DELTA, MAMBA), "num_layers": 4, "mlp_after": ("mamba",)}
+    for layers, expected in ((None, [1, 3]), ((3,), [3])):
+        config = ModelConfig(experts=ExpertsConfig(layers=layers), **pattern)
+        assert [n for n in range(4) if config.has_experts(n)] == expected
+    assert not ModelConfig().has_experts(0)
+
+
+def test_options_at_their_default_leave_no_trace_in_keys():
+    """So that jobs of a sweep keep their keys when a new option comes."""
+    assert changed(ModelConfig()) == {}
+    assert changed(ModelConfig(experts=ExpertsConfig(top_k=3))) == {"experts": {"top_k": 3}}
 
 
 def test_title():

@@ -87,9 +87,12 @@ def test_models(config) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("config", MODELS)
+@pytest.mark.parametrize("config", [m for m in MODELS if m.values[0].experts is None])
 def test_a_decoder_takes_plain_steps_on_another_device(config) -> None:
-    """The recorded kernels are the CPU's; real meta tensors, since a decoder refuses modes."""
+    """The recorded kernels are the CPU's; real meta tensors, since a decoder refuses modes.
+
+    Tensors without values cannot choose experts.
+    """
     model = SequenceModel(config).to("meta")
     assert {t.device.type for t in model.state_dict().values()} == {"meta"}
     decoder, state = model.decoder(2), model.init_state(2)

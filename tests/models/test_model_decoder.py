@@ -8,7 +8,7 @@ from torch import nn
 
 from statetrack.errors import UserError
 from statetrack.layers.decoder import MAX_ROWS
-from statetrack.models import SequenceModel
+from statetrack.models import ExpertsConfig, SequenceModel
 from tests.models.common import DELTA, MODELS, assert_same_states, make_model, small, tokens
 from tests.ops.common import assert_close
 from tests.ops.pointwise import needs_native
@@ -23,6 +23,8 @@ RECORDED = {  # which blocks are recorded as a whole
     "hybrid-with-attention": [True, False, True],
     "norm-after": [True, False, True, False],
     "mlp-after": [True] * 4,
+    "experts": [False, False],
+    "experts-in-one-layer": [True, False],
     "diagonal_rnn": [False],
     "full_matrix": [False],
     "one-hot": [True],
@@ -64,6 +66,17 @@ def test_the_mixer_is_recorded_where_its_block_is_not():
     block.mixer_norm.register_forward_hook(lambda *_: ran.append(2))
     model.decoder(2).step(tokens(2, 1)[:, 0], None)
     assert ran == [2]  # the hooks of recorded modules do not run
+
+
+@needs_native
+@torch.no_grad()
+def test_the_mixer_is_recorded_where_its_block_has_experts():
+    model = SequenceModel(small(mixer=DELTA, num_layers=1, experts=ExpertsConfig(size=4)))
+    ran = []
+    model.blocks[0].mixer.o_proj.register_forward_hook(lambda *_: ran.append(1))
+    model.blocks[0].mlp.register_forward_hook(lambda *_: ran.append(2))
+    model.decoder(2).step(tokens(2, 1)[:, 0], None)
+    assert ran == [2]
 
 
 @needs_native

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS, DeltaNetConfig, MambaConfig, MLSTMConfig, SLSTMConfig
-from statetrack.models import ModelConfig, SequenceModel, model_size
+from statetrack.models import ExpertsConfig, ModelConfig, SequenceModel, model_size
+from statetrack.models.experts import Experts, experts_naive
 from statetrack.recipes import presets
 from statetrack.training import TrainingConfig
 from statetrack.training.optim import make_optimizer
@@ -93,10 +94,14 @@ def by_hand(model: SequenceModel, x: torch.Tensor) -> torch.Tensor:
         y = norm(y, block.mixer_norm) if after else y
         x = x + y if config.residual else y
         if config.mlp != "none" and block.mixer.config.name in (config.mlp_after or MIXERS):
-            inner = (x if after else norm(x, block.mlp_norm)) @ block.mlp.gate_up.weight.T
-            gate, up = inner[..., : config.mlp_size], inner[..., config.mlp_size :]
-            act = gate * torch.sigmoid(gate) if config.mlp == "swiglu" else F.gelu(gate)
-            y = (act * up) @ block.mlp.down.weight.T
+            y = x if after else norm(x, block.mlp_norm)
+            if isinstance(block.mlp, Experts):
+                y = experts_naive(block.mlp, y)
+            else:
+                inner = y @ block.mlp.gate_up.weight.T
+                gate, up = inner[..., : config.mlp_size], inner[..., config.mlp_size :]
+                act = gate * torch.sigmoid(gate) if config.mlp == "swiglu" else F.gelu(gate)
+                y = (act * up) @ block.mlp.down.weight.T
             y = norm(y, block.mlp_norm) if after else y
             x = x + y if config.residual else y
     if config.final_norm:
@@ -185,6 +190,15 @@ def test_sizes_are_counted_without_making_the_model(config):
         ),
         ({"hidden_size": 10**13}, r"hidden_size must lie in 1..1,048,576; got 10000000000000"),
         ({"mixer": DeltaNetConfig(expand_k=1e300)}, "a tensor with a size above 2"),
+        (
+            {"experts": ExpertsConfig(count=2**40, size=2**20)},
+            r"a tensor of shape \[\d+, \d+, \d+\], more than torch can address",
+        ),
+        ({"experts": ExpertsConfig(count=10**9)}, "needs .* PB; this machine has"),
+        (
+            {"experts": ExpertsConfig(count=99, layers=(5,)), "num_layers": 10**8},
+            r"parameters in 100,000,000 layers needs .* this machine has",
+        ),
         ({"num_layers": 10**30}, "num_layers must be a whole number of at most 2.53"),
     ],
 )
@@ -221,6 +235,20 @@ def test_initialisation_of_xlstms_blocks():
         gate_up, down = (w.detach().std().item() for w in block.mlp.parameters())
         assert gate_up == pytest.approx(math.sqrt(2 / (5 * 128)), rel=0.03)
         assert down == pytest.approx(2 / (2 * math.sqrt(128)), rel=0.03)
+
+
+def test_initialisation_of_experts():
+    torch.manual_seed(0)
+    experts = ExpertsConfig(count=64, size=32, shared_size=128)
+    mlp = SequenceModel(ModelConfig(num_layers=8, experts=experts)).blocks[3].mlp
+    for name, weight in mlp.named_parameters():
+        std, few = 0.02 / 4 if "down" in name else 0.02, len(weight) == 1
+        assert float(weight.detach().std()) == pytest.approx(std, rel=0.2 if few else 0.05)
+    default = ModelConfig(num_layers=8, experts=experts, initializer_range=None)
+    mlp = SequenceModel(default).blocks[3].mlp
+    for weight in mlp.parameters():
+        bound = weight.shape[-1] ** -0.5
+        assert 0.95 * bound < weight.abs().max() <= bound
 
 
 def test_other_initialisations():

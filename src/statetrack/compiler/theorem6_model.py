@@ -16,7 +16,7 @@ from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNet, DeltaNetConfig
 from statetrack.models import ModelConfig, SequenceModel
-from statetrack.models.block import Block
+from statetrack.models.block import Block, GatedMLP
 from statetrack.tasks import Task
 from statetrack.tasks.word_problem import GroupWordProblem
 
@@ -113,7 +113,7 @@ def _check(config: ModelConfig, task: Task) -> tuple[int, int]:
 def _emptied(block: Block) -> DeltaNet:
     """Let a block add nothing to the residual stream, and its layer write nothing."""
     assert isinstance(block.mixer, DeltaNet)
-    assert block.mlp is not None
+    assert isinstance(block.mlp, GatedMLP)
     block.mlp.down.weight.zero_()
     for part in (block.mixer.qkv_proj, block.mixer.beta.proj, block.mixer.o_proj):
         part.weight.zero_()

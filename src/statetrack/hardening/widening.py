@@ -15,6 +15,7 @@ from statetrack.hardening.inputs import LayerInputs, block_of
 from statetrack.layers.common import RMSNorm
 from statetrack.layers.inverse import DependentError, pad_weights
 from statetrack.models import SequenceModel
+from statetrack.models.block import GatedMLP
 
 WEAK = 0.02  # singular values of the inputs below this share of the largest are replaced
 NEW_ENTRIES = 1e-3  # length of the new entries of an embedding / length of the old ones
@@ -25,10 +26,10 @@ def widen(model: SequenceModel, inputs: LayerInputs) -> tuple[SequenceModel, Lay
     """Return a model with the same answers and independent inputs of its first layer.
 
     Raises:
-        DependentError: the model's norms, embedding or layers cannot be widened.
+        DependentError: the model's norms, embedding, layers or experts cannot be widened.
     """
     config = model.config
-    if config.norm == "layer" or config.norm_after or config.head == "none":
+    if config.norm == "layer" or config.norm_after or config.head == "none" or config.experts:
         raise DependentError
     directions, sizes, _ = torch.linalg.svd(inputs.x)  # [n, n]
     strong = int((sizes > WEAK * sizes[0]).sum())
@@ -63,5 +64,6 @@ def widen(model: SequenceModel, inputs: LayerInputs) -> tuple[SequenceModel, Lay
 
 
 def _mlp_size(model: SequenceModel) -> int | None:
-    sizes = [block.mlp.down.in_features for block in model.stack() if block.mlp is not None]
+    mlps = [block.mlp for block in model.stack()]
+    sizes = [mlp.down.in_features for mlp in mlps if isinstance(mlp, GatedMLP)]
     return sizes[0] if sizes else None

@@ -7,6 +7,7 @@ from statetrack.models.chunked import (
     chunked_forward,
 )
 from statetrack.models.config import ModelConfig
+from statetrack.models.experts import ExpertsConfig
 from statetrack.models.sequence_model import (
     MODULE_BYTES,
     SequenceModel,
@@ -20,6 +21,7 @@ from statetrack.models.sequence_model import (
 __all__ = [
     "MODULE_BYTES",
     "ChunkLoss",
+    "ExpertsConfig",
     "ModelConfig",
     "SequenceModel",
     "State",

@@ -13,6 +13,7 @@ from statetrack.layers.common import RMSNorm
 from statetrack.layers.decoder import Decoder
 from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.models.config import ModelConfig
+from statetrack.models.experts import Experts
 
 
 class Block(nn.Module):
@@ -29,10 +30,10 @@ class Block(nn.Module):
         self.mixer_norm = make_norm(config)
         self.mixer = config.mixer_of(layer).build(config.hidden_size)
         self.mixer.init_at_depth(layer, config.num_layers)
-        self.mlp: GatedMLP | None = None
+        self.mlp: GatedMLP | Experts | None = None
         if config.has_mlp(layer):
             self.mlp_norm = make_norm(config)
-            self.mlp = GatedMLP(config)
+            self.mlp = make_mlp(config, layer)
 
     def forward(self, x: Tensor, state: Any = None, **layout: Any) -> tuple[Tensor, Any]:
         """[B, T, hidden_size] -> the same."""
@@ -109,6 +110,13 @@ def _mlp_size(config: ModelConfig) -> int:
     """The default width: 8/3 of the hidden size rounded up to 256s (fla), or 1.3 to 64s (xLSTM)."""
     ratio, multiple = (8 / 3, 256) if config.mlp == "swiglu" else (1.3, 64)
     return math.ceil(int(config.hidden_size * ratio) / multiple) * multiple
+
+
+def make_mlp(config: ModelConfig, layer: int) -> GatedMLP | Experts:
+    """Return the MLP of a layer that has one, or the experts in its place."""
+    if config.experts is not None and config.has_experts(layer):
+        return Experts(config.hidden_size, config.experts)
+    return GatedMLP(config)
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

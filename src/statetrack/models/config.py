@@ -8,6 +8,7 @@ from typing import Literal
 from statetrack.config import at_least, check_types, one_of, option, shared_values
 from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig, MixerConfig
+from statetrack.models.experts import ExpertsConfig
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class ModelConfig:
         None, "mixers whose blocks have the MLP; None: all of them"
     )
     mlp_size: int | None = option(None, "MLP width; None: 8/3 or 1.3 (gelu) of hidden size")
+    experts: ExpertsConfig | None = option(None, "experts in place of the MLP, if any")  # noqa: RUF009
     final_norm: bool = option(True, "norm before the head")
     head: Literal["linear", "none"] = option("linear", "linear, or none: the blocks end in logits")
     head_bias: bool = option(False, "bias in the head")
@@ -80,6 +82,19 @@ class ModelConfig:
             )
         if self.head == "none" and (self.head_bias or self.tie_embeddings):
             raise UserError("head_bias and tie_embeddings need head = linear; none has no weights")
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        if self.experts is None:
+            return
+        if self.mlp != "swiglu":
+            raise UserError(f"experts replace the MLP, and need mlp = swiglu; got {self.mlp}")
+        for layer in self.experts.layers or ():
+            if not (0 <= layer < self.num_layers and self.has_mlp(layer)):
+                raise UserError(
+                    f"layers of the experts must have an MLP and lie in 0..{self.num_layers - 1}; "
+                    f"got {layer}"
+                )
 
     @property
     def mixers(self) -> tuple[MixerConfig, ...]:
@@ -99,6 +114,12 @@ class ModelConfig:
         """Whether the block of a layer has an MLP."""
         chosen = self.mlp_after is None or self.mixer_of(layer).name in self.mlp_after
         return self.mlp != "none" and chosen
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the block of a layer has experts in place of the MLP."""
+        if self.experts is None or not self.has_mlp(layer):
+            return False
+        return self.experts.layers is None or layer in self.experts.layers
 
     @property
     def mixer_names(self) -> str:

@@ -21,6 +21,7 @@ from statetrack.layers.operations import TENSORS, TensorOps, recordable
 from statetrack.memory import check_memory
 from statetrack.models.block import Block, GatedMLP, make_norm
 from statetrack.models.config import ModelConfig
+from statetrack.models.experts import Experts
 from statetrack.ops.ragged import on_host
 
 State = tuple[Any, ...]  # the state of each layer
@@ -58,7 +59,7 @@ class SequenceModel(nn.Module):
             self.head.weight = self.embedding.weight
 
     def _init_weights(self) -> None:
-        """Initialise embedding, MLPs and head; the mixers initialise themselves."""
+        """Initialise embedding, MLPs, experts and head; the mixers initialise themselves."""
         std = self.config.initializer_range
         if std is None:
             return
@@ -75,6 +76,8 @@ class SequenceModel(nn.Module):
                 wang_init_(mlp.down.weight, self.config.hidden_size, num_layers)
             else:  # keep the variance of the residual stream the same at any depth
                 nn.init.normal_(mlp.down.weight, std=std / math.sqrt(2 * num_layers))
+        for experts in (m for m in self.modules() if isinstance(m, Experts)):
+            experts.init_normal_(std, std / math.sqrt(2 * num_layers))
 
     def forward(
         self,
@@ -267,12 +270,13 @@ class ModelSize(NamedTuple):
 
 
 def model_size(config: ModelConfig) -> ModelSize:
-    """Count a model's sizes from one pattern of blocks, which is repeated."""
+    """Count a model's sizes from one pattern of blocks, which is repeated, and one of experts."""
     repeats = config.num_layers // len(config.pattern)
     try:
         with torch.device("meta"), _Uninitialised():
-            once = SequenceModel(replace(config, num_layers=len(config.pattern)))
+            once = SequenceModel(replace(config, num_layers=len(config.pattern), experts=None))
             state = once.init_state(1)
+            parameters, modules = _added_by_experts(config, repeats)
     except (RuntimeError, TypeError) as error:
         if "verflow" not in str(error):
             raise
@@ -280,12 +284,29 @@ def model_size(config: ModelConfig) -> ModelSize:
         what = f"of shape {shape[1]}" if shape else "with a size above 2^63"
         raise UserError(f"this model has a tensor {what}, more than torch can address") from None
     in_blocks = sum(p.numel() for p in once.blocks.parameters())
-    modules = len(list(once.blocks.modules())) - 1  # without the list itself
+    block_modules = len(list(once.blocks.modules())) - 1  # without the list itself
     return ModelSize(
-        once.num_parameters() + (repeats - 1) * in_blocks,
-        len(list(once.modules())) + (repeats - 1) * modules,
+        parameters + once.num_parameters() + (repeats - 1) * in_blocks,
+        modules + len(list(once.modules())) + (repeats - 1) * block_modules,
         repeats * sum(part.numel() for layer in state for part in layer),
     )
+
+
+def _added_by_experts(config: ModelConfig, repeats: int) -> tuple[int, int]:
+    """Count the parameters and modules that the experts have more than the MLPs they replace."""
+    if config.experts is None:
+        return 0, 0
+    layers = config.experts.layers
+    if layers is None:
+        count = repeats * sum(map(config.has_mlp, range(len(config.pattern))))
+    else:
+        count = len(layers)
+    experts, mlp = Experts(config.hidden_size, config.experts), GatedMLP(config)
+    sizes = [
+        (sum(p.numel() for p in part.parameters()), len(list(part.modules())))
+        for part in (experts, mlp)
+    ]
+    return count * (sizes[0][0] - sizes[1][0]), count * (sizes[0][1] - sizes[1][1])
 
 
 class _Uninitialised(TorchFunctionMode):

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from statetrack.errors import UserError
+from statetrack.models import ExpertsConfig
+from statetrack.models.block import GatedMLP
 from statetrack.models.convert import convert
 from statetrack.models.convert.restore import restore
+from statetrack.models.experts import Experts
 from statetrack.testing.inputs import draw
 
 WIDTH, HEADS, D = 12, 2, 4
@@ -22,6 +25,43 @@ CONFIG = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 50, "partial_rotary_factor": 0.5},
 }  # fmt: skip
 NEXT = {**CONFIG, "model_type": "qwen3_next", "num_experts": 0}
+EXPERTS = {
+    "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 5,
+    "shared_expert_intermediate_size": 4, "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+}  # fmt: skip
+ALL_EXPERTS = {**NEXT, **EXPERTS}
+FIRST_DENSE = {**NEXT, **EXPERTS, "mlp_only_layers": [0], "norm_topk_prob": False}
+MOE = {name: value for name, value in CONFIG.items() if name != "intermediate_size"}
+MOE |= {"model_type": "qwen3_5_moe_text", **EXPERTS}
+
+
+def experts_state(stacked: bool) -> dict[str, Tensor]:
+    """The tensors of a layer's experts, as in transformers' modules, or as in its files."""
+    normal = draw(1)
+    out = {"gate.weight": normal(3, WIDTH), "shared_expert_gate.weight": normal(1, WIDTH)}
+    out |= {f"shared_expert.{part}_proj.weight": normal(4, WIDTH) for part in ("gate", "up")}
+    out["shared_expert.down_proj.weight"] = normal(WIDTH, 4)
+    gate_up, down = normal(3, 10, WIDTH), normal(3, WIDTH, 5)
+    if stacked:
+        return out | {"experts.gate_up_proj": gate_up, "experts.down_proj": down}
+    for n in range(3):
+        each = {"gate": gate_up[n, :5], "up": gate_up[n, 5:], "down": down[n]}
+        out |= {f"experts.{n}.{part}_proj.weight": weight for part, weight in each.items()}
+    return out
+
+
+def checkpoint(config: dict[str, Any], stacked: bool = True) -> dict[str, Tensor]:
+    """The tensors of a checkpoint with these options; in every layer the experts are the same."""
+    out = state("qwen3_next" if config["model_type"] == "qwen3_next" else "qwen3_5_text")
+    if not config.get("num_experts"):
+        return out
+    for layer in {0, 1} - set(config.get("mlp_only_layers", ())):
+        prefix = f"model.layers.{layer}.mlp."
+        out = {name: tensor for name, tensor in out.items() if not name.startswith(prefix)}
+        own = experts_state(stacked)
+        out |= {prefix + name: tensor.bfloat16() for name, tensor in own.items()}
+    return out
 
 
 def state(kind: str = "qwen3_5_text") -> dict[str, Tensor]:
@@ -69,14 +109,71 @@ def test_tensors_and_options() -> None:
     assert torch.equal(model.blocks[0].mixer.g_proj.weight, z)
 
 
-@pytest.mark.parametrize("config", [CONFIG, NEXT], ids=lambda config: config["model_type"])
-def test_written_back(config: dict[str, Any]) -> None:
-    theirs = state(config["model_type"])
+@pytest.mark.parametrize("stacked", [True, False], ids=["stacked", "one by one"])
+@pytest.mark.parametrize("config", [ALL_EXPERTS, FIRST_DENSE, MOE], ids=["all", "second", "moe"])
+def test_experts(config: dict[str, Any], stacked: bool) -> None:
+    model = convert(config, checkpoint(config, stacked))
+    assert model.config.experts == ExpertsConfig(
+        3, 2, 5, 4, config.get("norm_topk_prob", True), (1,) if config is FIRST_DENSE else None
+    )
+    assert type(model.blocks[0].mlp) is (GatedMLP if config is FIRST_DENSE else Experts)
+    ours = model.blocks[1].mlp
+    for n in range(3):
+        theirs = {
+            name: tensor.bfloat16().float()
+            for name, tensor in experts_state(stacked=False).items()
+            if name.startswith(f"experts.{n}.")
+        }
+        gate_up = [theirs[f"experts.{n}.{part}_proj.weight"] for part in ("gate", "up")]
+        assert torch.equal(ours.gate_up[n], torch.cat(gate_up))
+        assert torch.equal(ours.down[n], theirs[f"experts.{n}.down_proj.weight"])
+
+
+def test_experts_in_every_second_layer() -> None:
+    config = {**ALL_EXPERTS, "decoder_sparse_step": 2}
+    experts = convert(config, checkpoint(FIRST_DENSE)).config.experts
+    assert experts is not None
+    assert experts.layers == (1,)
+    with pytest.raises(UserError, match=r"no tensor model\.layers\.0\.mlp\.gate_proj\.weight"):
+        convert(config, checkpoint(ALL_EXPERTS))
+
+
+WRITTEN = {
+    "qwen3_5": (CONFIG, True), "qwen3_next": (NEXT, True), "stacked": (ALL_EXPERTS, True),
+    "one by one": (ALL_EXPERTS, False), "second": (FIRST_DENSE, False), "moe": (MOE, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_back(name: str) -> None:
+    config, stacked = WRITTEN[name]
+    theirs = checkpoint(config, stacked)
     written, tensors = restore(convert(config, theirs), config, theirs)
     assert written == config
     assert tensors.keys() == theirs.keys()
     for name, tensor in theirs.items():
         assert torch.equal(tensors[name], tensor), name
+
+
+def test_experts_that_were_trained_since() -> None:
+    theirs = checkpoint(ALL_EXPERTS, stacked=False)
+    model = convert(ALL_EXPERTS, theirs)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randint(-8, 8, weight.shape))  # which bfloat16 represents
+    again = convert(ALL_EXPERTS, restore(model, ALL_EXPERTS, theirs)[1])
+    for name, weight in again.state_dict().items():
+        assert torch.equal(weight, model.state_dict()[name]), name
+
+
+def test_the_prediction_of_several_tokens_is_left_out() -> None:
+    theirs = checkpoint(ALL_EXPERTS)
+    more = {**theirs, "mtp.fc.weight": torch.ones(2, 3)}
+    config = {**ALL_EXPERTS, "use_sliding_window": False}
+    model = convert(config, more)
+    assert restore(model, config, more)[1].keys() == theirs.keys()
+    with pytest.raises(UserError, match=r"tensors without a place here: mtpx"):
+        convert(config, {**theirs, "mtpx": torch.ones(2)})
 
 
 def test_options_of_older_files() -> None:
@@ -88,8 +185,14 @@ def test_options_of_older_files() -> None:
 @pytest.mark.parametrize(
     ("config", "changed", "says"),
     [
-        (NEXT, {"num_experts": 4}, r"the checkpoint has 4 experts \(num_experts\)"),
-        (NEXT, {"num_experts": 4, "mlp_only_layers": [0]}, "the checkpoint has 4 experts"),
+        (NEXT, {"num_experts": 12}, r"no tensor model\.layers\.0\.mlp\.experts\.0\.gate_proj"),
+        (NEXT, {"num_experts": -1}, "num_experts must be a whole number above 0"),
+        (NEXT, {"mlp_only_layers": 1}, "mlp_only_layers must be a list; got 1"),
+        (ALL_EXPERTS, {"num_experts": 4}, r"mlp.down would be \[3, 12, 5\], not \[4, 12, 5\]"),
+        (ALL_EXPERTS, {"num_experts_per_tok": 4}, "top_k of the experts .* got 4 of 3"),
+        (ALL_EXPERTS, {"norm_topk_prob": "no"}, "norm_topk_prob must be True or False; got 'no'"),
+        (ALL_EXPERTS, {"mlp_only_layers": [0]}, r"no tensor model\.layers\.0\.mlp\.gate_proj"),
+        (MOE, {"num_experts": 0}, "num_experts must be a whole number above 0"),
         (CONFIG, {"num_experts": 4}, "options without a meaning here: num_experts"),
         (CONFIG, {"layer_types": ["conv", "conv"]}, "layer_types must be one of linear_attention"),
         (CONFIG, {"rope_parameters": {"rope_type": "yarn"}}, "rope_type must be one of default"),
@@ -100,7 +203,14 @@ def test_options_of_older_files() -> None:
 )
 def test_what_cannot_be_expressed(config: Any, changed: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
-        convert({**config, **changed}, state(config["model_type"]))
+        convert({**config, **changed}, checkpoint(config))
+
+
+def test_experts_of_unequal_sizes() -> None:
+    theirs = checkpoint(ALL_EXPERTS, stacked=False)
+    theirs["model.layers.1.mlp.experts.2.down_proj.weight"] = torch.ones(WIDTH, 6)
+    with pytest.raises(UserError, match=r"of the sizes \[\[1, 12, 5\], \[1, 12, 6\]\]"):
+        convert(ALL_EXPERTS, theirs)
 
 
 def test_a_query_projection_of_another_size() -> None:

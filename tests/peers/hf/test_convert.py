@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from statetrack import UserError
-from statetrack.models.convert import convert, load_pretrained, translate
+from statetrack.models.convert import convert, load_pretrained, read_checkpoint, translate
+from statetrack.models.convert.restore import restore
 from tests.ops.common import assert_close
 from tests.peers.common import SINGLE, assert_same_gradients, logits_and_gradients
 from tests.peers.hf import models
@@ -28,13 +29,21 @@ CONVERTED = {
     "olmo_hybrid-shared-heads": lambda: models.olmo_hybrid(
         num_key_value_heads=2, linear_num_key_heads=2, linear_num_value_heads=4, rms_norm_eps=1e-3
     ),
-    "qwen3_next": lambda: models.qwen3_next(mlp_only_layers=[0, 1]),
+    "qwen3_next": models.qwen3_next,
+    "qwen3_next-experts-in-one-layer": lambda: models.qwen3_next(
+        decoder_sparse_step=2, norm_topk_prob=False, shared_expert_intermediate_size=10
+    ),
+    "qwen3_next-all-experts": lambda: models.qwen3_next(
+        mlp_only_layers=[0], num_experts=3, num_experts_per_tok=3
+    ),
+    "qwen3_next-mlps-only": lambda: models.qwen3_next(mlp_only_layers=[0, 1]),
     "qwen3_next-no-experts": lambda: models.qwen3_next(
         num_experts=0,
         rms_norm_eps=1e-3,
         rope_parameters={"rope_type": "default", "rope_theta": 99.0, "partial_rotary_factor": 0.5},
     ),
     "qwen3_5": models.qwen3_5,
+    "qwen3_5_moe": models.qwen3_5_moe,
     "qwen3_5-tied": lambda: models.qwen3_5(tie_word_embeddings=True, num_key_value_heads=4),
 }
 
@@ -92,6 +101,20 @@ def test_half_precision(theirs: Any, tmp_path: Path) -> None:
     ours = load_pretrained(tmp_path)
     assert {p.dtype for p in ours.parameters()} == {torch.float32}
     assert_same(ours, type(theirs).from_pretrained(tmp_path, dtype=torch.float32))
+
+
+def test_written_back(theirs: Any, tmp_path: Path) -> None:
+    """From its files and from a model in memory, in which transformers arranges experts apart."""
+    theirs.bfloat16().save_pretrained(tmp_path)
+    config, files = read_checkpoint(tmp_path)
+    for tensors in (files, theirs.state_dict()):
+        ours = convert(config, tensors)
+        written, made = restore(ours, config, tensors)
+        assert written == config
+        assert made.keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert torch.equal(made[name], tensor), name
+    theirs.load_state_dict(made)
 
 
 def test_the_range_is_one_argument(theirs: Any) -> None:

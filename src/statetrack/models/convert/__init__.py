@@ -27,7 +27,7 @@ from statetrack.models.convert import fla
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.mamba import mamba, mamba2
 from statetrack.models.convert.olmo_hybrid import olmo_hybrid
-from statetrack.models.convert.qwen3_next import qwen3_5_text, qwen3_next
+from statetrack.models.convert.qwen3_next import qwen3_5_moe_text, qwen3_5_text, qwen3_next
 from statetrack.models.convert.weights import Weights, wide_dtype
 from statetrack.models.sequence_model import SequenceModel
 
@@ -43,6 +43,7 @@ CONVERTERS: dict[str, Family] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "olmo_hybrid": olmo_hybrid,
+    "qwen3_5_moe_text": qwen3_5_moe_text,
     "qwen3_5_text": qwen3_5_text,
     "qwen3_next": qwen3_next,
 }

@@ -111,6 +111,10 @@ class Tensors(Mapping[str, Tensor]):
         """The tensors whose names begin with a prefix; reading them counts here, too."""
         return Tensors(self._state, self._prefix + prefix, self._reads)
 
+    def ignore(self) -> None:
+        """Skip these tensors: the logits do not depend on them."""
+        self._reads.update(self._prefix + name for name in self)
+
     def finish(self) -> None:
         """Raise if a tensor was not read."""
         if unread := [name for name in self._state if not self._reads[name]]:

@@ -1,8 +1,13 @@
-"""Qwen3-Next and the text models of Qwen3.5: layers of Gated DeltaNet and gated attention."""
+"""Qwen3-Next and the text models of Qwen3.5: Gated DeltaNet and gated attention, MLPs or experts.
+
+Files of released models also have the tensors `mtp.*`, for the prediction of several tokens;
+transformers reads them no more than these converters do.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -16,37 +21,58 @@ from statetrack.models.convert import weights
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.gated_delta_net import qwen3_5_mixer, qwen3_next_mixer
 from statetrack.models.convert.weights import State, Weights
+from statetrack.models.experts import ExpertsConfig
 
 EXPERTS = (
-    "moe_intermediate_size", "norm_topk_prob", "num_experts_per_tok", "output_router_logits",
-    "router_aux_loss_coef", "shared_expert_intermediate_size",
+    "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+    "shared_expert_intermediate_size",
 )  # fmt: skip
+"""The options of `ExpertsConfig`, in order."""
+
 ROPE = {"rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"}
 """Those of mrope place images; a text has one position in all of them."""
 
 
 def qwen3_next(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
-    """Convert a `Qwen3NextForCausalLM` without experts."""
-    num_layers, experts = options.size("num_hidden_layers", 48), options.get("num_experts", 512)
+    """Convert a `Qwen3NextForCausalLM`, in which any layers may have experts."""
+    num_layers = options.size("num_hidden_layers", 48)
     step, dense = options.size("decoder_sparse_step", 1), options.get("mlp_only_layers", None) or []
     if not isinstance(dense, list):
         raise UserError(f"the checkpoint's mlp_only_layers must be a list; got {dense!r}")
-    if experts and any(n not in dense and (n + 1) % step == 0 for n in range(num_layers)):
-        raise UserError(
-            f"the checkpoint has {experts} experts (num_experts), and models here have one MLP; "
-            "only checkpoints with all layers in mlp_only_layers can be converted"
+    layers = [n for n in range(num_layers) if n not in dense and (n + 1) % step == 0]
+    experts = None
+    options.expect("norm_topk_prob", True, False)
+    if options.get("num_experts", 512) == 0 or not layers:
+        options.ignore(*EXPERTS)
+    else:
+        experts = replace(
+            _experts(options, (512, 10, 512, 512)),
+            normalize=options.get("norm_topk_prob", True),
+            layers=None if len(layers) == num_layers else tuple(layers),
         )
-    options.ignore(*EXPERTS)
+    options.expect("use_sliding_window", False)
     rename = partial(qwen3_next_mixer, num_heads=options.size("linear_num_key_heads", 16))
     sizes = {"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 5632}
-    return _model(options, tensors, sizes, num_layers, kv_heads=2, rename=rename)
+    return _model(options, tensors, sizes, num_layers, 2, rename, experts)
 
 
 def qwen3_5_text(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
     """Convert a `Qwen3_5ForCausalLM`, the text model of Qwen3.5."""
     num_layers = options.size("num_hidden_layers", 32)
     sizes = {"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288}
-    return _model(options, tensors, sizes, num_layers, kv_heads=4, rename=qwen3_5_mixer)
+    return _model(options, tensors, sizes, num_layers, 4, qwen3_5_mixer, None)
+
+
+def qwen3_5_moe_text(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert a `Qwen3_5MoeForCausalLM`, the text model of a Qwen3.5 whose layers have experts."""
+    num_layers = options.size("num_hidden_layers", 40)
+    sizes = {"vocab_size": 248320, "hidden_size": 2048}
+    experts = _experts(options, (256, 8, 512, 512))
+    return _model(options, tensors, sizes, num_layers, 2, qwen3_5_mixer, experts)
+
+
+def _experts(options: Options, defaults: tuple[int, ...]) -> ExpertsConfig:
+    return ExpertsConfig(*(options.size(*size) for size in zip(EXPERTS, defaults, strict=True)))
 
 
 def _model(
@@ -56,17 +82,22 @@ def _model(
     num_layers: int,
     kv_heads: int,
     rename: Callable[[State], Weights],
+    experts: ExpertsConfig | None,
 ) -> tuple[ModelConfig, Weights]:
     """Convert a model; `sizes` and `kv_heads` are defaults, `rename` renames a Gated DeltaNet."""
     options.expect("hidden_act", "silu", "swish")
     options.expect("attention_bias", False)
     options.expect("attention_dropout", 0.0, None)
+    options.expect("attn_output_gate", True)
+    options.ignore("output_router_logits", "router_aux_loss_coef")  # of the loss
+    options.ignore("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype")
+    tensors.under("mtp.").ignore()
     interval = options.size("full_attention_interval", 4)
     default = [
         "linear_attention" if (n + 1) % interval else "full_attention" for n in range(num_layers)
     ]
     kinds = options.layer_types(default)
-    vocab_size, hidden_size, mlp_size = (options.size(*size) for size in sizes.items())
+    vocab_size, hidden_size, *mlp_size = (options.size(*size) for size in sizes.items())
     mixers = {
         "linear_attention": _gated_delta_net(options, hidden_size),
         "full_attention": _attention(options, kv_heads),
@@ -77,7 +108,8 @@ def _model(
         num_layers=num_layers,
         mixer=tuple(mixers[kind] for kind in kinds),
         norm_eps=options.get("rms_norm_eps", 1e-6),
-        mlp_size=mlp_size,
+        mlp_size=mlp_size[0] if mlp_size else None,
+        experts=experts,
         tie_embeddings=options.get("tie_word_embeddings", False),
     )
 
@@ -86,11 +118,15 @@ def _model(
             mixer = attention_mixer(source.under("self_attn."))
         else:
             mixer = rename(source.under("linear_attn."))
+        if experts is not None and config.has_experts(layer):
+            mlp = weights.experts(source.under("mlp."), experts.count)
+        else:
+            mlp = weights.gated_mlp(source.under("mlp."))
         return {
             "mixer_norm.weight": _from_zero(source["input_layernorm.weight"]),
             "mlp_norm.weight": _from_zero(source["post_attention_layernorm.weight"]),
             **weights.prefixed("mixer.", mixer),
-            **weights.prefixed("mlp.", weights.gated_mlp(source.under("mlp."))),
+            **weights.prefixed("mlp.", mlp),
         }
 
     names = "model.embed_tokens.weight", "model.norm.weight", "model.layers"

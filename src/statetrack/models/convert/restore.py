@@ -38,7 +38,8 @@ def restore(
         like: its tensors, whose names, shapes and dtypes count.
 
     Returns:
-        config, with the model's range, and the model's weights as tensors like those in `like`.
+        config, with the model's range, and the model's weights as tensors like those in `like`;
+        tensors that the conversion leaves out are left out here, too.
 
     Raises:
         UserError: the checkpoint's options or sizes are not those of the model.
@@ -64,20 +65,23 @@ def restore(
     places = translate(config, numbered)[1]
     added = translate(config, {name: torch.zeros_like(n) for name, n in numbered.items()})[1]
 
-    out = {name: torch.empty_like(like[name]) for name in names}
+    out: Weights = {}
     for ours, weight in weights.items():
-        rows, constants = weight.reshape(len(weight), -1), added[ours].flatten()
+        constants = added[ours].flatten()
+        rows = weight.reshape(len(constants), -1)  # one for each row of their tensors
         if constants.any():
             rows = rows - constants[:, None]
         numbers = (places[ours].flatten() - constants).long()
         owners = torch.bucketize(numbers, starts, right=True) - 1
         for owner in owners.unique().tolist():
-            theirs, here = out[names[owner]], owners == owner
-            target = theirs.view(len(theirs), -1)
-            target[numbers[here] - starts[owner]] = rows[here].to(theirs.dtype)
+            name, here = names[owner], owners == owner
+            if name not in out:
+                out[name] = torch.empty_like(like[name])
+            target = out[name].view(len(out[name]), -1)
+            target[numbers[here] - starts[owner]] = rows[here].to(target.dtype)
     if HEAD in like and HEAD not in names:
         out[HEAD] = weights["head.weight"].to(like[HEAD].dtype)
-    return config, out
+    return config, {name: out[name] for name in like if name in out}  # those that `translate` reads
 
 
 def _with_range(

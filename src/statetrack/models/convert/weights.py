@@ -59,6 +59,7 @@ def stacked(*parts: Tensor) -> Tensor:
     """Concatenate matrices along their rows."""
     sizes = [list(part.shape) for part in parts]
     if any(size[1:] != sizes[0][1:] for size in sizes):
+        sizes = [size for n, size in enumerate(sizes) if size not in sizes[:n]]
         raise UserError(f"the checkpoint has tensors that belong together of the sizes {sizes}")
     return torch.cat(parts)
 
@@ -94,3 +95,22 @@ def gated_mlp(state: State) -> Weights:
     """down(silu(gate(x)) * up(x)), with gate and up as one matrix."""
     gate_up = stacked(state["gate_proj.weight"], state["up_proj.weight"])
     return {"gate_up.weight": gate_up, "down.weight": state["down_proj.weight"]}
+
+
+def experts(state: Tensors, count: int) -> Weights:
+    """The experts of transformers: stacked, as in its modules, or one by one, as in its files."""
+    if "experts.gate_up_proj" in state:
+        gate_up, down = state["experts.gate_up_proj"], state["experts.down_proj"]
+    else:
+        each = [gated_mlp(state.under(f"experts.{n}.")) for n in range(count)]
+        gate_up = stacked(*(mlp["gate_up.weight"][None] for mlp in each))
+        down = stacked(*(mlp["down.weight"][None] for mlp in each))
+    shared = gated_mlp(state.under("shared_expert."))
+    return {
+        "router.weight": state["gate.weight"],
+        "gate_up": gate_up,
+        "down": down,
+        "shared_gate_up.weight": shared["gate_up.weight"],
+        "shared_down.weight": shared["down.weight"],
+        "shared_gate.weight": state["shared_expert_gate.weight"],
+    }
