@@ -166,14 +166,37 @@ def test_experts_that_were_trained_since() -> None:
         assert torch.equal(weight, model.state_dict()[name]), name
 
 
-def test_the_prediction_of_several_tokens_is_left_out() -> None:
+def test_the_prediction_of_several_tokens_is_kept_as_it_is() -> None:
     theirs = checkpoint(ALL_EXPERTS)
     more = {**theirs, "mtp.fc.weight": torch.ones(2, 3)}
     config = {**ALL_EXPERTS, "use_sliding_window": False}
-    model = convert(config, more)
-    assert restore(model, config, more)[1].keys() == theirs.keys()
+    written = restore(convert(config, more), config, more)[1]
+    assert written["mtp.fc.weight"] is more["mtp.fc.weight"]
+    assert written.keys() == more.keys()
     with pytest.raises(UserError, match=r"tensors without a place here: mtpx"):
         convert(config, {**theirs, "mtpx": torch.ones(2)})
+
+
+@pytest.mark.parametrize("text", [CONFIG, MOE], ids=["mlps", "experts"])
+def test_the_encoder_of_images_is_kept_as_it_is(text: dict[str, Any]) -> None:
+    inner = checkpoint(text)
+    theirs = {
+        name.replace("model.", "model.language_model.", 1): tensor for name, tensor in inner.items()
+    }
+    theirs["model.visual.merger.weight"] = torch.ones(2, 3)
+    config = {
+        "model_type": text["model_type"].removesuffix("_text"), "image_token_id": 1,
+        "text_config": {**text, "tie_word_embeddings": True}, "vision_config": {"depth": 1},
+        "tie_word_embeddings": False,
+    }  # fmt: skip
+    model, expected = convert(config, theirs), convert(text, inner)
+    assert model.config == expected.config
+    for name, weight in expected.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+    written, tensors = restore(model, config, theirs)
+    assert written == config
+    assert tensors.keys() == theirs.keys()
+    assert all(torch.equal(tensors[name], theirs[name]) for name in theirs)
 
 
 def test_options_of_older_files() -> None:
@@ -198,7 +221,8 @@ def test_options_of_older_files() -> None:
         (CONFIG, {"rope_parameters": {"rope_type": "yarn"}}, "rope_type must be one of default"),
         (CONFIG, {"rope_parameters": {"factor": 2.0}}, "rope_parameters may have .*got"),
         (CONFIG, {"attention_bias": True}, "attention_bias must be False"),
-        (CONFIG, {"model_type": "qwen3_5"}, "unknown model_type 'qwen3_5'"),
+        (CONFIG, {"model_type": "qwen3_6"}, "unknown model_type 'qwen3_6'"),
+        (CONFIG, {"model_type": "qwen3_5"}, "text_config must be an object with keys; got None"),
     ],
 )
 def test_what_cannot_be_expressed(config: Any, changed: dict[str, Any], says: str) -> None:

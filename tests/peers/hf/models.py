@@ -83,6 +83,17 @@ def qwen3_5_moe(**options: Any) -> Any:
     return random_weights(transformers.Qwen3_5MoeForCausalLM(config))
 
 
+def qwen3_5_images(**options: Any) -> Any:
+    """A Qwen3.5 with its encoder of images, which a text does not use."""
+    text = qwen3_5(**options).config.to_dict()
+    vision = {
+        "depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "patch_size": 2,
+        "out_hidden_size": text["hidden_size"], "num_position_embeddings": 4,
+    }  # fmt: skip
+    config = transformers.Qwen3_5Config(text_config=text, vision_config=vision)
+    return random_weights(transformers.Qwen3_5ForConditionalGeneration(config))
+
+
 MODELS: dict[str, Callable[..., Any]] = {
     "mamba": mamba, "mamba2": mamba2, "olmo_hybrid": olmo_hybrid, "qwen3_next": qwen3_next,
 }  # fmt: skip

@@ -44,6 +44,7 @@ CONVERTED = {
     ),
     "qwen3_5": models.qwen3_5,
     "qwen3_5_moe": models.qwen3_5_moe,
+    "qwen3_5-images": models.qwen3_5_images,
     "qwen3_5-tied": lambda: models.qwen3_5(tie_word_embeddings=True, num_key_value_heads=4),
 }
 
@@ -138,16 +139,23 @@ def test_options_of_the_first_released_checkpoints() -> None:
 
 def test_what_is_not_known_is_refused(theirs: Any) -> None:
     config, state = theirs.config.to_dict(), theirs.state_dict()
+
+    def changed(**options: Any) -> dict[str, Any]:
+        """With other options of the text model."""
+        if "text_config" in config:
+            return {**config, "text_config": {**config["text_config"], **options}}
+        return {**config, **options}
+
     with pytest.raises(UserError, match="options without a meaning here: new_option"):
-        convert({**config, "new_option": 1}, state)
+        convert(changed(new_option=1), state)
     with pytest.raises(UserError, match="hidden_act must be 'silu' or 'swish'; got 'relu'"):
-        convert({**config, "hidden_act": "relu"}, state)
+        convert(changed(hidden_act="relu"), state)
     with pytest.raises(UserError, match=r"tensors without a place here: extra\.weight"):
         convert(config, {**state, "extra.weight": torch.ones(1)})
     name = next(name for name in state if "layers.1." in name)
     with pytest.raises(UserError, match=f"no tensor {name}"):
         convert(config, {k: v for k, v in state.items() if k != name})
     with pytest.raises(UserError, match=r"do not fit its config[.]json"):
-        convert({**config, "vocab_size": 7}, state)
+        convert(changed(vocab_size=7), state)
     with pytest.raises(UserError, match=r"unknown model_type 'llama'; known: .*mamba"):
         convert({"model_type": "llama"}, state)

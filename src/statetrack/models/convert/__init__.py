@@ -27,7 +27,13 @@ from statetrack.models.convert import fla
 from statetrack.models.convert.checkpoint import Options, Tensors
 from statetrack.models.convert.mamba import mamba, mamba2
 from statetrack.models.convert.olmo_hybrid import olmo_hybrid
-from statetrack.models.convert.qwen3_next import qwen3_5_moe_text, qwen3_5_text, qwen3_next
+from statetrack.models.convert.qwen3_next import (
+    qwen3_5,
+    qwen3_5_moe,
+    qwen3_5_moe_text,
+    qwen3_5_text,
+    qwen3_next,
+)
 from statetrack.models.convert.weights import Weights, wide_dtype
 from statetrack.models.sequence_model import SequenceModel
 
@@ -43,6 +49,8 @@ CONVERTERS: dict[str, Family] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "olmo_hybrid": olmo_hybrid,
+    "qwen3_5": qwen3_5,
+    "qwen3_5_moe": qwen3_5_moe,
     "qwen3_5_moe_text": qwen3_5_moe_text,
     "qwen3_5_text": qwen3_5_text,
     "qwen3_next": qwen3_next,

@@ -1,12 +1,12 @@
 """Qwen3-Next and the text models of Qwen3.5: Gated DeltaNet and gated attention, MLPs or experts.
 
-Files of released models also have the tensors `mtp.*`, for the prediction of several tokens;
-transformers reads them no more than these converters do.
+Two kinds of tensors are left out: `mtp.*`, for the prediction of several tokens, which transformers
+does not read either, and the encoder of images of Qwen3.5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +28,11 @@ EXPERTS = (
     "shared_expert_intermediate_size",
 )  # fmt: skip
 """The options of `ExpertsConfig`, in order."""
+
+IMAGES = (
+    "vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
+    "vision_end_token_id",
+)  # fmt: skip
 
 ROPE = {"rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"}
 """Those of mrope place images; a text has one position in all of them."""
@@ -56,19 +61,51 @@ def qwen3_next(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights
     return _model(options, tensors, sizes, num_layers, 2, rename, experts)
 
 
-def qwen3_5_text(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+def qwen3_5_text(
+    options: Options, tensors: Tensors, root: str = "model"
+) -> tuple[ModelConfig, Weights]:
     """Convert a `Qwen3_5ForCausalLM`, the text model of Qwen3.5."""
     num_layers = options.size("num_hidden_layers", 32)
     sizes = {"vocab_size": 248320, "hidden_size": 4096, "intermediate_size": 12288}
-    return _model(options, tensors, sizes, num_layers, 4, qwen3_5_mixer, None)
+    return _model(options, tensors, sizes, num_layers, 4, qwen3_5_mixer, None, root)
 
 
-def qwen3_5_moe_text(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+def qwen3_5_moe_text(
+    options: Options, tensors: Tensors, root: str = "model"
+) -> tuple[ModelConfig, Weights]:
     """Convert a `Qwen3_5MoeForCausalLM`, the text model of a Qwen3.5 whose layers have experts."""
     num_layers = options.size("num_hidden_layers", 40)
     sizes = {"vocab_size": 248320, "hidden_size": 2048}
     experts = _experts(options, (256, 8, 512, 512))
-    return _model(options, tensors, sizes, num_layers, 2, qwen3_5_mixer, experts)
+    return _model(options, tensors, sizes, num_layers, 2, qwen3_5_mixer, experts, root)
+
+
+def qwen3_5(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert the text model of a `Qwen3_5ForConditionalGeneration`."""
+    return _without_images(qwen3_5_text, options, tensors)
+
+
+def qwen3_5_moe(options: Options, tensors: Tensors) -> tuple[ModelConfig, Weights]:
+    """Convert the text model of a `Qwen3_5MoeForConditionalGeneration`."""
+    return _without_images(qwen3_5_moe_text, options, tensors)
+
+
+def _without_images(
+    convert: Callable[[Options, Tensors, str], tuple[ModelConfig, Weights]],
+    options: Options,
+    tensors: Tensors,
+) -> tuple[ModelConfig, Weights]:
+    """Convert the text model; whether its embeddings are tied is an option outside of it."""
+    text = options.get("text_config", None)
+    if not isinstance(text, Mapping):
+        raise UserError(f"the checkpoint's text_config must be an object with keys; got {text!r}")
+    options.ignore(*IMAGES)
+    tensors.under("model.visual.").ignore()
+    tied = options.get("tie_word_embeddings", False)
+    inner = Options({**text, "tie_word_embeddings": tied})
+    made = convert(inner, tensors, "model.language_model")
+    inner.finish()
+    return made
 
 
 def _experts(options: Options, defaults: tuple[int, ...]) -> ExpertsConfig:
@@ -83,8 +120,13 @@ def _model(
     kv_heads: int,
     rename: Callable[[State], Weights],
     experts: ExpertsConfig | None,
+    root: str = "model",
 ) -> tuple[ModelConfig, Weights]:
-    """Convert a model; `sizes` and `kv_heads` are defaults, `rename` renames a Gated DeltaNet."""
+    """Convert a model.
+
+    `sizes` and `kv_heads` are defaults, `rename` renames a Gated DeltaNet, and the names of the
+    tensors begin with `root`.
+    """
     options.expect("hidden_act", "silu", "swish")
     options.expect("attention_bias", False)
     options.expect("attention_dropout", 0.0, None)
@@ -129,7 +171,7 @@ def _model(
             **weights.prefixed("mlp.", mlp),
         }
 
-    names = "model.embed_tokens.weight", "model.norm.weight", "model.layers"
+    names = f"{root}.embed_tokens.weight", f"{root}.norm.weight", f"{root}.layers"
     out = weights.model_weights(tensors, config, *names, block)
     return config, out | {"norm.weight": _from_zero(out["norm.weight"])}
 

@@ -39,7 +39,7 @@ def restore(
 
     Returns:
         config, with the model's range, and the model's weights as tensors like those in `like`;
-        tensors that the conversion leaves out are left out here, too.
+        tensors that the conversion leaves out are those of `like`.
 
     Raises:
         UserError: the checkpoint's options or sizes are not those of the model.
@@ -81,7 +81,7 @@ def restore(
             target[numbers[here] - starts[owner]] = rows[here].to(target.dtype)
     if HEAD in like and HEAD not in names:
         out[HEAD] = weights["head.weight"].to(like[HEAD].dtype)
-    return config, {name: out[name] for name in like if name in out}  # those that `translate` reads
+    return config, {name: out.get(name, tensor) for name, tensor in like.items()}
 
 
 def _with_range(
