@@ -35,7 +35,6 @@ FOUR = Problem(
 )  # fmt: skip
 PROBLEMS = (FULL, SWAPS, THREES, FOUR)
 PUBLISHED_SEEDS = 3
-FOUR_LAST_LENGTH = 48  # tokens in the last stage of models in stages, on a laptop
 
 
 def _product(factors: int, **options: object) -> tuple[Model, ...]:
@@ -56,13 +55,9 @@ ADDED: dict[str, tuple[Model, ...]] = {
             2,
             conv=4,
             start="S5_up_to_3",
-            lr=2e-3,
-            heads=8,
             published=False,
-            step_ms=55,
-            growth=Growth(
-                first=2500, each=800, last=1500, last_length=FOUR_LAST_LENGTH, until=0.97
-            ),
+            step_ms=60,
+            growth=Growth(first=1500, each=600, last=1500, until=0.97),
         )
         for neg in (False, True)
     ),
@@ -101,9 +96,8 @@ def _notes(settings: Settings) -> list[str]:
         "In stages: the inputs begin with those of S5_up_to_3 and grow by ten elements in the "
         "order of reflection length. A stage ends when three rows of metrics in a row have an "
         "accuracy of 0.98 (4 tokens per element: 0.97), or after its steps; the last one gets the "
-        "steps that are left, and on a laptop, with 4 tokens per element, sequences of "
-        f"{FOUR_LAST_LENGTH} tokens. With all elements at once the model stays at chance. The data "
-        "of a run in stages are endless.",
+        "steps that are left. With all elements at once the model stays at chance. The data of a "
+        "run in stages are endless.",
     ]
     if settings.early and settings.scale == "paper":
         notes.append(

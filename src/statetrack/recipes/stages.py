@@ -25,7 +25,6 @@ class Growth:
     first: int = 500  # steps with the elements at the start, at most
     each: int = 400  # steps after every addition, at most
     last: int = 900  # further steps with all elements, in which the learning rate falls
-    last_length: int | None = None  # of the sequences in the last stage; None: as before
     until: float | None = 0.98  # accuracy that ends a stage; its other steps go to the last one
 
     def __post_init__(self) -> None:
@@ -94,6 +93,4 @@ def growing_stages(
         )
         for i, (number, inputs) in enumerate(zip(numbers, sets, strict=True))
     ]
-    n = growth.last_length
-    last = Stage(steps=growth.last, min_length=n, max_length=n, schedule="cosine", warmup=0.0)
-    return (*stages, last)
+    return (*stages, Stage(steps=growth.last, schedule="cosine", warmup=0.0))

@@ -170,8 +170,6 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
     growth = model.growth
     if settings.scale == "smoke":
         growth = Growth(batch=60, first=1, each=1, last=1)
-    elif settings.scale == "paper" and growth is not None:
-        growth = replace(growth, last_length=None)  # a laptop's length is shorter than the paper's
     stages = growing_stages(task, model.start, growth, steps)
     total = sum(stage.steps for stage in stages)
     training = replace(config.training, steps=total, dataset_size=None)
