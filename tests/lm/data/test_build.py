@@ -82,14 +82,27 @@ def test_the_same_twice(source: Path, tmp_path: Path) -> None:
 def test_splits_that_remain_empty(source: Path, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "file.py").write_text(TEXTS[0] * 20)
-    with pytest.raises(UserError, match="the validation split would be empty"):
+    with pytest.raises(
+        UserError, match=r"no document fell to validation: .* a larger --validation"
+    ):
         build_data(small(tmp_path / "one", vocab_size=270), tmp_path / "data")
+    with pytest.raises(UserError, match=r"no document fell to train: .* a smaller --validation"):
+        build_data(small(tmp_path / "one", validation=0.99), tmp_path / "data")
     assert not (tmp_path / "data").exists()
     build_data(small(tmp_path / "one", vocab_size=270, validation=0), tmp_path / "data")
     assert TokenData.open(tmp_path / "data").num_tokens > 20
     tokenizer = str(tmp_path / "data")
     build_data(small(tmp_path / "one", validation=1, tokenizer=tokenizer), tmp_path / "other")
     assert TokenData.open(tmp_path / "other", "validation").num_tokens > 20
+
+
+def test_a_single_text_file(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("".join(TEXTS))
+    made = build_data(
+        DataConfig(source=(str(tmp_path / "one.txt"),), vocab_size=300), tmp_path / "data"
+    )
+    assert (made.train.documents, made.validation.documents) == (1, 1)
+    assert 0.02 < made.validation.tokens / made.train.tokens < 0.08
 
 
 def test_the_command(source: Path, tmp_path: Path, command: Command) -> None:
