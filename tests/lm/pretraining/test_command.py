@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from statetrack.layers import MIXERS
 from statetrack.lm.data import write_tokens
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from tests.conftest import Command
+from tests.lm.common import flip_bit
 from tests.training.refusal import Refused
 
 SIZES = [
@@ -47,6 +49,14 @@ def test_a_run_and_its_continuation(data: Path, tmp_path: Path, command: Command
     for again in (line, ["lm", "train", "--resume", out]):
         assert command(*again).code == 0
         assert run.metrics() == metrics
+
+
+def test_corrupt_data_are_refused(data: Path, refused: Refused) -> None:
+    """A single bit of a shard, which no read would notice."""
+    shutil.copytree(data, "data")
+    flip_bit(Path("data/validation-00000.bin"))
+    says = ["data/validation-00000.bin is corrupt: its checksum differs"]
+    refused("lm", "train", "--data=data", "--out=run", *SIZES, *SHORT, says=says)
 
 
 def test_tokens_in_place_of_steps(data: Path, tmp_path: Path, command: Command) -> None:

@@ -48,7 +48,7 @@ def build_data(
 
     Raises:
         UserError: A source or the tokenizer cannot be read, a split would be empty, or the folder
-            was made with another configuration.
+            was made with another configuration or is corrupt.
     """
     folder = Path(folder)
     options = _options(config)
@@ -125,7 +125,7 @@ def _options(config: DataConfig) -> dict[str, Any]:
 
 
 def _same(folder: Path, options: dict[str, Any]) -> DataDescription:
-    """Return the description of a finished folder; raise if it was made with other options."""
+    """Return the description of a finished folder; raise if it has other options or is corrupt."""
     description = read_description(folder)
     for key in {**options, **description.options}:
         old, new = description.options.get(key), options.get(key)
@@ -135,7 +135,7 @@ def _same(folder: Path, options: dict[str, Any]) -> DataDescription:
             )
     for split in SPLITS:
         if getattr(description, split).tokens:
-            TokenData.open(folder, split)
+            TokenData.open(folder, split).verify()
     return description
 
 
