@@ -60,10 +60,10 @@ def test_corrupt_data_are_refused(data: Path, refused: Refused) -> None:
 
 
 def test_tokens_in_place_of_steps(data: Path, tmp_path: Path, command: Command) -> None:
-    options = [*SIZES, *SHORT[1:], "--tokens=200", "--warmup=0", "--allow-neg-eigval"]
+    options = [*SIZES, *SHORT[2:], "--tokens=200", "--allow-neg-eigval"]
     assert command("lm", "train", "--data", data, "--out", tmp_path / "run", *options).code == 0
     config = PretrainingRun.open(tmp_path / "run").config
-    assert config.steps == 3
+    assert (config.steps, config.warmup) == (3, 0)  # the preset's warm-up has more steps
     assert config.model.title == "DeltaNet [-1,1]"
 
 
@@ -96,6 +96,9 @@ def test_a_pair_and_its_continuation(data: Path, tmp_path: Path, command: Comman
         (["--data=data", "--out=run", "--mixer=gpt"], ["unknown mixer 'gpt'"]),
         (["--data=data", "--out=run", "--context-length=9999"], ["too few for context length"]),
         (["--data=data", "--out=run", "--steps=9", "--tokens=9"], ["--steps or --tokens"]),
+        (["--data=data", "--out=run", "--tokens=-5"], ["tokens must be", "at least 1; got -5"]),
+        (["--data=data", "--out=run", "--tokens=2047"], ["--tokens 2,047 is less than a step, "]),
+        (["--data=data", "--out=run", "--steps=0"], ["steps must be", "at least 1; got 0"]),
         (["--data=data", "--out=run", "--batch-size=4", "--micro-batch-size=3"], ["cannot share"]),
         (["--data=data", "--out=run", "--shard"], ["start several: torchrun"]),
         (["--data=data", "--out=run", "--track=mlflow"], ["track must be one of"]),
