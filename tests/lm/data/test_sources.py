@@ -92,8 +92,15 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     bad.append('{"text": "\\ud800"}')
     for line in bad:
         file.write_bytes(b'{"text": "a"}\n\n' + line.encode("latin-1") + b"\n")
-        with pytest.raises(UserError, match=r"rows.jsonl.* \(?line 3[ :)]"):
+        with pytest.raises(UserError, match=r"rows.jsonl.* \(?line 3[ :),]"):
             read(file)
+
+
+def test_the_column_of_a_bad_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(UserError, match=r"rows.jsonl \(line 2, column 9\): Expecting value$"):
+        read(file)
 
 
 def test_corrupt_parquet_is_named(tmp_path: Path) -> None:

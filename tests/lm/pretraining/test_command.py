@@ -99,7 +99,10 @@ def test_a_pair_and_its_continuation(data: Path, tmp_path: Path, command: Comman
         (["--data=data", "--out=run", "--tokens=-5"], ["tokens must be", "at least 1; got -5"]),
         (["--data=data", "--out=run", "--tokens=2047"], ["--tokens 2,047 is less than a step, "]),
         (["--data=data", "--out=run", "--steps=0"], ["steps must be", "at least 1; got 0"]),
-        (["--data=data", "--out=run", "--batch-size=4", "--micro-batch-size=3"], ["cannot share"]),
+        (
+            ["--data=data", "--out=run", "--batch-size=4", "--micro-batch-size=3"],
+            ["cannot be split"],
+        ),
         (["--data=data", "--out=run", "--shard"], ["start several: torchrun"]),
         (["--data=data", "--out=run", "--track=mlflow"], ["track must be one of"]),
         (["--data=data", "--out=run", "--pair", "--allow-neg-eigval"], ["--pair trains both"]),

@@ -106,6 +106,8 @@ class PretrainingConfig:
         """
         share, rest = divmod(self.batch_size, processes)
         micro = self.micro_batch_size or share
+        if processes == 1 and share % micro:
+            raise UserError(f"a batch of {share} cannot be split into micro batches of {micro}")
         if rest or share % micro:
             each = f" in micro batches of {self.micro_batch_size}" if self.micro_batch_size else ""
             raise UserError(
