@@ -99,7 +99,8 @@ def at_least(what: str, value: float, low: float) -> None:
     """Raise a UserError unless a number is finite and at least `low`."""
     check_type(what, value, Real, "a number")
     if not value >= low or math.isinf(value):
-        raise UserError(f"{what} must be a finite number, at least {low:g}; got {value!r}")
+        finite = "" if isinstance(value, int) else "a finite number, "
+        raise UserError(f"{what} must be {finite}at least {low:g}; got {value!r}")
 
 
 def within(what: str, value: float, low: float, high: float) -> None:

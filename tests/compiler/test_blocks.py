@@ -101,7 +101,7 @@ def test_it_is_saved_without_its_automaton(tmp_path: Path) -> None:
     [
         ("S5", {"tokens_per_element": 3}, "at least 4 tokens per element; got 3"),
         ("Z60", {"tokens_per_element": 2}, "a product of 9 swaps"),
-        ("S3", {"tokens_per_element": 0}, "tokens_per_element must be a finite number, at least 1"),
+        ("S3", {"tokens_per_element": 0}, "tokens_per_element must be at least 1"),
         ("(ab)*", {"tokens_per_element": 2}, r"is for groups such as S5; \(ab\)\* is none"),
         ("S3", {"tokens_per_element": 2, "target": "diagonal"}, "target must be auto"),
         ("S3", {"tokens_per_element": 2, "delay": "state"}, "delay shift"),

@@ -55,3 +55,10 @@ def some_tokens(batch: int = 2, length: int = 8) -> Tensor:
     """Draw fixed tokens [batch, length]."""
     generator = torch.Generator().manual_seed(batch + length)
     return torch.randint(2, VOCAB, (batch, length), generator=generator)
+
+
+def flip_bit(file: Path) -> None:
+    """Change the last byte but one of a file."""
+    data = bytearray(file.read_bytes())
+    data[-2] ^= 1
+    file.write_bytes(data)

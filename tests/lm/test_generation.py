@@ -79,8 +79,8 @@ def test_what_is_refused(model: LanguageModel, run_folder: Path, refused: Refuse
     refused("lm", "generate", run_folder, says=["has no tokenizer.json"])
     wrong = ["--prompt", "w2", "--tokens", "0"]
     refused("lm", "generate", run_folder, *wrong, says=["tokens must lie in 1.."])
-    wrong = ["--temperature", "1e-9"]
-    refused("lm", "generate", run_folder, *wrong, says=["temperature must lie in"])
+    for value, says in (("1e-9", "a temperature other than 0 must lie"), ("-1", "at least 0")):
+        refused("lm", "generate", run_folder, f"--temperature={value}", says=[says])
     refused("lm", "generate", run_folder, "--top-p", "2", says=["top_p must lie in 0..1"])
     tokenizer = model.tokenizer
     assert tokenizer is not None

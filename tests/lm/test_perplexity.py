@@ -304,6 +304,7 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     model.save_pretrained(bare)
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "latin.txt").write_bytes(b"\xe4\xf6\xfc")
+    (tmp_path / "rows.jsonl").write_text('{"text": "the sum of all bits"}\n')
 
     def refused(*args: object) -> str:
         found = command("lm", "perplexity", *map(str, args))
@@ -321,6 +322,13 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "no tokenizer.json" in refused(bare, "--data", data)
     assert "is empty" in refused(folder, "--data", tmp_path / "empty.txt")
     assert "as text in UTF-8" in refused(folder, "--data", tmp_path / "latin.txt")
+    rows = refused(folder, "--data", tmp_path / "rows.jsonl")
+    remedy = rows.partition("`statetrack ")[2].partition("`")[0]
+    remedy = remedy.replace("CHECKPOINT", str(folder)).replace("DIR", str(tmp_path / "rows"))
+    assert command(*remedy.split()).code == 0
+    assert "rows has 14 tokens; a chunk needs 16,385" in refused(
+        folder, "--data", tmp_path / "rows"
+    )
     assert "a chunk needs 10,001" in refused(folder, "--data", data, "--max-length", "10000")
     assert "at least 2" in refused(folder, "--data", data, "--max-length", "1")
     assert "at least 1" in refused(folder, "--data", data, "--chunks", "0")

@@ -341,7 +341,7 @@ def test_the_least_length(name: str, least: int) -> None:
     batch = task.sample(np.random.default_rng(0), np.full(4, least))
     assert ((batch.targets != IGNORE).sum(1) == 1).all()
     for bad in (least - 1, -1):
-        with pytest.raises(UserError, match=f"the length of {name} must be .* at least {least}"):
+        with pytest.raises(UserError, match=f"the length of {name} must be .*at least {least}"):
             task.sample(np.random.default_rng(0), np.array([least + 5, bad]))
 
 

@@ -350,7 +350,7 @@ def test_a_finite_set(name: str) -> None:
 @each_task
 @pytest.mark.parametrize("length", [0, -3])
 def test_lengths_that_will_not_do(name: str, length: int) -> None:
-    with pytest.raises(UserError, match=f"the length of chomsky/{name} must be .* at least 1"):
+    with pytest.raises(UserError, match=f"the length of chomsky/{name} must be at least 1"):
         make(name).sample(np.random.default_rng(0), np.array([4, length]))
 
 

@@ -149,8 +149,8 @@ def test_an_existing_file_is_not_overwritten(suffix: str, tmp_path: Path) -> Non
     ("options", "message"),
     [
         ({"format": "xlsx"}, "format must be one of jsonl, parquet, csv; got 'xlsx'"),
-        ({"count": 0}, "the number of sequences must be .* at least 1; got 0"),
-        ({"lengths": (0, 5)}, "the length of S5 must be .* at least 1; got 0"),
+        ({"count": 0}, "the number of sequences must be at least 1; got 0"),
+        ({"lengths": (0, 5)}, "the length of S5 must be at least 1; got 0"),
         ({"lengths": (5, 4)}, "the greatest length 4 is below the least, 5"),
         ({"split": "dev"}, "split must be one of train, validation, test; got 'dev'"),
         ({"data_seed": -1}, "data_seed must lie in"),

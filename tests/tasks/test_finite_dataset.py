@@ -111,9 +111,9 @@ def test_more_sequences_than_exist(name: str, size: int, length: int) -> None:
     ("options", "message"),
     [
         ({"batch_size": 61}, "the batch size 61 exceeds the data set's 60 sequences"),
-        ({"batch_size": 0}, "the batch size must be .* at least 1; got 0"),
-        ({"size": 0}, "the number of sequences must be .* at least 1; got 0"),
-        ({"length": 0}, "the length of S3 must be .* at least 1; got 0"),
+        ({"batch_size": 0}, "the batch size must be .*at least 1; got 0"),
+        ({"size": 0}, "the number of sequences must be .*at least 1; got 0"),
+        ({"length": 0}, "the length of S3 must be .*at least 1; got 0"),
         ({"split": "dev"}, "split must be one of train, validation, test; got 'dev'"),
         ({"data_seed": -1}, "data_seed must lie in .*; got -1"),
         ({"order_seed": -1}, "order_seed must .*; got -1"),

@@ -115,7 +115,7 @@ def test_the_description(task: Task) -> None:
 
 @each
 def test_too_short(task: Task) -> None:
-    with pytest.raises(UserError, match=f"the length of {task.name} must be .* at least"):
+    with pytest.raises(UserError, match=f"the length of {task.name} must be .*at least"):
         stream(task).task.sample(np.random.default_rng(0), np.array([task.min_length - 1]))
 
 

@@ -166,7 +166,7 @@ def test_vocabulary() -> None:
 
 
 def test_lengths_that_will_not_do() -> None:
-    with pytest.raises(UserError, match=r"the length of programs must be .* at least 6; got 5"):
+    with pytest.raises(UserError, match=r"the length of programs must be .*at least 6; got 5"):
         make_task("programs").sample(np.random.default_rng(0), np.array([8, 5]))
 
 

@@ -179,7 +179,7 @@ def test_metrics(task: Task) -> None:
 @each
 def test_too_short(task: Task) -> None:
     least = task.min_length
-    message = f"the length of {task.name} must be .* at least {least}; got {least - 1}"
+    message = f"the length of {task.name} must be .*at least {least}; got {least - 1}"
     with pytest.raises(UserError, match=message):
         task.sample(np.random.default_rng(0), np.array([least, least - 1]))
 

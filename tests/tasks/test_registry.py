@@ -157,14 +157,14 @@ def stream(name: str, low: int, high: int, **options: Any) -> Stream:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: stream("S5", 0, 3), "the length of S5 must be .* at least 1; got 0"),
-        (lambda: stream("S5", -1, 3), "the length of S5 must be .* at least 1; got -1"),
-        (lambda: stream("parity", 1, 3), "the length of parity must be .* at least 2; got 1"),
+        (lambda: stream("S5", 0, 3), "the length of S5 must be at least 1; got 0"),
+        (lambda: stream("S5", -1, 3), "the length of S5 must be at least 1; got -1"),
+        (lambda: stream("parity", 1, 3), "the length of parity must be at least 2; got 1"),
         (lambda: stream("parity", 9, 8), "the greatest length 8 is below the least, 9"),
-        (lambda: stream("parity", 3, 8, size=0), "the batch size must be .* at least 1; got 0"),
+        (lambda: stream("parity", 3, 8, size=0), "the batch size must be at least 1; got 0"),
         (
             lambda: make_task("parity").sample(np.random.default_rng(0), np.array([5, 1])),
-            "the length of parity must be .* at least 2; got 1",
+            "the length of parity must be at least 2; got 1",
         ),
     ],
     ids=["length 0", "length -1", "parity length 1", "max below min", "empty batch", "sample"],

@@ -61,7 +61,7 @@ def test_bfloat16(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chunk", [0, -1])
 def test_a_chunk_has_a_token(chunk: int) -> None:
-    with pytest.raises(UserError, match="backward_chunk must be a finite number, at least 1"):
+    with pytest.raises(UserError, match="backward_chunk must be at least 1"):
         small_config(backward_chunk=chunk)
 
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from statetrack.lm.data.build import DataProgress
 
 SHOWN = 5  # files that are named as left out
+NEEDED_BY = {
+    "train": "`lm train`",
+    "validation": "`lm train`, `lm perplexity` and `lm audit`",
+}
 
 
 def lm_data(*, out: Path, json: str | None = None, **options: Any) -> None:
@@ -45,6 +49,10 @@ def lm_data(*, out: Path, json: str | None = None, **options: Any) -> None:
         for split, one in splits.items()
     ]
     print_table(console, f"{out}: {made.vocab_size:,} tokens in the vocabulary", columns, rows)
+    for split, commands in NEEDED_BY.items():
+        if not splits[split].tokens:
+            note = f"{out} has no {split} tokens: {commands} cannot use it."
+            console.print(note, soft_wrap=True)
     if skipped := made.options["skipped"]:
         names = ", ".join(skipped[:SHOWN]) + (", ..." if len(skipped) > SHOWN else "")
         console.print(f"Left out, not UTF-8: {len(skipped)} files ({names})", soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from statetrack.cli.config_flags import Field, changed_model, changes_by_section, config_fields
 from statetrack.cli.parser import Option
+from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.lm.extra import require_lm
 from statetrack.terminal import PlainConsole, make_console, print_progress, write_result
@@ -144,9 +145,12 @@ def _with_options(
     if tokens is not None:
         if "steps" in options:
             raise UserError("give --steps or --tokens, not both")
-        length = options.get("context_length", base.context_length)
-        batch = options.get("batch_size", base.batch_size)
-        options["steps"] = max(1, round(tokens / (length * batch)))
+        sizes = {
+            name: options[name] for name in ("context_length", "batch_size") if name in options
+        }
+        options["steps"] = _steps(tokens, replace(base, **sizes).tokens_per_step)
+    if not base.data_folder and "warmup" not in options:  # a preset's, not that of a resumed run
+        options["warmup"] = min(base.warmup, options.get("steps", base.steps) // 10)
     return replace(
         base,
         model=model,
@@ -154,6 +158,14 @@ def _with_options(
         data_fingerprint=source.fingerprint,
         **options,
     )
+
+
+def _steps(tokens: int, per_step: int) -> int:
+    """Return the steps in which that many tokens are read."""
+    at_least("tokens", tokens, 1)
+    if tokens < per_step:
+        raise UserError(f"--tokens {tokens:,} is less than a step, which reads {per_step:,}")
+    return round(tokens / per_step)
 
 
 def _rank() -> int:

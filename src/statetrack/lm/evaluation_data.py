@@ -15,6 +15,7 @@ from statetrack.errors import UserError
 from statetrack.files import regular, unreadable
 from statetrack.lm.data.shards import DESCRIPTION, Ints, TokenData
 from statetrack.lm.load import LanguageModel
+from statetrack.tasks.rows import ROW_FORMATS
 
 BLOCK = 1 << 20  # characters of a text file that are tokenised at once
 CONTENT = ("normalizer", "pre_tokenizer", "model")  # keys of tokenizer.json that decide the tokens
@@ -61,8 +62,8 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
         needed: stop reading a text file after so many tokens.
 
     Raises:
-        UserError: there is nothing to read, the model has no tokenizer, or the data folder was
-            made with another one.
+        UserError: there is nothing to read, the file has rows and no text, the model has no
+            tokenizer, or the data folder was made with another one.
     """
     path = Path(path)
     if not path.exists():
@@ -71,6 +72,12 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
     if tokenizer is None:
         raise UserError(f"{language.name} has no tokenizer.json: it cannot read text")
     if not path.is_dir():
+        if path.suffix in ROW_FORMATS:
+            made = "--tokenizer CHECKPOINT --split validation --validation 1"
+            raise UserError(
+                f"{path} has rows, which need a data folder: `statetrack lm data --source {path} "
+                f"{made} --out DIR`"
+            )
         return _text_file(path, tokenizer, needed)
     data = TokenData.open(path, "validation")
     try:

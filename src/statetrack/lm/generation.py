@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import TextStreamer
 
-from statetrack.config import MAX_WHOLE, within
+from statetrack.config import MAX_WHOLE, at_least, within
 from statetrack.errors import UserError
 from statetrack.lm.load import LanguageModel
 
@@ -60,8 +60,9 @@ def continue_text(
     within("tokens", tokens, 1, MAX_WHOLE)
     within("seed", seed, 0, MAX_WHOLE)
     within("top_p", top_p, 0, 1)
-    if temperature != 0:  # logits divided by less would be infinite
-        within("temperature", temperature, 1e-4, 1e4)
+    at_least("temperature", temperature, 0)
+    if temperature > 0:  # logits divided by less would be infinite
+        within("a temperature other than 0", temperature, 1e-4, 1e4)
     model, tokenizer = language_model.model, language_model.tokenizer
     if tokenizer is None:
         raise UserError(f"{language_model.name} has no tokenizer.json: it cannot read text")

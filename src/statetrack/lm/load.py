@@ -121,7 +121,8 @@ def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerB
     try:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # tokenizers raises no other type
-        raise UserError(f"cannot read {file}: {error}") from None
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise UserError(f"{file} is not a tokenizer: {reason}") from None
     for name in ("bos_token", "eos_token"):
         token = getattr(model.config, f"{name}_id")
         if getattr(tokenizer, name) is None and isinstance(token, int):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,10 @@ def _jsonl_rows(path: Path, columns: Sequence[str] | None) -> Iterator[tuple[int
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
-                    row = parse_json(line)
+                    row = parse_json(line.rstrip())
+                except JSONDecodeError as error:
+                    where = f" (line {number}, column {error.colno})"
+                    raise unreadable(path, ValueError(error.msg), where) from None
                 except ValueError as error:
                     raise unreadable(path, error, f" (line {number})") from None
                 yield number, row

@@ -18,6 +18,7 @@ from statetrack.lm.data.build import DataProgress, build_data
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.data.writer import PARTS
 from tests.conftest import Command
+from tests.lm.common import flip_bit
 
 TEXTS = [f"def function_{i}(argument):\n    return argument + {i}\n" for i in range(60)]
 
@@ -79,17 +80,33 @@ def test_the_same_twice(source: Path, tmp_path: Path) -> None:
     assert given.fingerprint == first.fingerprint
 
 
-def test_splits_that_remain_empty(source: Path, tmp_path: Path) -> None:
+def test_splits_that_remain_empty(source: Path, tmp_path: Path, command: Command) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "file.py").write_text(TEXTS[0] * 20)
-    with pytest.raises(UserError, match="the validation split would be empty"):
+    with pytest.raises(
+        UserError, match=r"no document fell to validation: .* a larger --validation"
+    ):
         build_data(small(tmp_path / "one", vocab_size=270), tmp_path / "data")
+    with pytest.raises(UserError, match=r"no document fell to train: .* a smaller --validation"):
+        build_data(small(tmp_path / "one", validation=0.99), tmp_path / "data")
     assert not (tmp_path / "data").exists()
     build_data(small(tmp_path / "one", vocab_size=270, validation=0), tmp_path / "data")
     assert TokenData.open(tmp_path / "data").num_tokens > 20
+    words = ["--vocab-size=270", "--validation=0"]
+    told = command("lm", "data", "--out", tmp_path / "data", "--source", tmp_path / "one", *words)
+    assert "data has no validation tokens: `lm train`, `lm perplexity`" in told.out
     tokenizer = str(tmp_path / "data")
     build_data(small(tmp_path / "one", validation=1, tokenizer=tokenizer), tmp_path / "other")
     assert TokenData.open(tmp_path / "other", "validation").num_tokens > 20
+
+
+def test_a_single_text_file(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("".join(TEXTS))
+    made = build_data(
+        DataConfig(source=(str(tmp_path / "one.txt"),), vocab_size=300), tmp_path / "data"
+    )
+    assert (made.train.documents, made.validation.documents) == (1, 1)
+    assert 0.02 < made.validation.tokens / made.train.tokens < 0.08
 
 
 def test_the_command(source: Path, tmp_path: Path, command: Command) -> None:
@@ -106,10 +123,10 @@ def test_the_command(source: Path, tmp_path: Path, command: Command) -> None:
     other = command(*words, "--bos")
     assert other.code == 2
     assert "was made with bos False, not True" in other.err
-    (tmp_path / "data" / "train-00000.bin").write_bytes(b"")
+    flip_bit(tmp_path / "data" / "train-00000.bin")
     damaged = command(*words)
     assert damaged.code == 2
-    assert "train-00000.bin is corrupt" in damaged.err
+    assert "train-00000.bin is corrupt: its checksum differs" in damaged.err
 
 
 def test_killed_in_the_middle(source: Path, tmp_path: Path, command: Command) -> None:

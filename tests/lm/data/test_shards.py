@@ -13,6 +13,7 @@ from statetrack.errors import UserError
 from statetrack.lm.data import TokenData, write_tokens
 from statetrack.lm.data.shards import DESCRIPTION, TOKENIZER
 from statetrack.lm.data.writer import PARTS, complete, data_writer
+from tests.lm.common import flip_bit
 
 DOCUMENTS = [[5, 6, 7], [], [8, 9], [7, 7, 7, 7]]  # one is empty
 FLAT = [5, 6, 7, 1, 1, 8, 9, 1, 7, 7, 7, 7, 1]
@@ -81,7 +82,7 @@ def test_tokens_outside_the_vocabulary_are_refused(tmp_path: Path, token: int) -
 
 def test_an_empty_split_is_named(tmp_path: Path) -> None:
     write_tokens(tmp_path / "data", {"train": [[2]]}, vocab_size=10, eos=1)
-    with pytest.raises(UserError, match="no validation tokens"):
+    with pytest.raises(UserError, match="no validation tokens: make a folder with --split both"):
         TokenData.open(tmp_path / "data", "validation")
     with pytest.raises(UserError, match="split must be one of"):
         TokenData.open(tmp_path / "data", "test")
@@ -91,7 +92,7 @@ def test_an_empty_split_is_named(tmp_path: Path) -> None:
 def test_damaged_files_are_named(tmp_path: Path, name: str) -> None:
     file = written(tmp_path / "data", shard_tokens=5) / name
     good = file.read_bytes()
-    file.write_bytes(good[:-2] + bytes([good[-2] ^ 1, good[-1]]))
+    flip_bit(file)
     with pytest.raises(UserError, match=name):
         TokenData.open(tmp_path / "data").verify()
     file.write_bytes(good[:-1])

@@ -92,8 +92,15 @@ def test_bad_lines_are_named(tmp_path: Path) -> None:
     bad.append('{"text": "\\ud800"}')
     for line in bad:
         file.write_bytes(b'{"text": "a"}\n\n' + line.encode("latin-1") + b"\n")
-        with pytest.raises(UserError, match=r"rows.jsonl.* \(?line 3[ :)]"):
+        with pytest.raises(UserError, match=r"rows.jsonl.* \(?line 3[ :),]"):
             read(file)
+
+
+def test_the_column_of_a_bad_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(UserError, match=r"rows.jsonl \(line 2, column 9\): Expecting value$"):
+        read(file)
 
 
 def test_corrupt_parquet_is_named(tmp_path: Path) -> None:
@@ -112,14 +119,44 @@ def test_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PIECE", 10)
     lines = [f"line {i}\n" for i in range(30)]
     file.write_text("".join(lines))
-    pieces = texts(read(file))
+    pieces = texts(read(file, validation=0))
     assert "".join(pieces) == "".join(lines)
     assert len(pieces) == 15
     assert all(piece.endswith("\n") for piece in pieces)
-    assert len({document.split for document in read(file, validation=0.5)}) == 2
     file.write_bytes(b"fine\n\xff\n")
     with pytest.raises(UserError, match=r"cannot read .*book.txt"):
         read(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "validation", "held_out"),
+    [
+        ("one\ntwo\nthree\nfour\n", 0.5, "four\n"),
+        ("one\ntwo\nthree\nfour\n", 0.99, "two\nthree\nfour\n"),
+        ("one\ntwo\nthree\nfour\n", 1, "one\ntwo\nthree\nfour\n"),
+        ("one\ntwo\nthree\nfour\n", 0, ""),
+        ("ein langer Satz über alles", 0.5, "über alles"),
+        ("Donaudampfschifffahrt", 0.5, ""),
+    ],
+)
+def test_the_end_of_a_text_file_is_held_out(
+    tmp_path: Path, text: str, validation: float, held_out: str
+) -> None:
+    file = tmp_path / "book.txt"
+    file.write_text(text)
+    found = read(file, validation=validation)
+    assert texts(found, "validation") == ([held_out] if held_out else [])
+    assert "".join(texts(found)) == text
+
+
+def test_the_splits_of_a_text_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE", 100)
+    file = tmp_path / "book.txt"
+    file.write_text("line of text\n" * 1000)
+    found = read(file)
+    assert sum(map(len, texts(found, "validation"))) == pytest.approx(0.05 * 13_000, abs=13)
+    assert read(file, split="validation") == found[-len(texts(found, "validation")) :]
+    assert read(file, max_documents=1) == [found[0], found[len(texts(found, "train"))]]
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +191,11 @@ def test_the_standard_library() -> None:
 
 def test_nothing_to_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "notes").mkdir()
+    for name in ("a.txt", "b.txt", "c.md", "README"):
+        (tmp_path / "notes" / name).write_text("notes")
+    with pytest.raises(UserError, match=r"notes has no files .* \.py: give --suffix \.txt \.md$"):
+        read(tmp_path / "notes")
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "empty.txt").write_text("")
     for name in ("empty", "empty.jsonl", "empty.txt"):

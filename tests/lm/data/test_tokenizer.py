@@ -73,6 +73,8 @@ def test_special_tokens_are_those_of_the_settings(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").unlink()
     loaded = load_tokenizer(str(tmp_path))
     assert (loaded.eos, loaded.bos_id) == (1, 0)
+    of_run = tmp_path.rename(tmp_path.with_name("model")).parent
+    assert load_tokenizer(str(of_run)).to_json() == loaded.to_json()
 
 
 def test_stored_truncation_and_padding_are_dropped(tmp_path: Path) -> None:

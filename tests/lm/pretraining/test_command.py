@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from statetrack.layers import MIXERS
 from statetrack.lm.data import write_tokens
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from tests.conftest import Command
+from tests.lm.common import flip_bit
 from tests.training.refusal import Refused
 
 SIZES = [
@@ -49,11 +51,19 @@ def test_a_run_and_its_continuation(data: Path, tmp_path: Path, command: Command
         assert run.metrics() == metrics
 
 
+def test_corrupt_data_are_refused(data: Path, refused: Refused) -> None:
+    """A single bit of a shard, which no read would notice."""
+    shutil.copytree(data, "data")
+    flip_bit(Path("data/validation-00000.bin"))
+    says = ["data/validation-00000.bin is corrupt: its checksum differs"]
+    refused("lm", "train", "--data=data", "--out=run", *SIZES, *SHORT, says=says)
+
+
 def test_tokens_in_place_of_steps(data: Path, tmp_path: Path, command: Command) -> None:
-    options = [*SIZES, *SHORT[1:], "--tokens=200", "--warmup=0", "--allow-neg-eigval"]
+    options = [*SIZES, *SHORT[2:], "--tokens=200", "--allow-neg-eigval"]
     assert command("lm", "train", "--data", data, "--out", tmp_path / "run", *options).code == 0
     config = PretrainingRun.open(tmp_path / "run").config
-    assert config.steps == 3
+    assert (config.steps, config.warmup) == (3, 0)  # the preset's warm-up has more steps
     assert config.model.title == "DeltaNet [-1,1]"
 
 
@@ -86,7 +96,13 @@ def test_a_pair_and_its_continuation(data: Path, tmp_path: Path, command: Comman
         (["--data=data", "--out=run", "--mixer=gpt"], ["unknown mixer 'gpt'"]),
         (["--data=data", "--out=run", "--context-length=9999"], ["too few for context length"]),
         (["--data=data", "--out=run", "--steps=9", "--tokens=9"], ["--steps or --tokens"]),
-        (["--data=data", "--out=run", "--batch-size=4", "--micro-batch-size=3"], ["cannot share"]),
+        (["--data=data", "--out=run", "--tokens=-5"], ["tokens must be", "at least 1; got -5"]),
+        (["--data=data", "--out=run", "--tokens=2047"], ["--tokens 2,047 is less than a step, "]),
+        (["--data=data", "--out=run", "--steps=0"], ["steps must be", "at least 1; got 0"]),
+        (
+            ["--data=data", "--out=run", "--batch-size=4", "--micro-batch-size=3"],
+            ["cannot be split"],
+        ),
         (["--data=data", "--out=run", "--shard"], ["start several: torchrun"]),
         (["--data=data", "--out=run", "--track=mlflow"], ["track must be one of"]),
         (["--data=data", "--out=run", "--pair", "--allow-neg-eigval"], ["--pair trains both"]),

@@ -59,10 +59,17 @@ def test_accumulation(processes: int, micro: int | None, parts: int) -> None:
     assert config.accumulation(processes) == parts
 
 
-@pytest.mark.parametrize(("processes", "micro"), [(5, None), (2, 4), (1, 24)])
-def test_batches_that_cannot_be_shared(processes: int, micro: int | None) -> None:
+@pytest.mark.parametrize(
+    ("processes", "micro", "says"),
+    [
+        (5, None, "5 processes cannot share a batch of 12 equally$"),
+        (2, 4, "2 processes cannot share a batch of 12 equally in micro batches of 4$"),
+        (1, 24, "a batch of 12 cannot be split into micro batches of 24$"),
+    ],
+)
+def test_batches_that_cannot_be_shared(processes: int, micro: int | None, says: str) -> None:
     config = PretrainingConfig(batch_size=12, micro_batch_size=micro)
-    with pytest.raises(UserError, match=f"{processes} processes cannot share a batch of 12"):
+    with pytest.raises(UserError, match=says):
         config.accumulation(processes)
 
 
@@ -72,7 +79,7 @@ def test_batches_that_cannot_be_shared(processes: int, micro: int | None) -> Non
         ({"checkpoint_every": 15}, "checkpoint_every must be a multiple of log_every"),
         ({"warmup": 2000}, "warmup must lie in 0..1,000"),
         ({"min_lr": 1.0}, "min_lr must not exceed lr"),
-        ({"micro_batch_size": 0}, "micro_batch_size must be a finite number, at least 1"),
+        ({"micro_batch_size": 0}, "micro_batch_size must be at least 1"),
         ({"precision": "fp16"}, "precision must be one of fp32, bf16"),
     ],
 )

@@ -75,8 +75,9 @@ def test_a_killed_worker_resumes_bit_for_bit(kind: str, two: Path) -> None:
         assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-def test_torchrun_starts_the_command(data: Path, tmp_path: Path) -> None:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+def test_accelerate_starts_the_command(data: Path, tmp_path: Path) -> None:
+    """It calls torchrun, whose variables the other tests set, and sets some of its own."""
+    launch = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
     line = ["-m", "statetrack", "lm", "train", "--data", data, "--out", tmp_path / "run"]
     run_python(*launch, *line, *SIZES, *SHORT, "--shard", "--json", tmp_path / "told.json")
     run = PretrainingRun.open(tmp_path / "run")

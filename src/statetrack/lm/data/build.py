@@ -48,7 +48,7 @@ def build_data(
 
     Raises:
         UserError: A source or the tokenizer cannot be read, a split would be empty, or the folder
-            was made with another configuration.
+            was made with another configuration or is corrupt.
     """
     folder = Path(folder)
     options = _options(config)
@@ -83,7 +83,11 @@ def _tokenizer(config: DataConfig, show: Callable[[DataProgress], None]) -> Text
     if config.tokenizer is not None:
         return load_tokenizer(config.tokenizer)
     read = (document for document in documents(config) if document.split == "train")
-    batches = _batches(read, "training the tokenizer", show, {}, TOKENIZER_TRAINING)
+    first = next(read, None)
+    if first is None:
+        raise _empty("train")
+    whole = chain([first], read)
+    batches = _batches(whole, "training the tokenizer", show, {}, TOKENIZER_TRAINING)
     texts = (document.text for document in chain.from_iterable(batches))
     return train_tokenizer(texts, config.vocab_size)
 
@@ -121,7 +125,7 @@ def _options(config: DataConfig) -> dict[str, Any]:
 
 
 def _same(folder: Path, options: dict[str, Any]) -> DataDescription:
-    """Return the description of a finished folder; raise if it was made with other options."""
+    """Return the description of a finished folder; raise if it has other options or is corrupt."""
     description = read_description(folder)
     for key in {**options, **description.options}:
         old, new = description.options.get(key), options.get(key)
@@ -131,7 +135,7 @@ def _same(folder: Path, options: dict[str, Any]) -> DataDescription:
             )
     for split in SPLITS:
         if getattr(description, split).tokens:
-            TokenData.open(folder, split)
+            TokenData.open(folder, split).verify()
     return description
 
 
@@ -139,7 +143,12 @@ def _check_sizes(config: DataConfig, sizes: dict[str, int]) -> None:
     for split, tokens in sizes.items():
         unwanted = {"train": 1, "validation": 0}[split]  # the share that leaves none to the split
         if not tokens and config.split in ("both", split) and config.validation != unwanted:
-            raise UserError(
-                f"the {split} split would be empty: give more documents or another --validation "
-                "share"
-            )
+            raise _empty(split)
+
+
+def _empty(split: str) -> UserError:
+    share = {"train": "smaller", "validation": "larger"}[split]
+    return UserError(
+        f"no document fell to {split}: give more documents or a {share} --validation share, or "
+        "name a text file as --source, whose end is held out"
+    )

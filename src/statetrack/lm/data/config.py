@@ -30,7 +30,9 @@ class DataConfig:
     suffix: tuple[str, ...] = option((".py",), "the endings of the files to read in folders")
     split: Literal["both", "train", "validation"] = option("both", "which splits to write")
     validation: float | None = option(
-        None, "share of documents for validation; 0.05 if absent, of Hugging Face sets 0.0005"
+        None,
+        "share of documents, or the last share of a text file, for validation; 0.05 if absent, of "
+        "Hugging Face sets 0.0005",
     )
     seed: int = option(0, "seed of the split", low=0, high=2**32 - 1)
     max_documents: int | None = option(

@@ -114,7 +114,8 @@ class TokenData:
         self.description = read_description(self.folder)
         self.files: SplitFiles = getattr(self.description, split)
         if not self.files.tokens:
-            raise UserError(f"{folder} has no {split} tokens")
+            remedy = "make a folder with --split both and --validation between 0 and 1"
+            raise UserError(f"{folder} has no {split} tokens: {remedy}")
         self.num_tokens = self.files.tokens
         self._shards = [self._mapped(shard) for shard in self.files.shards]
         self._ends = list(accumulate(len(shard) for shard in self._shards))

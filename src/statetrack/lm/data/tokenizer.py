@@ -61,16 +61,17 @@ def load_tokenizer(name: str) -> TextTokenizer:
     """Load a tokenizer.
 
     Args:
-        name: A `tokenizer.json`, a folder that has one, or a name on the Hugging Face hub. EOS and
-            BOS are those of the `tokenizer_config.json` beside it; without one, tokens with the
-            usual names.
+        name: A `tokenizer.json`, a folder that has one, such as that of a run of `lm train`, or a
+            name on the Hugging Face hub. EOS and BOS are those of the `tokenizer_config.json`
+            beside it; without one, tokens with the usual names.
 
     Raises:
         UserError: There is no such tokenizer, it cannot be read, or it has no EOS.
     """
     path = Path(name)
     if path.is_dir():
-        path /= TOKENIZER
+        own, of_run = path / TOKENIZER, path / "model" / TOKENIZER
+        path = of_run if of_run.exists() and not own.exists() else own
     elif not path.exists():
         path = _download(name)
     try:

@@ -44,7 +44,11 @@ class PretrainingConfig:
     keep_documents_apart: bool = option(False, "let no document see another in its sequence")
     steps: int = option(1000, "optimiser steps", low=1)
     lr: float = option(3e-4, "peak learning rate", low=0)
-    warmup: int = option(250, "steps over which the learning rate rises from 0", low=0)
+    warmup: int = option(
+        250,
+        "steps over which the learning rate rises from 0; a preset's is at most a tenth of --steps",
+        low=0,
+    )
     min_lr: float = option(3e-5, "learning rate at the end of the cosine", low=0)
     weight_decay: float = option(0.01, "AdamW's weight decay", low=0)
     betas: tuple[float, float] = option((0.9, 0.95), "AdamW's betas")
@@ -102,6 +106,8 @@ class PretrainingConfig:
         """
         share, rest = divmod(self.batch_size, processes)
         micro = self.micro_batch_size or share
+        if processes == 1 and share % micro:
+            raise UserError(f"a batch of {share} cannot be split into micro batches of {micro}")
         if rest or share % micro:
             each = f" in micro batches of {self.micro_batch_size}" if self.micro_batch_size else ""
             raise UserError(

@@ -80,11 +80,13 @@ def pretrain(
         The run; `model_folder` has the trained model.
 
     Raises:
-        UserError: The data have another fingerprint than the configuration says, the batch cannot
-            be shared among the processes, or the folder holds something else.
+        UserError: The data have another fingerprint than the configuration says or are corrupt, the
+            batch cannot be shared among the processes, or the folder holds something else.
     """
     processes = Processes(config.shard, config.device)
     data = _Data(config, processes)
+    if processes.main:
+        data.verify()
     folder = Path(folder)
     run = PretrainingRun(folder, config)
     exists = (folder / "config.json").is_file()
@@ -129,6 +131,11 @@ class _Data:
         self.held_out = PackedBatches(self.validation, *sizes, VALIDATION_SEED, apart)
         self.validations = min(config.validation_batches, self.held_out.steps_per_epoch)
         self.prompts = Prompts(self.train, config.sample_prompts, config.sample_tokens)
+
+    def verify(self) -> None:
+        """Raise a UserError if a file of the data folder has changed since it was written."""
+        for tokens in (self.train, self.validation):
+            tokens.verify()
 
     def micro_batches(self, batches: PackedBatches, step: int) -> list[PackedBatch]:
         """Return this process's share of a batch, as if every part had a process of its own."""
