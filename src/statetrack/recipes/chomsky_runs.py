@@ -85,7 +85,7 @@ LAPTOP_CUTS = (
     f"{OWN_PARITY_LR['mamba']:g} for Mamba and {OWN_PARITY_LR['delta_net']:g} for DeltaNet. "
     "DeltaNet has a late saturation penalty of "
     f"{OWN_PARITY_TRAINING['delta_net']['saturation']} in both ranges. These were chosen on "
-    "the seeds 100 to 102. A run ends when 0.999 is reached on "
+    "the seeds 100 and 101. A run ends when 0.999 is reached on "
     f"{TEST}, or at step {OWN_PARITY_TRAINING['mamba']['stop_below_step']:,} (Mamba) or "
     f"{OWN_PARITY_TRAINING['delta_net']['stop_below_step']:,} (DeltaNet) if no validation has "
     "reached 0.1. DeltaNet is hardened afterwards; the tables have the scores before. The "
