@@ -34,6 +34,8 @@ from statetrack.lm.perplexity import (
 from statetrack.lm.perplexity_report import figure_positions, perplexity_document, table_positions
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.models.convert import convert
+from statetrack.report.document import Document
+from statetrack.report.render import check_report_folder, write_document
 from statetrack.report.spread import Spread
 from tests.conftest import Command
 from tests.lm.common import causal_model
@@ -370,6 +372,7 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     assert "Running perplexity by position" in found.out
     assert "No difference is claimed at 64 tokens on code between b/run and a/run" in found.out
     assert "llama is read in segments, with its cache." in found.out
+    check_report_folder(out, "perplexity")  # the same command may write there again
     assert {"index.html", "running-perplexity.png", "running.csv", "windows.csv"} <= {
         file.name for file in out.iterdir()
     }
@@ -395,6 +398,9 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "--data is missing" in refused(folder)
     assert "2 --names for 1 checkpoints" in refused(folder, "--data", data, "--names", "a", "b")
     assert "is not a folder" in refused(folder, "--data", data, "--out", tmp_path / "empty.txt")
+    write_document(Document("language-model-pairs", ""), tmp_path / "pair")
+    for used in (data, folder, tmp_path / "pair"):
+        assert "is not empty" in refused(folder, "--data", data, "--out", used)
     assert "has no config.json" in refused(tmp_path / "nothing", "--data", data)
     assert "does not exist" in refused(folder, "--data", tmp_path / "nowhere")
     assert "is not a data folder" in refused(folder, "--data", tmp_path / "model")
