@@ -33,6 +33,11 @@ VOCABULARY, BATCH, LENGTH = 4096, 4, 512
 WIDTHS = (128, 256, 512)
 PROMPT, GENERATED = 16, 64
 NEAR, FAR = 100, 100_000  # positions at which a token is timed
+SGEMM_GOALS = {"delta_net": 0.75, "mamba": 0.62}  # training: at least this share of sgemm
+TRAINING_GOALS = {"delta_net": 1.8, "mamba": 5.5}  # at least so many times as fast as the other
+GENERATION_GOAL = 3.0  # at least so many times as fast, at each width
+POSITION_TOLERANCE = 0.05  # of the ratio of the times of tokens, which should be 1
+GOAL = ("goal", "met")  # the last columns of every table
 TOKENS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 
 Call = Callable[[], Any]
@@ -108,12 +113,17 @@ def training_rows(rounds: int) -> list[list[str]]:
         times = least_times({**calls, "sgemm": sgemm()}, rounds)
         rate = 2 * SGEMM**3 / times["sgemm"]
         for name, m in models.items():
-            flops = 6 * weights_of_products(m) * BATCH * LENGTH
+            share = 6 * weights_of_products(m) * BATCH * LENGTH / times[name] / rate
             size = sum(p.numel() for p in m.parameters()) / 1e6
             speed = BATCH * LENGTH / times[name]
-            cells = [f"{size:.1f}", f"{speed:,.0f}", f"{flops / times[name] / rate:.0%}"]
-            ratio = "" if name == "ours" else f"{times[name] / times['ours']:.2f}x"
-            rows.append([f"{shape.title}, training", name, *cells, ratio])
+            cells = [f"{size:.1f}", f"{speed:,.0f}", f"{share:.0%}"]
+            if name == "ours":
+                least = SGEMM_GOALS[mixer]
+                cells += ["", f"at least {least:.0%} of sgemm", _met(share >= least)]
+            else:
+                ratio, least = times[name] / times["ours"], TRAINING_GOALS[mixer]
+                cells += [f"{ratio:.2f}x", f"at least {least:g}x", _met(ratio >= least)]
+            rows.append([f"{shape.title}, training", name, *cells])
             print(" | ".join(rows[-1]), flush=True)
     return rows
 
@@ -132,8 +142,10 @@ def generation_rows(rounds: int) -> list[list[str]]:
             raise WrongResultError(f"width {width}: the two models give different tokens")
         times = least_times(calls, rounds)
         speeds = {name: GENERATED / taken for name, taken in times.items()}
-        ratio = f"{times['theirs'] / times['ours']:.2f}x"
-        rows.append([f"width {width}", *(f"{s:,.0f}" for s in speeds.values()), ratio])
+        ratio = times["theirs"] / times["ours"]
+        goal = [f"at least {GENERATION_GOAL:g}x", _met(ratio >= GENERATION_GOAL)]
+        cells = [*(f"{s:,.0f}" for s in speeds.values()), f"{ratio:.2f}x", *goal]
+        rows.append([f"generation, width {width}", *cells])
         print(" | ".join(rows[-1]), flush=True)
     return rows
 
@@ -165,14 +177,46 @@ def position_ratio(mixer: str, rounds: int, steps: int = 200) -> float:
     return times[str(FAR)] / times[str(NEAR)]
 
 
+def position_rows(rounds: int) -> list[list[str]]:
+    """Compare tokens after many others with tokens after few."""
+    rows = []
+    for mixer in ("delta_net", "mamba"):
+        ratio = position_ratio(mixer, rounds)
+        goal = f"{1 - POSITION_TOLERANCE:g} to {1 + POSITION_TOLERANCE:g}"
+        met = _met(abs(ratio - 1) <= POSITION_TOLERANCE)
+        rows.append([f"{mixer}, positions", f"{ratio:.3f}", goal, met])
+        print(" | ".join(rows[-1]), flush=True)
+    return rows
+
+
+def _met(reached: bool) -> str:
+    return "yes" if reached else "no"
+
+
+def verdict(rows: list[list[str]]) -> str:
+    """Say how many goals are met, and name the others; the last cells of a row are goal and met."""
+    missed = []
+    for what, *cells, goal, met in rows:
+        if met == "no":
+            found = next(cell for cell in reversed(cells) if cell)
+            missed.append(f"{what} ({found}; goal: {goal})")
+    others = f"; not met: {', '.join(missed)}" if missed else ""
+    return f"{len(rows) - len(missed)} of {len(rows)} goals are met{others}."
+
+
 def markdown(
-    training: list[list[str]], generation: list[list[str]], ratios: dict[str, float], command: str
+    training: list[list[str]],
+    generation: list[list[str]],
+    positions: list[list[str]],
+    command: str,
 ) -> str:
-    """The tables with all that is needed to read them."""
+    """The verdict and the tables, with all that is needed to read them."""
     about = machine()
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     lines = [
         f"# Language models beside transformers', measured by `{command}`",
+        "",
+        verdict([*training, *generation, *positions]),
         "",
         f"{about['processor']}, {about['cores']} cores; native kernels: {library.level()}; "
         f"{versions}. {torch.get_num_threads()} threads, float32.",
@@ -181,16 +225,19 @@ def markdown(
         "forward, backward, clipping and fused AdamW. The share of sgemm counts 6 operations per "
         "token and weight of a product. A ratio is their time over ours.",
         "",
-        *_table(["work", "model", "million parameters", "tokens/s", "of sgemm", "ratio"], training),
+        *_table(
+            ["work", "model", "million parameters", "tokens/s", "of sgemm", "ratio", *GOAL],
+            training,
+        ),
         "",
         f"Generation, batch 1: {GENERATED} greedy tokens after {PROMPT}, Mamba of 4 layers with "
         "the same weights on both sides, which give the same tokens.",
         "",
-        *_table(["model", "our tokens/s", "transformers' tokens/s", "ratio"], generation),
+        *_table(["model", "our tokens/s", "transformers' tokens/s", "ratio", *GOAL], generation),
         "",
-        f"Time of a token at position {FAR:,} over that at position {NEAR}: "
-        + ", ".join(f"{name} {ratio:.3f}" for name, ratio in ratios.items())
-        + ".",
+        f"Time of a token at position {FAR:,} over that at position {NEAR}:",
+        "",
+        *_table(["model", "ratio", *GOAL], positions),
         "",
     ]
     return "\n".join(lines)
@@ -211,9 +258,8 @@ def main(*, threads: int = 2, rounds: int = 7, out: Path | None = None) -> None:
     torch.manual_seed(0)
     training = training_rows(rounds)
     generation = generation_rows(rounds)
-    ratios = {mixer: position_ratio(mixer, rounds) for mixer in ("delta_net", "mamba")}
-    for name, ratio in ratios.items():
-        print(f"{name}: a token at {FAR:,} takes {ratio:.3f} times that at {NEAR}")
+    positions = position_rows(rounds)
+    print(verdict([*training, *generation, *positions]))
     if out is not None:
         command = " ".join(["python -m benchmarks", *sys.argv[1:]])
-        write_atomic(out, markdown(training, generation, ratios, command))
+        write_atomic(out, markdown(training, generation, positions, command))

@@ -236,6 +236,7 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "--data is missing" in refused(mamba)
     file = data / "data.json"
     assert "is not a folder" in refused(mamba, "--data", data, "--out", file)
+    assert "is not empty" in refused(mamba, "--data", data, "--out", mamba)
     assert "CHECKPOINT is missing" in refused("--data", data)
     assert "a sequence needs 100,000" in refused(
         mamba, "--data", data, "--tokens", "100000", "--length", "100000"

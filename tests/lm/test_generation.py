@@ -10,14 +10,14 @@ import torch
 
 from statetrack.errors import UserError
 from statetrack.lm.generation import continue_text
-from statetrack.lm.load import LanguageModel, load_language_model, no_progress_bars
+from statetrack.lm.load import LanguageModel, load_language_model, quiet
 from tests.conftest import Command, Refused
 from tests.lm.common import HYBRID, causal_model, write_tokenizer
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    with no_progress_bars():
+    with quiet():
         causal_model(HYBRID, eos_token_id=1).save_pretrained(tmp_path / "model")
     write_tokenizer(tmp_path / "model")
     return tmp_path

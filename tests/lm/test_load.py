@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from statetrack.errors import UserError
 from statetrack.lm import load_language_model
@@ -67,16 +75,54 @@ def test_a_run_of_train(tmp_path: Path) -> None:
     assert loaded.training_length == 6
 
 
+SMALL = {
+    "vocab_size": 23, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
 def test_a_model_of_transformers(tmp_path: Path) -> None:
-    config = LlamaConfig(
-        vocab_size=23, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(LlamaConfig(**SMALL)).eval()
     model.save_pretrained(tmp_path)
     loaded = load_language_model(tmp_path)
     assert torch.equal(loaded.model(some_tokens()).logits, model(some_tokens()).logits)
-    assert loaded.training_length == 64
+    assert loaded.training_length is None  # 64 is what it was made for
+
+
+def test_tensors_that_are_not_those_of_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers would take random weights for those that are missing."""
+    LlamaForCausalLM(LlamaConfig(**SMALL)).save_pretrained(tmp_path)
+    capsys.readouterr()
+    file, name = tmp_path / "model.safetensors", "model.layers.0.mlp.up_proj.weight"
+    tensors = load_file(file)
+    for changed, says in (
+        ({name: None}, f"lacks tensor {name}"),
+        ({name: torch.zeros(3, 4)}, r"is \[3, 4\]; its config\.json asks for \[16, 16\]"),
+        ({"more": torch.zeros(2)}, "has tensor more, which LlamaForCausalLM does not use"),
+    ):
+        kept = {k: t for k, t in {**tensors, **changed}.items() if t is not None}
+        save_file(kept, file, {"format": "pt"})
+        with pytest.raises(UserError, match=says):
+            load_language_model(tmp_path)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_encoder_is_no_causal_model(tmp_path: Path) -> None:
+    """GPT-NeoX is one, though its configuration calls it no decoder."""
+    GPTNeoXForCausalLM(GPTNeoXConfig(**SMALL)).save_pretrained(tmp_path / "decoder")
+    BertForMaskedLM(BertConfig(**SMALL)).save_pretrained(tmp_path / "encoder")
+    load_language_model(tmp_path / "decoder")
+    with pytest.raises(UserError, match="its predictions depend on later tokens"):
+        load_language_model(tmp_path / "encoder")
+
+
+def test_a_pair_is_two_models(tmp_path: Path) -> None:
+    (tmp_path / "pair" / "narrow").mkdir(parents=True)
+    (tmp_path / "pair" / "narrow" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"pair holds two runs: give .*narrow or .*wide"):
+        load_language_model(tmp_path / "pair")
 
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +13,19 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from benchmarks import lm_memory
 from statetrack.layers import MIXERS, AttentionConfig, DeltaNetConfig, MambaConfig, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE
 from statetrack.lm import StateTrackConfig, StateTrackForCausalLM, perplexity
+from statetrack.lm.data.tokenizer import train_tokenizer
 from statetrack.lm.evaluation_data import EvaluationData, distinct_names, open_data
 from statetrack.lm.load import LanguageModel
 from statetrack.lm.perplexity import (
     SEGMENT,
     Moments,
+    PerplexityCurve,
     Reader,
     make_reader,
     measure_perplexity,
@@ -28,6 +34,8 @@ from statetrack.lm.perplexity import (
 from statetrack.lm.perplexity_report import figure_positions, perplexity_document, table_positions
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.models.convert import convert
+from statetrack.report.document import Document
+from statetrack.report.render import check_report_folder, write_document
 from statetrack.report.spread import Spread
 from tests.conftest import Command
 from tests.lm.common import causal_model
@@ -199,10 +207,81 @@ def test_the_document(languages: list[LanguageModel], tmp_path: Path) -> None:
     assert len(compared.rows) == 2  # wide beside narrow on both
     ratio = curves[2].at(64) / curves[0].at(64)
     assert float(str(compared.rows[0][3])) == pytest.approx(ratio, abs=1e-4)
+    ends = Spread(tuple(np.subtract(curves[2].totals, curves[0].totals))).interval
+    assert ends is not None
+    low, high = np.exp(ends)
+    numbers = f"(ratio {ratio:.3f}, 95 % interval {low:.3f} to {high:.3f})"
+    claimed = "wide predicts better than narrow at 64 tokens on code"
+    if low <= 1 <= high:
+        claimed = "No difference is claimed at 64 tokens on code between wide and narrow"
+    assert document.summary[0] == f"{claimed} {numbers}."
+    assert document.summary[3].startswith("Running perplexity at 64 tokens on code: narrow ")
     for figure in document.figures:
         assert [panel.title for panel in figure.panels] == ["code", "maths"]
         assert [text for _, text in figure.panels[0].marks] == ["trained at 16", "trained at 8"]
         assert [line.label for line in figure.panels[0].series] == ["narrow", "wide"]
+
+
+@pytest.mark.parametrize(
+    ("shift", "rise", "claim"),
+    [
+        (0.0, 0.0, "No difference is claimed at 64 tokens on text between b and a (ratio 1.0"),
+        (0.4, 1.0, "b predicts worse than a at 64 tokens on text (ratio 1.4"),
+    ],
+)
+def test_a_difference_is_claimed_only_if_its_interval_excludes_1(
+    shift: float, rise: float, claim: str
+) -> None:
+    """And so is a rise past the training length of 16."""
+    rng = np.random.default_rng(1)
+    curves = []
+    for name, more in (("a", 0.0), ("b", shift)):
+        losses = 4 + more + 0.05 * rng.normal(size=(6, 64))
+        losses[:, 16:] += rise
+        running, windows = Moments(), Moments()
+        edges = (0, 8, 16, 32, 64)
+        for row in losses:
+            running.add(row.cumsum() / np.arange(1, 65))
+            windows.add(np.array([row[a:b].mean() for a, b in pairwise(edges)]))
+        totals = tuple(losses.mean(1))
+        curves.append(
+            PerplexityCurve(
+                name, name, "text", "same", 16, None, "so", running, windows, edges, totals, None, 1
+            )
+        )
+    summary = perplexity_document(curves, "").summary
+    assert summary[0].startswith(claim)
+    risen = "it rises" if rise else "no rise is claimed|it does not rise"
+    beyond = rf"Perplexity of a on text past its training length of 16 tokens: ({risen}) \("
+    assert re.match(beyond, summary[1])
+    single = perplexity_document([replace(c, totals=c.totals[:1]) for c in curves], "").summary[0]
+    assert "a single chunk gives no interval" in single
+
+
+def test_tokenizers_are_compared_by_bits_per_byte(
+    languages: list[LanguageModel], tmp_path: Path
+) -> None:
+    file = tmp_path / "prose.txt"
+    file.write_text("naïve sums ☃ of all bits are even 🙂 or odd\n" * 30)
+    other = train_tokenizer([file.read_text()], 290).tokenizer
+    words = PreTrainedTokenizerFast(tokenizer_object=other, name_or_path="other")
+    models = [languages[0], languages[1]._replace(tokenizer=words)]
+    curves = [
+        measure_perplexity(m, open_data(file, m, 65), max_length=32, chunks=2) for m in models
+    ]
+    document = perplexity_document(curves, "")
+    for curve, model in zip(curves, models, strict=True):
+        assert model.tokenizer is not None
+        ids = model.tokenizer(file.read_text()).input_ids[1:65]  # the first is not predicted
+        size = len(model.tokenizer.decode(ids).encode())
+        expected = np.mean(curve.totals) * 64 / np.log(2) / size
+        assert curve.bits_per_byte == pytest.approx(expected, rel=0.05)  # it may end in a character
+    assert document.summary[0].startswith(
+        "wide and narrow have different tokenizers: perplexities per token cannot be compared. "
+        f"Bits per byte at 32 tokens on prose: narrow {curves[0].bits_per_byte:.3f}; wide "
+    )
+    assert [table.name for table in document.tables] == ["running", "windows"]
+    assert document.tables[0].columns[-1] == "bits per byte"
 
 
 def test_seeds_of_a_model_share_a_line(languages: list[LanguageModel], tmp_path: Path) -> None:
@@ -287,8 +366,13 @@ def test_the_command(command: Command, tmp_path: Path) -> None:
     ]
     assert rows[0]["running_perplexity"] == rows[2]["running_perplexity"]  # the same weights
     assert rows[0]["tokens"] == 128
+    assert rows[4]["training_length"] is None
+    assert rows[0]["bits_per_byte"] is None
+    assert rows[1]["bits_per_byte"] > 0
     assert "Running perplexity by position" in found.out
+    assert "No difference is claimed at 64 tokens on code between b/run and a/run" in found.out
     assert "llama is read in segments, with its cache." in found.out
+    check_report_folder(out, "perplexity")  # the same command may write there again
     assert {"index.html", "running-perplexity.png", "running.csv", "windows.csv"} <= {
         file.name for file in out.iterdir()
     }
@@ -315,6 +399,9 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "--data is missing" in refused(folder)
     assert "2 --names for 1 checkpoints" in refused(folder, "--data", data, "--names", "a", "b")
     assert "is not a folder" in refused(folder, "--data", data, "--out", tmp_path / "empty.txt")
+    write_document(Document("language-model-pairs", ""), tmp_path / "pair")
+    for used in (data, folder, tmp_path / "pair"):
+        assert "is not empty" in refused(folder, "--data", data, "--out", used)
     assert "has no config.json" in refused(tmp_path / "nothing", "--data", data)
     assert "does not exist" in refused(folder, "--data", tmp_path / "nowhere")
     assert "is not a data folder" in refused(folder, "--data", tmp_path / "model")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from statetrack.files import check_folder
 from statetrack.terminal import make_console, write_result
 
 
@@ -26,22 +25,23 @@ def lm_audit(
     for Mamba, Mamba2, OLMo-Hybrid, Qwen3-Next and Qwen3.5 of transformers.
 
     Args:
-        checkpoint: a folder of `lm train`, `train` or of a model of transformers.
+        checkpoint: a folder of `lm train` or of a model of transformers.
         data: data folders of `lm data`, whose validation split is read, or text files, in UTF-8.
         tokens: how many tokens of each data set are read at most.
         length: tokens of a sequence; each is read from an empty state.
-        out: folder for the page, tables and figures.
+        out: folder for the page, tables and figures; new, or of an earlier report of this command.
     """
     from statetrack.lm.extra import require_lm
 
     require_lm()
+    from statetrack.report.render import check_report_folder, publish_document
+
     if out is not None:
-        check_folder(out)
+        check_report_folder(out, "audit")
     from statetrack.lm.audit import audit
     from statetrack.lm.audit_report import audit_document
     from statetrack.lm.evaluation_data import open_all
     from statetrack.lm.load import load_language_model
-    from statetrack.report.render import publish_document
 
     console = make_console(json)
     with console.status("loading") as status:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from statetrack.errors import UserError
@@ -35,8 +34,7 @@ def lm_eval(
     state-tracking tasks by length.
 
     Args:
-        checkpoints: folders of lm train, of statetrack train or of any causal model that
-            transformers saved.
+        checkpoints: folders of lm train or of any causal model that transformers saved.
         tasks: paper for the paper's table, pack for all tasks of lm tasks, or names of tasks.
         data: folders of lm fetch and of lm tasks.
         limit: only the first documents of each task.
@@ -64,12 +62,12 @@ def lm_eval(
 
     console = make_console(json)
     started = time.monotonic()
-    with console.status("reading tasks"):
+    with console.status("reading tasks") as status:
         selection = select_tasks(tasks, data, online=online)
-    done = evaluate_checkpoints(
-        checkpoints, selection, limit=limit, batch_size=batch_size, max_length=max_length,
-        device=device, progress=partial(console.print, soft_wrap=True),
-    )  # fmt: skip
+        done = evaluate_checkpoints(
+            checkpoints, selection, limit=limit, batch_size=batch_size, max_length=max_length,
+            device=device, progress=status.update,
+        )  # fmt: skip
     facts = {
         "checkpoints": [str(path) for path in checkpoints],
         "documents of each task": "all" if limit is None else f"the first {limit:,}",
@@ -77,7 +75,7 @@ def lm_eval(
         **environment(device),
         "seconds": time.monotonic() - started,
     }
-    document = scores_document(done, selection, facts)
+    document = scores_document(done, selection, facts, limit)
     if out is not None:
         write_document(document, out)
     print_document(console, replace(document, tables=document.tables[:-1]))  # without all scores

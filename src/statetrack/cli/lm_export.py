@@ -19,7 +19,8 @@ def lm_export(
     """Write a language model in this package's format, or in that of transformers or fla.
 
     Checkpoints of other packages are converted on reading. A model that was converted, and perhaps
-    trained further, can be written back: tensors that were not changed are equal to the original's.
+    trained further, can be written back: tensors that were not changed are equal to the original's,
+    the norms of Qwen except for rounding.
 
     Args:
         checkpoint: a folder of save_pretrained, of statetrack lm train or of statetrack train.

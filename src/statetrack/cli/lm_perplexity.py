@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 from statetrack.errors import UserError
-from statetrack.files import check_folder
 from statetrack.terminal import make_console, write_result
 
 
@@ -28,20 +27,22 @@ def lm_perplexity(
     chunks; a second figure shows the perplexity of windows of positions.
 
     Args:
-        checkpoints: folders of `lm train`, `train` or of any causal model of transformers.
+        checkpoints: folders of `lm train` or of any causal model of transformers.
         data: data folders of `lm data`, whose validation split is read, or text files, in UTF-8;
             each is a panel of the figure.
         names: of the models, one for each checkpoint; checkpoints of one name are seeds, whose mean
             and interval are shown.
         max_length: the greatest position, at most the number of tokens of each data set.
         chunks: how many chunks of each data set are read at most.
-        out: folder for the page, tables and figures.
+        out: folder for the page, tables and figures; new, or of an earlier report of this command.
     """
     from statetrack.lm.extra import require_lm
 
     require_lm()
+    from statetrack.report.render import check_report_folder, publish_document
+
     if out is not None:
-        check_folder(out)
+        check_report_folder(out, "perplexity")
     if not checkpoints:
         raise UserError("CHECKPOINTS is missing: give folders of language models")
     if names and len(names) != len(checkpoints):
@@ -50,7 +51,6 @@ def lm_perplexity(
     from statetrack.lm.load import load_language_model
     from statetrack.lm.perplexity import PerplexityCurve, make_reader, measure_perplexity
     from statetrack.lm.perplexity_report import figure_positions, perplexity_document
-    from statetrack.report.render import publish_document
 
     console = make_console(json)
     curves: list[PerplexityCurve] = []

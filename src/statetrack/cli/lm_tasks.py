@@ -21,7 +21,8 @@ def lm_tasks(
     """Write state-tracking tasks for lm-evaluation-harness, as text.
 
     `statetrack lm eval CHECKPOINT --tasks pack --data DIR` scores models on them, and so does
-    lm-eval itself: lm_eval run --include_path DIR --tasks statetrack ...
+    lm-eval itself: lm_eval run --include_path DIR --tasks statetrack ... For folders of `lm train`
+    and `lm export` start it as python -m statetrack.lm.harness run ...
 
     Args:
         out: a new folder.
@@ -35,7 +36,8 @@ def lm_tasks(
     """
     require_lm()
     from statetrack.config import to_dict
-    from statetrack.lm.harness.pack import GROUP, PACK_TASKS, write_pack
+    from statetrack.lm.harness.folder import GROUP
+    from statetrack.lm.harness.pack import PACK_TASKS, write_pack
 
     console = make_console(json)
     with console.status("writing tasks") as status:
@@ -46,5 +48,6 @@ def lm_tasks(
     rows = [[t.name, str(t.questions), f"{t.chance:.3f}"] for t in index.tasks]
     print_table(console, f"Tasks in {out}", ["task", "questions", "chance"], rows)
     console.print(f"Score a model on all: statetrack lm eval CHECKPOINT --tasks pack --data {out}")
-    console.print(f"With lm-eval itself: --include_path {out} --tasks {GROUP}")
+    options = f"--include_path {out} --tasks {GROUP}"
+    console.print(f"With lm-eval itself: python -m statetrack.lm.harness run {options} ...")
     write_result(json, {"folder": str(out), "group": GROUP, "tasks": to_dict(index)["tasks"]})

@@ -28,6 +28,7 @@ class EvaluationData(NamedTuple):
     num_tokens: int
     read: Callable[[int, int], Ints]  # the tokens start..stop-1
     fingerprint: str  # equal for equal tokens
+    byte_ends: Ints | None = None  # of a text file: how many bytes precede the end of each token
 
 
 def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> list[EvaluationData]:
@@ -100,15 +101,30 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
 def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> EvaluationData:
     backend, start = _backend(tokenizer), tokenizer("").input_ids[:1]
     tokens = [np.array(start if start == [tokenizer.bos_token_id] else [], np.int64)]
+    ends = [np.zeros(len(tokens[0]), np.int64)]
+    size = 0  # bytes of the blocks so far
     for block in _blocks(path):
-        tokens.append(np.array(backend.encode(block, add_special_tokens=False).ids, np.int64))
+        encoded = backend.encode(block, add_special_tokens=False)
+        tokens.append(np.array(encoded.ids, np.int64))
+        sizes = _byte_ends(block)
+        ends.append(size + sizes[[end for _, end in encoded.offsets]])
+        size += int(sizes[-1])
         if sum(map(len, tokens)) >= needed:
             break
     if not any(map(len, tokens[1:])):
         raise UserError(f"{path} is empty")
     found = np.concatenate(tokens)
-    fingerprint = f"{path.resolve()} in {_identity(backend)}"
-    return EvaluationData(path.stem, len(found), lambda a, b: found[a:b], fingerprint)
+    fingerprint = f"{path.resolve()} from {tokens[0]} in {_identity(backend)}"
+    return EvaluationData(
+        path.stem, len(found), lambda a, b: found[a:b], fingerprint, np.concatenate(ends)
+    )
+
+
+def _byte_ends(text: str) -> Ints:
+    """Return [len(text) + 1] the number of bytes in UTF-8 of the first n characters."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    sizes = 1 + sum((codes >= first).astype(np.int64) for first in (0x80, 0x800, 0x10000))
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
 def _blocks(path: Path) -> Iterator[str]:

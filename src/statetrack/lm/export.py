@@ -11,12 +11,14 @@ import safetensors.torch
 
 from statetrack.errors import UserError
 from statetrack.files import check_new, whole_folder, write_atomic
+from statetrack.lm.data.shards import TOKENIZER, TOKENIZER_SETTINGS
+from statetrack.lm.data.tokenizer import settings_json
 from statetrack.lm.hf_model import StateTrackForCausalLM
-from statetrack.lm.load import load_language_model, model_folder, no_progress_bars
+from statetrack.lm.load import load_language_model, model_folder, quiet
 from statetrack.models.convert import read_checkpoint
 from statetrack.models.convert.restore import restore
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+TOKENIZER_FILES = (TOKENIZER, TOKENIZER_SETTINGS, "special_tokens_map.json")
 
 
 class Exported(NamedTuple):
@@ -48,19 +50,23 @@ def export(
         UserError: the model cannot be converted, or has other options than `like`.
     """
     check_new(out)
-    model = load_language_model(checkpoint, convert=True, allow_neg_eigval=allow_neg_eigval).model
+    loaded = load_language_model(checkpoint, convert=True, allow_neg_eigval=allow_neg_eigval)
+    model, tokenizer = loaded.model, loaded.tokenizer
     if not isinstance(model, StateTrackForCausalLM):
         raise UserError(f"there is no converter for model_type {model.config.model_type}")
     if like is not None:
-        config, tensors = restore(model.sequence_model, *read_checkpoint(like))
+        config, tensors = restore(model.sequence_model, *read_checkpoint(model_folder(like)))
     source = model_folder(checkpoint)
     with whole_folder(out):
         for name in TOKENIZER_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, out / name)
+        if tokenizer is not None and not (out / TOKENIZER_SETTINGS).exists():
+            settings = settings_json(tokenizer.eos_token, tokenizer.bos_token)
+            (out / TOKENIZER_SETTINGS).write_text(settings)
         if like is None:
             config = model.config.to_dict()
-            with no_progress_bars():
+            with quiet():
                 model.save_pretrained(out)
         else:
             write_atomic(out / "config.json", json.dumps(config, indent=2) + "\n")

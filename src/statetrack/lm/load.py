@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedModel,
@@ -56,10 +57,11 @@ def load_language_model(
 
     Returns:
         The model in evaluation mode, its tokenizer or None, the folder's name and the length of the
-        sequences that it was trained on or None.
+        sequences that it was trained on, which other packages' folders do not tell, or None.
 
     Raises:
-        UserError: the folder holds no such model, or it cannot be read.
+        UserError: the folder holds no such model, it cannot be read, or its tensors are not those
+            of the model.
     """
     path = Path(path)
     target = use_device(device)
@@ -73,7 +75,7 @@ def load_language_model(
         raise UserError(
             f"allow_neg_eigval changes the range of converted models; {path} is not one"
         )
-    length = config.get("training_length") or config.get("max_position_embeddings")
+    length = config.get("training_length")
     if "data_fingerprint" in config:
         raise UserError(f"{path} has no model yet: `lm train` writes it with its first checkpoint")
     if "schema" in config:
@@ -83,7 +85,7 @@ def load_language_model(
     elif converted:
         made = load_pretrained(folder, allow_neg_eigval=allow_neg_eigval)
         tokens = {name: config.get(name) for name in TOKENS}
-        model = StateTrackForCausalLM.from_sequence_model(made, training_length=length, **tokens)
+        model = StateTrackForCausalLM.from_sequence_model(made, **tokens)
     else:
         model = _load_hf(folder)
     model = model.to(target).eval()
@@ -94,23 +96,56 @@ def model_folder(path: Path) -> Path:
     """Return the folder of a checkpoint's config.json: its own, or `model` in a run's folder."""
     inner = path / "model"
     folder = inner if (inner / "config.json").is_file() else path
+    if (path / "narrow" / "config.json").is_file():
+        raise UserError(f"{path} holds two runs: give {path / 'narrow'} or {path / 'wide'}")
     if not (folder / "config.json").is_file():
         raise UserError(f"{path} holds no language model: it has no config.json")
     return folder
 
 
 def _load_hf(folder: Path) -> PreTrainedModel:
-    """Load a folder of `save_pretrained`."""
+    """Load a folder of `save_pretrained` whose tensors are exactly those of the model."""
     try:
-        with no_progress_bars():
-            return AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        with quiet():
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder,
+                local_files_only=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # they are in `info`
+                output_loading_info=True,
             )
-    except UserError:
-        raise
+            causal = _is_causal(model)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from None
     except Exception as error:  # a wrong config.json ends in errors of any type
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UserError(f"cannot load a causal language model from {folder}: {reason}") from None
+    for name in sorted(info["missing_keys"]):
+        raise UserError(f"{folder} lacks tensor {name}")
+    for name, found, wanted in sorted(info["mismatched_keys"]):
+        sizes = f"{list(found)}; its config.json asks for {list(wanted)}"
+        raise UserError(f"tensor {name} of {folder} is {sizes}")
+    for name in sorted(info["unexpected_keys"]):
+        raise UserError(f"{folder} has tensor {name}, which {type(model).__name__} does not use")
+    if not causal:
+        raise UserError(
+            f"{folder} holds no causal language model: its predictions depend on later tokens"
+        )
+    return model
+
+
+@torch.no_grad()
+def _is_causal(model: PreTrainedModel) -> bool:
+    """Whether the first prediction does not depend on the second token.
+
+    Only models are tried that transformers also has as encoders, such as BERT.
+    """
+    if getattr(model.config, "is_decoder", True):
+        return True
+    model.eval()
+    first, other = (model(torch.tensor([[0, token]])).logits[0, 0] for token in (0, 1))
+    return torch.equal(first, other)
 
 
 def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
@@ -133,13 +168,15 @@ def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerB
 
 
 @contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Turn off the progress bars of transformers: commands show their own."""
-    shown = logging.is_progress_bar_enabled()
+def quiet() -> Iterator[None]:
+    """Turn off the progress bars and warnings of transformers: commands have their own."""
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 

@@ -188,11 +188,13 @@ class PerplexityCurve:
     data: str
     fingerprint: str  # of the data
     training_length: int | None
+    max_positions: int | None  # that another package's model was made for
     how: str  # it was read, as `Reader.how`
     running: Moments  # [max_length]: the mean loss of the first t predictions, over chunks
     windows: Moments  # [windows]: the mean loss in a window of positions
     edges: tuple[int, ...]  # of the windows: the positions edges[i] + 1 .. edges[i + 1]
     totals: tuple[float, ...]  # the mean loss of each chunk
+    bits_per_byte: float | None  # of a text file: the mean loss in bits per byte of the text
     seconds: float
 
     @property
@@ -225,6 +227,7 @@ class PerplexityCurve:
             "running_perplexity": dict(zip(names, self.running.perplexities(index), strict=True)),
             "window_ends": list(self.edges[1:]),
             "window_perplexity": dict(zip(names, self.windows.perplexities(), strict=True)),
+            "bits_per_byte": self.bits_per_byte,
         }
 
 
@@ -288,11 +291,13 @@ def measure_perplexity(
         data=data.name,
         fingerprint=data.fingerprint,
         training_length=language.training_length,
+        max_positions=getattr(language.model.config, "max_position_embeddings", None),
         how=reader.how,
         running=running,
         windows=windows,
         edges=edges,
         totals=tuple(totals),
+        bits_per_byte=_bits_per_byte(data, totals, max_length),
         seconds=time.perf_counter() - start,
     )
 
@@ -301,6 +306,14 @@ def window_edges(max_length: int) -> tuple[int, ...]:
     """Return 0 and the ends of the windows, the last octaves of positions at equal ratios."""
     octaves = np.arange(OCTAVES * PER_OCTAVE + 1) / PER_OCTAVE
     return tuple(int(end) for end in np.unique([0, *(max_length / 2**octaves).round()]))
+
+
+def _bits_per_byte(data: EvaluationData, totals: Sequence[float], length: int) -> float | None:
+    """Return the loss of chunks of this length in bits per byte of their text; None of tokens."""
+    if data.byte_ends is None:
+        return None
+    size = data.byte_ends[len(totals) * length] - data.byte_ends[0]
+    return float(sum(totals) * length / np.log(2) / size)
 
 
 def _losses(language: LanguageModel, reader: Reader, tokens: Tensor) -> Floats:

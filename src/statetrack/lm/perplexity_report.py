@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,10 +40,36 @@ class Model:
         return _pooled([curve.windows for curve in self.curves])
 
     @property
+    def bits_per_byte(self) -> float | None:
+        """The mean over seeds; None of tokens whose text is not known."""
+        known = [curve.bits_per_byte for curve in self.curves if curve.bits_per_byte is not None]
+        return float(np.mean(known)) if known else None
+
+    @property
     def naming(self) -> list[Cell]:
         """The first cells of its row."""
         first = self.curves[0]
-        return [first.data, self.name, first.training_length, len(self.curves), first.chunks]
+        made_for = first.max_positions and f"up to {first.max_positions:,} positions"
+        trained = first.training_length or made_for
+        return [first.data, self.name, trained, len(self.curves), first.chunks]
+
+
+class Comparison(NamedTuple):
+    """Two models that have read the same tokens."""
+
+    logs: Spread  # logarithms of the ratio of perplexities, second over first
+    over: str  # chunks or seeds
+
+    @property
+    def ratio(self) -> float:
+        """The ratio of perplexities."""
+        return float(np.exp(self.logs.mean))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the ratio; None for a single chunk or seed."""
+        ends = self.logs.interval
+        return None if ends is None else (float(np.exp(ends[0])), float(np.exp(ends[1])))
 
 
 def _pooled(parts: Sequence[Moments]) -> Moments:
@@ -69,9 +96,12 @@ def figure_positions(max_length: int) -> list[int]:
 
 
 def table_positions(curves: Sequence[PerplexityCurve]) -> list[int]:
-    """Return 1, 2, 4, ... times the shortest training length, or the last octaves without one."""
+    """Return 1, 2, 4, ... times the shortest training length, or the last octaves without one.
+
+    Of models of other packages, it is the number of positions that they were made for.
+    """
     top = curves[0].max_length
-    known = [curve.training_length for curve in curves if curve.training_length]
+    known = [n for curve in curves if (n := curve.training_length or curve.max_positions)]
     first = min(known, default=top)
     if first >= top:
         first = max(1, top // 8)
@@ -103,7 +133,7 @@ def perplexity_document(
     return Document(
         "perplexity",
         "Perplexity against position",
-        [f"Running perplexity at {positions[-1]:,} tokens.", *_summary(curves)],
+        _summary(curves),
         [
             _running_table(models, positions),
             _window_table(models, positions),
@@ -124,21 +154,78 @@ def perplexity_document(
 
 
 def _summary(curves: Sequence[PerplexityCurve]) -> list[str]:
+    """State for each data set what is claimed, and then the perplexities."""
     lines = []
     for data, models in by_data(curves).items():
+        place = f"at {curves[0].max_length:,} tokens on {data}"
+        first = models[0]
+        lines += [_claim(first, other, place) for other in models[1:]]
+        lines += [text for model in models if (text := _beyond_training(model, data))]
         found = [f"{model.name} {np.exp(model.running.mean[-1]):.2f}" for model in models]
-        lines.append(f"On {data}: {'; '.join(found)}.")
+        lines.append(f"Running perplexity {place}: {'; '.join(found)}.")
     return lines
+
+
+def _claim(first: Model, other: Model, place: str) -> str:
+    """Claim a difference between two models only if the interval of their ratio excludes 1."""
+    if not _same_tokens(first, other):
+        both = f"{other.name} and {first.name} have different tokenizers"
+        bits = [f"{m.name} {m.bits_per_byte:.3f}" for m in (first, other) if m.bits_per_byte]
+        instead = f" Bits per byte {place}: {'; '.join(bits)}." if bits else ""
+        return f"{both}: perplexities per token cannot be compared.{instead}"
+    compared = _compared(first, other)
+    if compared is None:
+        counts = f"{len(other.curves)} and {len(first.curves)} seeds"
+        return f"{other.name} and {first.name} are not compared {place}: they have {counts}."
+    ratio, ends = f"ratio {compared.ratio:.3f}", compared.interval
+    if ends is None:
+        numbers = f"{ratio}; a single {compared.over.removesuffix('s')} gives no interval"
+    else:
+        numbers = f"{ratio}, 95 % interval {ends[0]:.3f} to {ends[1]:.3f}"
+    if ends is None or ends[0] <= 1 <= ends[1]:
+        names = f"{other.name} and {first.name}"
+        return f"No difference is claimed {place} between {names} ({numbers})."
+    better = "better" if ends[1] < 1 else "worse"
+    return f"{other.name} predicts {better} than {first.name} {place} ({numbers})."
+
+
+def _beyond_training(model: Model, data: str) -> str | None:
+    """State whether perplexity rises past the training length; None if nothing was read there.
+
+    A rise is claimed if the 95 % intervals of the windows that hold the training length and the
+    greatest position are disjoint.
+    """
+    curve = model.curves[0]
+    length, edges = curve.training_length, curve.edges
+    if length is None or length > edges[-2]:
+        return None
+    at = [int(np.searchsorted(edges[1:], length)), len(edges) - 2]
+    value, low, high = model.windows.perplexities(at)
+    claim = "no rise is claimed"
+    if value[1] <= value[0]:
+        claim = "it does not rise"
+    elif low is not None and low[1] > high[0]:
+        claim = "it rises"
+    places = (
+        f"{v:.2f} at {edges[i] + 1:,} to {edges[i + 1]:,}" for i, v in zip(at, value, strict=True)
+    )
+    return (
+        f"Perplexity of {model.name} on {data} past its training length of {length:,} tokens: "
+        f"{claim} ({', '.join(places)})."
+    )
 
 
 def _running_table(models: Sequence[Model], positions: list[int]) -> Table:
     rows: list[list[Cell]] = []
+    texts = any(model.bits_per_byte for model in models)
     for model in models:
         values, low, high = model.running.perplexities(np.array(positions) - 1)
         interval = None if low is None else f"{low[-1]:.3f} to {high[-1]:.3f}"
-        rows.append([*model.naming, *values, interval])
+        rows.append([*model.naming, *values, interval, *([model.bits_per_byte] if texts else [])])
     columns = [*NAMING, *(f"{p:,}" for p in positions), f"95 % interval at {positions[-1]:,}"]
+    columns += ["bits per byte"] if texts else []
     note = "Intervals over seeds where there are several, else over chunks."
+    note += " Bits per byte of text can be compared between tokenizers." if texts else ""
     return Table("Running perplexity by position", columns, rows, note, name="running")
 
 
@@ -158,46 +245,59 @@ def _window_table(models: Sequence[Model], positions: list[int]) -> Table:
 def _comparison(curves: Sequence[PerplexityCurve]) -> Table:
     """Tabulate ratios of perplexities on the same chunks, which vary less than perplexities do."""
     rows: list[list[Cell]] = []
-    for data, (first, *others) in by_data(curves).items():
+    for first, *others in by_data(curves).values():
         for other in others:
-            pairs = _pairs(first, other)
-            if pairs is None:
+            found = _compared(first, other)
+            if found is None:
                 continue
-            over, losses = pairs
-            spread = Spread(tuple(b - a for a, b in losses))
-            ends = spread.interval
-            text = None if ends is None else f"{np.exp(ends[0]):.4f} to {np.exp(ends[1]):.4f}"
-            ratio = f"{np.exp(spread.mean):.4f}"
-            rows.append([data, other.name, first.name, ratio, text, f"{len(losses)} {over}"])
+            ends = found.interval
+            text = None if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
+            count = len(found.logs.scores)
+            over = f"{count} {found.over}"
+            rows.append(
+                [first.curves[0].data, other.name, first.name, f"{found.ratio:.4f}", text, over]
+            )
     note = "Below 1 the first of the two predicts better. Both have read the same tokens."
     columns = ["data", "model", "beside", "ratio of perplexities", "95 % interval", "over"]
     return Table("Models side by side", columns, rows, note, name="comparison")
 
 
-def _pairs(first: Model, other: Model) -> tuple[str, list[tuple[float, float]]] | None:
-    """Pair the mean losses of seeds, or of chunks; None if tokens or numbers of seeds differ."""
-    both = (*first.curves, *other.curves)
-    same_tokens = len({(curve.fingerprint, curve.chunks) for curve in both}) == 1
-    if not same_tokens or len(first.curves) != len(other.curves):
+def _compared(first: Model, other: Model) -> Comparison | None:
+    """Compare two models by chunks, or by seeds; None if tokens or numbers of seeds differ."""
+    if not _same_tokens(first, other) or len(first.curves) != len(other.curves):
         return None
     if len(first.curves) == 1:
-        return "chunks", list(zip(first.curves[0].totals, other.curves[0].totals, strict=True))
-    totals = ([float(np.mean(curve.totals)) for curve in m.curves] for m in (first, other))
-    return "seeds", list(zip(*totals, strict=True))
+        over, (a, b) = "chunks", (first.curves[0].totals, other.curves[0].totals)
+    else:
+        over = "seeds"
+        a, b = (tuple(float(np.mean(c.totals)) for c in m.curves) for m in (first, other))
+    return Comparison(Spread(tuple(y - x for x, y in zip(a, b, strict=True))), over)
+
+
+def _same_tokens(first: Model, other: Model) -> bool:
+    """Whether both have read the same tokens; a text has others in another tokenizer."""
+    both = (*first.curves, *other.curves)
+    return len({(curve.fingerprint, curve.chunks) for curve in both}) == 1
 
 
 def _figure(title: str, curves: Sequence[PerplexityCurve], windows: bool, note: str) -> Figure:
     panels = []
     for data, models in by_data(curves).items():
-        lengths = dict.fromkeys(c.training_length for m in models for c in m.curves)
-        top = curves[0].max_length
-        marks = [(float(n), f"trained at {n:,}") for n in lengths if n is not None and n <= top]
+        marks = dict.fromkeys(mark for m in models for c in m.curves for mark in _marks(c))
         series = [line for model in models for line in _series(model, windows)]
-        panels.append(Figure(data, "position", "perplexity", series, marks=marks))
+        panels.append(Figure(data, "position", "perplexity", series, marks=list(marks)))
     name = "window-perplexity" if windows else "running-perplexity"
     return Figure(
         title, "position", "perplexity", (), log_x=True, note=note, name=name, panels=panels
     )
+
+
+def _marks(curve: PerplexityCurve) -> list[tuple[float, str]]:
+    """Mark the training length or, if it is unknown, the positions that the model was made for."""
+    n, text = curve.training_length, "trained at {:,}"
+    if n is None:
+        n, text = curve.max_positions, "up to {:,} positions"
+    return [(float(n), text.format(n))] if n is not None and n <= curve.max_length else []
 
 
 def _series(model: Model, windows: bool) -> list[Series]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from statetrack.files import plain_name, write_atomic
+from statetrack.files import check_folder, check_new, plain_name, read_json, write_atomic
 from statetrack.report.document import Document, Figure, Table
 from statetrack.report.figures import picture_files, shared_styles
 from statetrack.report.html import to_html
 from statetrack.report.text import cell_text, to_csv, to_json, to_latex, to_markdown
 from statetrack.terminal import PlainConsole, print_table
+
+DOCUMENT = "document.json"
 
 
 def write_document(document: Document, folder: Path) -> None:
@@ -27,7 +29,7 @@ def write_document(document: Document, folder: Path) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tables, figures = file_names(document.tables), file_names(document.figures)
-    write_atomic(folder / "document.json", to_json(document))
+    write_atomic(folder / DOCUMENT, to_json(document))
     for table, name in zip(document.tables, tables, strict=True):
         write_atomic(folder / f"{name}.csv", to_csv(table))
         write_atomic(folder / f"{name}.tex", to_latex(table, name))
@@ -37,6 +39,15 @@ def write_document(document: Document, folder: Path) -> None:
             write_atomic(folder / f"{name}{ending}", data)
     write_atomic(folder / "report.md", to_markdown(document, tables, figures))
     write_atomic(folder / "index.html", to_html(document, tables, figures))
+
+
+def check_report_folder(folder: Path, name: str) -> None:
+    """Raise a UserError unless a folder is new or empty, or holds a report of the same name."""
+    check_folder(folder)
+    earlier = folder / DOCUMENT
+    found = read_json(earlier) if earlier.is_file() else None
+    if not isinstance(found, dict) or found.get("name") != name:
+        check_new(folder)
 
 
 def file_names(parts: Sequence[Table | Figure]) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import tokenizers
+from transformers import AutoTokenizer
 
 from statetrack.errors import UserError
 from statetrack.lm.data import TokenData, build
@@ -56,6 +57,8 @@ def test_documents_come_back(
     assert sorted(found) == sorted(f"{before}{text}<|eos|>" for text in TEXTS)
     assert min(made.train.documents, made.validation.documents) > 0
     assert made.train.documents + made.validation.documents == 60
+    named = AutoTokenizer.from_pretrained(tmp_path / "data")
+    assert (named.eos_token, named.bos_token) == ("<|eos|>", before or None)
     assert shown[-1].doing == "tokenising"
     assert 0 < shown[-1].tokens <= made.train.tokens + made.validation.tokens
 

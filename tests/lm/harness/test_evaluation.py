@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ import pytest
 import torch
 
 from statetrack.errors import UserError
+from statetrack.lm.data.tokenizer import settings_json
+from statetrack.lm.export import export
 from statetrack.lm.harness import selection
 from statetrack.lm.harness.evaluation import ModelScores, evaluate_checkpoints
 from statetrack.lm.harness.published import COLUMNS
 from statetrack.lm.harness.selection import Selection, select_tasks
 from statetrack.lm.load import LanguageModel, load_language_model
 from tests.conftest import Command
+from tests.lm.harness.models import save_model
 from tests.training.refusal import Refused
 
 
@@ -60,21 +65,27 @@ def test_accuracy_is_that_of_the_likeliest_choice(checkpoint: Path, pack: Path) 
 
 
 def test_pack_and_paper_in_one_report(
-    command: Command, checkpoint: Path, pack: Path, sets: Path, tmp_path: Path
+    command: Command, ours: Path, pack: Path, sets: Path, tmp_path: Path
 ) -> None:
     out, result = tmp_path / "report", tmp_path / "result.json"
     done = command(
-        "lm", "eval", checkpoint, "--tasks", "paper", "pack", "sciq", "--data", pack, sets,
+        "lm", "eval", ours, "--tasks", "paper", "statetrack", "sciq", "--data", pack, sets,
         "--limit", "5", "--out", out, "--json", result,
     )  # fmt: skip
     assert done.code == 0, done.err
+    assert "%|" not in done.err  # no bars of lm-eval
     found = json.loads(result.read_text())
+    average, pack_verdict, other_verdict = found["summary"]
+    assert average.startswith("ours: ")
+    assert average.endswith("documents). Without data: wikitext, swde, squad_completion, fda.")
+    assert " of 4 state-tracking tasks" in pack_verdict
+    assert " of 1 other tasks" in other_verdict
     paper, tracking, others, scores = found["tables"]
     assert paper["columns"][2:] == [column.title for column in COLUMNS]
-    ours = dict(zip(paper["columns"], paper["rows"][1], strict=True))
-    assert ours["Wiki ppl"] is ours["FDA"] is None
-    accuracies = [float(ours[c.title].split(" ")[0]) for c in COLUMNS if c.averaged]
-    assert float(ours["Avg"].split(" ")[0]) == pytest.approx(sum(accuracies) / 6, abs=0.1)
+    row = dict(zip(paper["columns"], paper["rows"][1], strict=True))
+    assert row["Wiki ppl"] is row["FDA"] is None
+    accuracies = [float(row[c.title].split(" ")[0]) for c in COLUMNS if c.averaged]
+    assert float(row["Avg"].split(" ")[0]) == pytest.approx(sum(accuracies) / 6, abs=0.1)
     assert "Without data: wikitext, swde, squad_completion, fda." in paper["note"]
     assert len(tracking["rows"]) == 4
     assert [row[1:3] for row in others["rows"]] == [["sciq", "acc"], ["sciq", "acc_norm"]]
@@ -84,6 +95,35 @@ def test_pack_and_paper_in_one_report(
     assert {"index.html", "report.md", "paper-tasks.csv", "paper-tasks.tex"} <= {
         file.name for file in out.iterdir()
     }
+
+
+LM_EVAL = """
+import runpy, sys
+options = sys.argv[1:]
+for folder in ("exported", "llama"):  # in one process, to load the packages once
+    sys.argv = ["lm_eval", *options, "--model_args", f"pretrained={folder}"]
+    runpy.run_module("statetrack.lm.harness", run_name="__main__")
+"""
+
+
+def test_the_command_of_lm_eval(ours: Path, pack: Path, tmp_path: Path) -> None:
+    """It knows this package's models, in a process that has loaded nothing else."""
+    export(ours, tmp_path / "exported")  # with a tokenizer_config.json
+    save_model("llama", tmp_path / "llama")
+    (tmp_path / "llama" / "tokenizer_config.json").write_text(settings_json("<end>", None))
+    options = ["run", "--model", "hf", "--device", "cpu", "--limit", "2"]
+    options += ["--include_path", str(pack), "--tasks", "statetrack_parity_3"]
+    done = subprocess.run(
+        [sys.executable, "-c", LM_EVAL, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for folder in ("exported", "llama"):
+        assert f"'pretrained': '{folder}'" in done.stdout
+    assert done.stdout.count("|statetrack_parity_3|") == 2
 
 
 def test_other_sets_and_generated_answers(ours: Path, sets: Path) -> None:

@@ -16,9 +16,11 @@ from statetrack.report.document import Document
 PACK = [TaskAbout(f"statetrack_parity_{n}", "parity", 100, n, 0.5) for n in (4, 8)]
 
 
-def document(models: list[ModelScores], tasks: list[TaskAbout], *missing: str) -> Document:
+def document(
+    models: list[ModelScores], tasks: list[TaskAbout], *missing: str, limit: int | None = None
+) -> Document:
     chosen: Any = SimpleNamespace(tasks=tasks, missing=missing)
-    return scores_document(models, chosen, {})
+    return scores_document(models, chosen, {}, limit)
 
 
 def as_scores(row: PublishedRow) -> list[Score]:
@@ -41,7 +43,12 @@ def test_averages_are_those_of_the_paper(row: PublishedRow) -> None:
 def test_our_row_reads_as_the_papers() -> None:
     row = TABLE_4[4]
     tasks = [TaskAbout(name, name, 100) for name in PAPER_TASKS]
-    table = document([ModelScores("ours", as_scores(row), {})], tasks).tables[0]
+    made = document([ModelScores("ours", as_scores(row), {})], tasks, limit=100)
+    assert made.summary == [
+        f"ours: {row.numbers[8]} % ± 0.4 on average of the paper's tasks, chance 0.0 % (of each "
+        "task only the first 100 documents)."
+    ]
+    table = made.tables[0]
     assert [str(cell).split(" ")[0] for cell in table.rows[1][2:]] == list(row.numbers)
     assert tuple(table.rows[2:][4][2:]) == row.numbers  # beside the paper's own
 
@@ -53,6 +60,9 @@ def test_an_average_needs_every_set() -> None:
     made = document([ModelScores("ours", scores, {})], tasks, "piqa")
     assert made.tables[0].rows[1][2 + COLUMNS.index(AVERAGE)] is None
     assert "Without data: piqa." in made.tables[0].note
+    assert made.summary == [
+        "ours: no average of the paper's six accuracies, as some are missing. Without data: piqa."
+    ]
 
 
 def test_only_scores_far_above_chance_are_named() -> None:

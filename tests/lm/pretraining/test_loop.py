@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from transformers import AutoTokenizer
 
 from benchmarks.reliability.pretraining import MODEL, small_config
 from benchmarks.reliability.processes import difference, rows, snapshot
@@ -63,6 +64,9 @@ def test_what_a_run_leaves(finished: PretrainingRun, data: Path) -> None:
     assert loaded.training_length == 16
     assert loaded.tokenizer is not None
     assert loaded.tokenizer("w3 w4").input_ids == [3, 4]
+    others = AutoTokenizer.from_pretrained(finished.model_folder)
+    assert others(["w3", "w3 w4"], padding=True).input_ids == [[3, 31], [3, 4]]
+    assert (others.eos_token, others.bos_token) == ("w31", None)
 
 
 def test_the_model_has_the_logged_loss(finished: PretrainingRun, data: Path) -> None:

@@ -64,6 +64,7 @@ def build_data(
             bos_id=tokenizer.bos_id,
             bos=config.bos,
             tokenizer=tokenizer.to_json(bos=config.bos),
+            settings=tokenizer.settings(bos=config.bos),
         )
         sizes = dict.fromkeys(SPLITS, 0)
         for batch in _batches(documents(config, skipped), "tokenising", show, sizes):

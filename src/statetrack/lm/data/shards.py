@@ -1,8 +1,9 @@
 """Tokens on disk: the files of a data folder, and reading them through a memory map.
 
-A data folder has `data.json` (written last: a folder without it is incomplete), `tokenizer.json`
-and, for each split, `SPLIT-00000.bin`, ... (little-endian tokens) and `SPLIT-documents.npy` (where
-each document starts, int64). Documents follow each other without gaps; each ends with EOS.
+A data folder has `data.json` (written last: a folder without it is incomplete), `tokenizer.json`,
+`tokenizer_config.json` and, for each split, `SPLIT-00000.bin`, ... (little-endian tokens) and
+`SPLIT-documents.npy` (where each document starts, int64). Documents follow each other without gaps;
+each ends with EOS.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from statetrack.files import read_json, regular, unreadable
 
 SCHEMA = 1
 DESCRIPTION, TOKENIZER = "data.json", "tokenizer.json"
+TOKENIZER_SETTINGS = "tokenizer_config.json"
 SPLITS = ("train", "validation")
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
 

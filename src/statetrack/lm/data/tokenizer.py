@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,9 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from statetrack.errors import UserError
 from statetrack.files import read_json, unreadable
 from statetrack.lm.data.config import SPECIAL_TOKENS
-from statetrack.lm.data.shards import TOKENIZER
+from statetrack.lm.data.shards import TOKENIZER, TOKENIZER_SETTINGS
 
-SETTINGS = "tokenizer_config.json"
-# names that are tried if there is no tokenizer_config.json beside a tokenizer.json
+# names that are tried if no tokenizer_config.json beside a tokenizer.json mentions the token
 EOS_NAMES = (SPECIAL_TOKENS[1], "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[EOS]")
 BOS_NAMES = (SPECIAL_TOKENS[0], "<|begin_of_text|>", "<s>", "<bos>", "[BOS]")
 
@@ -48,6 +48,12 @@ class TextTokenizer:
             )
         return str(made.to_str(pretty=True))
 
+    def settings(self, *, bos: bool = False) -> str:
+        """Return the contents of `tokenizer_config.json`; with `bos` it names BOS."""
+        name = self.tokenizer.id_to_token
+        bos_name = name(self.bos_id) if bos and self.bos_id is not None else None
+        return settings_json(name(self.eos), bos_name)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text, without BOS and EOS.
 
@@ -57,13 +63,27 @@ class TextTokenizer:
         return [one.ids for one in encoded]
 
 
+def settings_json(eos: str | None, bos: str | None) -> str:
+    """Return the contents of `tokenizer_config.json`, by which transformers finds EOS and BOS.
+
+    Args:
+        eos: the name of EOS, which is also the padding.
+        bos: the name of BOS, if texts begin with it.
+    """
+    named = {"eos_token": eos, "bos_token": bos, "pad_token": eos}
+    kept = {key: name for key, name in named.items() if name is not None}
+    made = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    return json.dumps({**made, **kept}, indent=2) + "\n"
+
+
 def load_tokenizer(name: str) -> TextTokenizer:
     """Load a tokenizer.
 
     Args:
         name: A `tokenizer.json`, a folder that has one, such as that of a run of `lm train`, or a
             name on the Hugging Face hub. EOS and BOS are those of the `tokenizer_config.json`
-            beside it; without one, tokens with the usual names.
+            beside it; what it does not mention is looked for under the
+            usual names.
 
     Raises:
         UserError: There is no such tokenizer, it cannot be read, or it has no EOS.
@@ -80,7 +100,7 @@ def load_tokenizer(name: str) -> TextTokenizer:
         raise unreadable(path, error, " as a tokenizer") from None
     read.no_truncation()
     read.no_padding()
-    settings = path.parent / SETTINGS
+    settings = path.parent / TOKENIZER_SETTINGS
     named = read_json(settings) if settings.exists() else None
     eos = _special(read, named, "eos_token", EOS_NAMES)
     if eos is None:
@@ -122,8 +142,8 @@ def _special(
 ) -> int | None:
     """Return the id of the token that the settings name, or else of the first usual name."""
     names = list(usual)
-    if isinstance(settings, dict):
-        named = settings.get(key)
+    if isinstance(settings, dict) and key in settings:
+        named = settings[key]
         names = [named["content"] if isinstance(named, dict) else named] if named else []
     known = (tokenizer.token_to_id(name) for name in names)
     return next((token for token in known if token is not None), None)
@@ -137,7 +157,7 @@ def _download(name: str) -> Path:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         path = Path(cached_file(name, TOKENIZER))
-        cached_file(name, SETTINGS)
+        cached_file(name, TOKENIZER_SETTINGS)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         places = "is not a file or folder, and the Hugging Face hub does not provide it"

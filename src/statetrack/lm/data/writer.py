@@ -20,6 +20,7 @@ from statetrack.lm.data.shards import (
     DTYPES,
     SPLITS,
     TOKENIZER,
+    TOKENIZER_SETTINGS,
     DataDescription,
     SplitFiles,
     StoredFile,
@@ -113,9 +114,24 @@ class DataWriter:
         self._about: dict[str, Any] = {}
 
     def start(
-        self, *, vocab_size: int, eos: int, bos_id: int | None, bos: bool, tokenizer: str
+        self,
+        *,
+        vocab_size: int,
+        eos: int,
+        bos_id: int | None,
+        bos: bool,
+        tokenizer: str,
+        settings: str | None = None,
     ) -> None:
         """Store the tokenizer and the tokens that begin and end a document.
+
+        Args:
+            vocab_size: how many tokens there are.
+            eos: the token that ends each document.
+            bos_id: the token BOS, if there is one.
+            bos: whether to put BOS before each document.
+            tokenizer: the contents of `tokenizer.json`.
+            settings: the contents of `tokenizer_config.json`, if there should be one.
 
         Raises:
             UserError: there is no BOS token, but `bos` asks for it.
@@ -124,6 +140,8 @@ class DataWriter:
             raise UserError("the tokenizer has no BOS token to put before documents")
         dtype = "uint16" if vocab_size <= 2**16 else "uint32"
         write_atomic(self.folder / PARTS / TOKENIZER, tokenizer)
+        if settings is not None:
+            write_atomic(self.folder / PARTS / TOKENIZER_SETTINGS, settings)
         self._about = {
             "vocab_size": vocab_size,
             "dtype": dtype,

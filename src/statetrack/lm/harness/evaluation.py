@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import lm_eval
 from lm_eval.api.task import Task
 from lm_eval.models.huggingface import HFLM
+from tqdm import tqdm
 
 from statetrack.config import at_least
 from statetrack.errors import UserError
@@ -80,7 +81,7 @@ def evaluate_checkpoints(
         max_length: The greatest number of tokens in a request; by default that of the model's
             configuration, or 2048.
         device: Where the models compute, as `TrainingConfig.device`.
-        progress: Called with a text that names the model.
+        progress: Called before each task with a text that names it and the model.
 
     Raises:
         UserError: A model cannot be loaded or has no tokenizer, or a number is out of range.
@@ -103,8 +104,7 @@ def evaluate_checkpoints(
         model = load_language_model(checkpoint, device=device)
         if names.count(model.name) > 1:
             model = model._replace(name=str(checkpoint))
-        progress(f"evaluating {model.name} on {len(selection.tasks)} tasks")
-        done.append(evaluate_model(model, selection, limit, batch_size, max_length))
+        done.append(evaluate_model(model, selection, limit, batch_size, max_length, progress))
     return done
 
 
@@ -114,6 +114,7 @@ def evaluate_model(
     limit: int | None = None,
     batch_size: int = 16,
     max_length: int | None = None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> ModelScores:
     """Evaluate a language model; see `evaluate_checkpoints`."""
     with _quiet():
@@ -125,23 +126,23 @@ def evaluate_model(
             max_length=max_length,
         )
         # not `lm_eval.simple_evaluate`: its other work takes longer than evaluating a small model
-        loaded = selection.manager.load([task.name for task in selection.tasks])
-        for task in loaded["tasks"].values():
+        tasks = selection.manager.load([task.name for task in selection.tasks])["tasks"]
+        scores: list[Score] = []
+        for number, about in enumerate(selection.tasks, 1):
+            progress(f"{model.name}: {about.name}, task {number} of {len(selection.tasks)}")
+            task = tasks[about.name]
             task.set_config(key="num_fewshot", value=task.get_config("num_fewshot") or 0)
             task.set_fewshot_seed(seed=SHOTS_SEED)
-        found = lm_eval.evaluate(
-            lm=harness,
-            task_dict=loaded,
-            limit=limit,
-            bootstrap_iters=BOOTSTRAPS,
-            log_samples=False,
-        )
-    counts = {name: shortened_requests(harness, task) for name, task in loaded["tasks"].items()}
-    return ModelScores(
-        model.name,
-        [score for about in selection.tasks for score in read_scores(about, found)],
-        {name: count for name, count in counts.items() if count},
-    )
+            found = lm_eval.evaluate(
+                lm=harness,
+                task_dict={"tasks": {about.name: task}},
+                limit=limit,
+                bootstrap_iters=BOOTSTRAPS,
+                log_samples=False,
+            )
+            scores += read_scores(about, found)
+    counts = {name: shortened_requests(harness, task) for name, task in tasks.items()}
+    return ModelScores(model.name, scores, {name: count for name, count in counts.items() if count})
 
 
 def read_scores(about: TaskAbout, found: dict[str, Any]) -> Iterator[Score]:
@@ -174,7 +175,7 @@ def _finite(value: Any) -> float | None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide lm-eval's log below errors, and move what it prints to standard error.
+    """Hide lm-eval's log below errors and its bars; move what it prints to standard error.
 
     Its bootstrap runs in this process: for so few resamples a pool of processes is slower.
     """
@@ -182,10 +183,13 @@ def _quiet() -> Iterator[None]:
     level, pool = logger.level, os.environ.get("DISABLE_MULTIPROC")
     logger.setLevel(logging.ERROR)
     os.environ["DISABLE_MULTIPROC"] = "1"
+    bar = tqdm.__init__
+    tqdm.__init__ = lambda self, *args, **options: bar(self, *args, **options | {"disable": True})
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
+        tqdm.__init__ = bar
         logger.setLevel(level)
         if pool is None:
             del os.environ["DISABLE_MULTIPROC"]

@@ -20,6 +20,7 @@ from statetrack.files import read_json, regular, unreadable, write_atomic, write
 INDEX = "index.json"
 SCHEMA = 1
 CODE = "task_data.py"
+GROUP = "statetrack"  # the group of all tasks of a pack, and the prefix of their names
 Kind = Literal["pack", "sets"]
 
 

@@ -12,13 +12,12 @@ import numpy as np
 from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.files import plain_name, whole_folder
-from statetrack.lm.harness.folder import Index, NewTask, TaskAbout, write_tasks
+from statetrack.lm.harness.folder import GROUP, Index, NewTask, TaskAbout, write_tasks
 from statetrack.lm.harness.forms import Question, task_length, write_question
 from statetrack.memory import check_memory
 from statetrack.tasks import Task, generator, make_task
 from statetrack.tasks.chomsky import TERMINATOR, ChomskyTask
 
-GROUP = "statetrack"  # the group of all tasks, and the prefix of their names
 PACK_TASKS = (
     "parity", "cycle_navigation", "S5_only_swaps", "boxes", "board", "programs", "Z5", "A5",
 )  # fmt: skip

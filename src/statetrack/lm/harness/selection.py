@@ -10,7 +10,7 @@ from lm_eval.tasks import TaskManager
 
 from statetrack.config import unknown
 from statetrack.errors import UserError
-from statetrack.lm.harness.folder import TaskAbout, read_index
+from statetrack.lm.harness.folder import GROUP, TaskAbout, read_index
 from statetrack.lm.harness.published import PAPER_TASKS
 
 
@@ -29,7 +29,8 @@ def select_tasks(
     """Find tasks in folders of `statetrack lm tasks` and `statetrack lm fetch`.
 
     Args:
-        names: `paper` for the tasks of the paper's table, `pack` for all of a pack, or names.
+        names: `paper` for the tasks of the paper's table, `pack` or `statetrack`, the name of its
+            group, for all of a pack, or names.
         folders: The folders that have the tasks.
         online: Whether to take tasks that no folder has from lm-eval, with data from the Hub.
 
@@ -56,14 +57,14 @@ def select_tasks(
                 raise UserError("no folder has the paper's sets: make one with statetrack lm fetch")
             wanted += present
             missing += [task for task in PAPER_TASKS if task not in present]
-        elif name == "pack":
+        elif name in ("pack", GROUP):
             if not pack:
                 raise UserError("no folder has a pack: make one with statetrack lm tasks")
             wanted += pack
         elif name in found or name in stock:
             wanted.append(name)
         else:
-            raise unknown("task", name, ["paper", "pack", *found, *stock])
+            raise unknown("task", name, ["paper", "pack", GROUP, *found, *stock])
     tasks = [found.get(name, TaskAbout(name, name, 0)) for name in dict.fromkeys(wanted)]
     for task in tasks:
         if task.name not in manager.all_subtasks:

@@ -16,7 +16,10 @@ NORMAL_95 = 1.96
 
 
 def scores_document(
-    models: Sequence[ModelScores], selection: Selection, facts: Mapping[str, Any]
+    models: Sequence[ModelScores],
+    selection: Selection,
+    facts: Mapping[str, Any],
+    limit: int | None = None,
 ) -> Document:
     """Make the report of an evaluation.
 
@@ -24,10 +27,12 @@ def scores_document(
         models: The scores of each model.
         selection: The tasks that were evaluated.
         facts: The command, versions and hardware.
+        limit: How many documents of each task were evaluated; None for all.
     """
     paper = [task for task in selection.tasks if task.name in PAPER_TASKS]
     pack = [task for task in selection.tasks if task.length is not None]
     others = [task for task in selection.tasks if task not in (*paper, *pack)]
+    guessable = [task for task in others if task.chance]
     tables = [_paper_table(models, selection)] if paper else []
     tables += [_pack_table(models, pack)] if pack else []
     tables += [_scores_table("Other tasks", models, others)] if others else []
@@ -35,7 +40,19 @@ def scores_document(
     return Document(
         name="lm-eval",
         title="Language models on lm-evaluation-harness",
-        summary=[_verdict(model, pack) for model in models] if pack else [],
+        summary=[
+            *([_average_verdict(model, selection, limit) for model in models] if paper else []),
+            *(
+                [_chance_verdict(model, pack, "state-tracking", limit) for model in models]
+                if pack
+                else []
+            ),
+            *(
+                [_chance_verdict(model, guessable, "other", limit) for model in models]
+                if guessable
+                else []
+            ),
+        ],
         tables=tables,
         figures=_pack_figures(models, pack),
         notes=list(_notes(models)),
@@ -131,14 +148,34 @@ def _pack_table(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> Tab
     )
 
 
-def _verdict(model: ModelScores, pack: Sequence[TaskAbout]) -> str:
+def _average_verdict(model: ModelScores, selection: Selection, limit: int | None) -> str:
+    """State the average of the paper's accuracies beside chance, and which tasks lack data."""
+    average = paper_average(model.scores)
+    missing = f" Without data: {', '.join(selection.missing)}." if selection.missing else ""
+    if average is None or average.value is None:
+        verdict = f"{model.model}: no average of the paper's six accuracies, as some are missing"
+    else:
+        share, error = _percent(average.value), _percent(average.error or 0.0)
+        chance = f"chance {_percent(average.chance or 0.0)} %"
+        verdict = f"{model.model}: {share} % ± {error} on average of the paper's tasks, {chance}"
+    return f"{verdict}{_of_documents(limit)}.{missing}"
+
+
+def _chance_verdict(
+    model: ModelScores, tasks: Sequence[TaskAbout], kind: str, limit: int | None
+) -> str:
+    """State on how many tasks a model is better than chance, and name them."""
     found = _by_metric(model.scores)
-    above = [task for task in pack if found[task.name, "acc"].above_chance]
-    named = ", ".join(f"{task.source} at length {task.length}" for task in above)
+    above = [task for task in tasks if found[task.name, "acc"].above_chance]
+    names = (f"{t.source} at length {t.length}" if t.length else t.name for t in above)
     return (
-        f"{model.model}: {len(above)} of {len(pack)} state-tracking tasks are more than "
-        f"{ERRORS} standard errors above chance{f': {named}' if named else ''}."
+        f"{model.model}: {len(above)} of {len(tasks)} {kind} tasks are more than {ERRORS} standard "
+        f"errors above chance{_of_documents(limit)}{': ' if above else ''}{', '.join(names)}."
     )
+
+
+def _of_documents(limit: int | None) -> str:
+    return "" if limit is None else f" (of each task only the first {limit:,} documents)"
 
 
 def _pack_figures(models: Sequence[ModelScores], pack: Sequence[TaskAbout]) -> list[Figure]:

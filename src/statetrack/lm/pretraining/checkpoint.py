@@ -18,6 +18,7 @@ from typing import Any
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader,
@@ -29,8 +30,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_sharded
 from statetrack.config import to_dict
 from statetrack.errors import UserError
 from statetrack.files import PREFIX, leftovers, read_json, write_json
+from statetrack.lm.data.shards import TOKENIZER, TOKENIZER_SETTINGS
+from statetrack.lm.data.tokenizer import settings_json
 from statetrack.lm.hf_model import StateTrackForCausalLM
-from statetrack.lm.load import no_progress_bars
+from statetrack.lm.load import quiet
 from statetrack.lm.pretraining.config import (
     PRETRAINING_SCHEMA,
     PretrainingConfig,
@@ -167,12 +170,21 @@ class PretrainingRun(RunFolder):
         restore_tensors(tensors, model, self.folder, optimizer, step)
 
     def save_model(self, model: StateTrackForCausalLM, tokenizer: Path) -> None:
-        """Write the newest model in the format of transformers: file by file, the weights last."""
+        """Write the newest model and its tokenizer: file by file, the weights last.
+
+        Args:
+            model: it names the tokens EOS and BOS.
+            tokenizer: a `tokenizer.json`.
+        """
         parts = self.folder / f"{PREFIX}model"
         shutil.rmtree(parts, ignore_errors=True)
-        with no_progress_bars():
+        with quiet():
             model.save_pretrained(parts, max_shard_size=ONE_FILE)
-        shutil.copyfile(tokenizer, parts / tokenizer.name)
+        shutil.copyfile(tokenizer, parts / TOKENIZER)
+        name = Tokenizer.from_file(str(tokenizer)).id_to_token
+        ends = (model.config.eos_token_id, model.config.bos_token_id)
+        names = (None if token is None else name(token) for token in ends)
+        (parts / TOKENIZER_SETTINGS).write_text(settings_json(*names))
         self.model_folder.mkdir(exist_ok=True)
         for file in sorted(parts.iterdir(), key=lambda file: file.suffix == ".safetensors"):
             _sync(file)
