@@ -82,8 +82,7 @@ def load_tokenizer(name: str) -> TextTokenizer:
     Args:
         name: A `tokenizer.json`, a folder that has one, such as that of a run of `lm train`, or a
             name on the Hugging Face hub. EOS and BOS are those of the `tokenizer_config.json`
-            beside it; what it does not mention is looked for under the
-            usual names.
+            beside it; what it does not mention is looked for under the usual names.
 
     Raises:
         UserError: There is no such tokenizer, it cannot be read, or it has no EOS.
