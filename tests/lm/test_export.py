@@ -26,7 +26,8 @@ MODELS = {
     "mamba-untied": lambda: models.mamba(tie_word_embeddings=False),
     "mamba2": lambda: models.mamba2(n_groups=1),
     "olmo_hybrid": models.olmo_hybrid,
-    "qwen3_next": lambda: models.qwen3_next(mlp_only_layers=[0, 1]),  # without experts
+    "qwen3_next": models.qwen3_next,
+    "qwen3_5": models.qwen3_5_images,
     "qwen3_5_text": models.qwen3_5,
 }
 

@@ -84,7 +84,8 @@ def load_language_model(
         model = StateTrackForCausalLM.from_sequence_model(run.model(), training_length=length)
     elif converted:
         made = load_pretrained(folder, allow_neg_eigval=allow_neg_eigval)
-        tokens = {name: config.get(name) for name in TOKENS}
+        text = config.get("text_config", config)  # of a model that also reads images
+        tokens = {name: text.get(name) for name in TOKENS}
         model = StateTrackForCausalLM.from_sequence_model(made, **tokens)
     else:
         model = _load_hf(folder)
