@@ -130,7 +130,7 @@ def test_bad_values(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": 0}, "count must be a finite number, at least 1; got 0"),
+        ({"count": 0}, "count must be at least 1; got 0"),
         ({"count": 2, "top_k": 3}, "top_k of the experts must be at most their count; got 3 of 2"),
         ({"top_k": 0}, "top_k must be"),
         ({"size": 1.5}, "size must be a whole number; got 1.5"),

@@ -116,7 +116,7 @@ def test_exported_files(tmp_path: Path, suffix: str) -> None:
 
 GOOD = {"input": [0, 1], "target": [0, 1]}
 BAD = [
-    ("[", " .line 3.: "),
+    ("[", " .line 3, column 2.: "),
     ("5", "line 3 must be an object with the keys 'input' and 'target'"),
     ({"input": [1]}, "line 3 lacks the key 'target'"),
     ({**GOOD, "inputs": [1]}, "line 3: unknown key 'inputs'; known: input, target, length, split"),
