@@ -154,7 +154,7 @@ def test_which_layers_have_experts():
 
 
 def test_options_at_their_default_leave_no_trace_in_keys():
-    """So that jobs of a sweep keep their keys when a new option comes."""
+    """A new option must not change the keys of existing jobs, which are hashes of what is set."""
     assert changed(ModelConfig()) == {}
     assert changed(ModelConfig(experts=ExpertsConfig(top_k=3))) == {"experts": {"top_k": 3}}
 

@@ -27,7 +27,7 @@ def make(count: int = 5, top_k: int = 2, normalize: bool = True) -> Experts:
 
 
 def values_and_gradients(run: object, experts: Experts, x: Tensor) -> dict[str, Tensor]:
-    """What `run` gives, and the gradients of x and of all weights if it is weighed at random."""
+    """Return y = run(x) and the gradients of sum(w * y), w random, by x and by all weights."""
     x = x.clone().requires_grad_()
     experts.zero_grad()
     y = run(experts, x)  # type: ignore[operator]

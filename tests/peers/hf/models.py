@@ -44,14 +44,18 @@ def olmo_hybrid(**options: Any) -> Any:
     return random_weights(transformers.OlmoHybridForCausalLM(config))
 
 
+QWEN: dict[str, Any] = {
+    "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 5, "linear_value_head_dim": 6,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+
+
 def qwen3_next(**options: Any) -> Any:
-    chosen: dict[str, Any] = {
-        "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
-        "linear_value_head_dim": 6, "num_experts": 4, "num_experts_per_tok": 2,
+    chosen = QWEN | {
+        "intermediate_size": 40, "num_experts": 4, "num_experts_per_tok": 2,
         "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
-        "layer_types": ["linear_attention", "full_attention"],
     } | options  # fmt: skip
     config = transformers.Qwen3NextConfig(**TOKENS, **chosen)
     return random_weights(transformers.Qwen3NextForCausalLM(config))
@@ -59,25 +63,16 @@ def qwen3_next(**options: Any) -> Any:
 
 def qwen3_5(**options: Any) -> Any:
     """The text model of Qwen3.5; `MODELS` are those that `use_native_kernels` knows."""
-    chosen: dict[str, Any] = {
-        "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 5,
-        "linear_value_head_dim": 6, "layer_types": ["linear_attention", "full_attention"],
-    } | options  # fmt: skip
+    chosen = QWEN | {"intermediate_size": 40} | options
     config = transformers.Qwen3_5TextConfig(**TOKENS, **chosen)
     return random_weights(transformers.Qwen3_5ForCausalLM(config))
 
 
 def qwen3_5_moe(**options: Any) -> Any:
     """The text model of a Qwen3.5 with experts."""
-    chosen: dict[str, Any] = {
-        "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4, "linear_key_head_dim": 5, "linear_value_head_dim": 6,
+    chosen = QWEN | {
         "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 16,
         "shared_expert_intermediate_size": 12,
-        "layer_types": ["linear_attention", "full_attention"],
     } | options  # fmt: skip
     config = transformers.Qwen3_5MoeTextConfig(**TOKENS, **chosen)
     return random_weights(transformers.Qwen3_5MoeForCausalLM(config))

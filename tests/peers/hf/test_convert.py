@@ -105,7 +105,7 @@ def test_half_precision(theirs: Any, tmp_path: Path) -> None:
 
 
 def test_written_back(theirs: Any, tmp_path: Path) -> None:
-    """From its files and from a model in memory, in which transformers arranges experts apart."""
+    """From files, which have the experts one by one, and from a state dict, which stacks them."""
     theirs.bfloat16().save_pretrained(tmp_path)
     config, files = read_checkpoint(tmp_path)
     for tensors in (files, theirs.state_dict()):
