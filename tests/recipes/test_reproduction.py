@@ -9,7 +9,7 @@ import pytest
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.recipes import chomsky, diagonal_parity, leaderboard, presets
-from statetrack.recipes.chomsky_runs import FAR, OWN_PARITY, TEST, cells
+from statetrack.recipes.chomsky_runs import FAR, OWN_PARITY, TEST, entries
 from statetrack.recipes.overview import SMOKE, make_documents
 from statetrack.recipes.plan import make_plan
 from statetrack.recipes.published import BRACKETS, COLUMNS, EARLY, FINAL, NO_MULT, PARITY
@@ -35,8 +35,8 @@ def score(job: Job) -> float:
 
 
 def jobs_of(settings: Settings, column: str, title: str) -> list[Job]:
-    (cell,) = (c for c in cells(settings) if (c.column, c.title) == (column, title))
-    return cell.jobs(Results())
+    (entry,) = (c for c in entries(settings) if (c.column, c.title) == (column, title))
+    return entry.jobs(Results())
 
 
 def test_names_and_aliases() -> None:
@@ -75,7 +75,7 @@ def test_the_paper_scale_is_the_protocol(column: str, title: str, mixer: str, al
 
 def test_the_early_version() -> None:
     early = Settings("paper", early=True)
-    titles = {cell.title for cell in cells(early)}
+    titles = {entry.title for entry in entries(early)}
     assert "Transformer" not in titles
     for column in COLUMNS:
         for job in jobs_of(early, column, "sLSTM"):
@@ -116,7 +116,7 @@ def test_the_notes_state_every_cut_of_the_laptop_scale() -> None:
         "a test after training, on 1,024 sequences (modular arithmetic 512)",
     ):
         assert text in notes
-    samples = {c.column: c.make(c.lrs[0], 0).samples for c in cells(Settings("laptop"))}
+    samples = {c.column: c.make(c.lrs[0], 0).samples for c in entries(Settings("laptop"))}
     assert set(samples.values()) == {1024, 512}
     assert samples[PARITY] == samples[OWN_PARITY] == 1024
 
@@ -129,11 +129,11 @@ def test_figure_1_at_paper_scale() -> None:
 def test_tuning_seeds_at_laptop_scale_are_not_reported() -> None:
     settings = Settings("laptop")
     done = run(chomsky.RECIPE, settings, score)
-    for cell in cells(settings):
-        seeds = [job.config.training.seed for job in cell.reported_jobs(Results(done))]
+    for entry in entries(settings):
+        seeds = [job.config.training.seed for job in entry.reported_jobs(Results(done))]
         assert seeds == [0, 1, 2, 3, 4]
-        tuning = {j.config.training.seed for jobs in cell.tuning_jobs().values() for j in jobs}
-        assert tuning == ({100, 101} if cell.column == PARITY else set())
+        tuning = {j.config.training.seed for jobs in entry.tuning_jobs().values() for j in jobs}
+        assert tuning == ({100, 101} if entry.column == PARITY else set())
 
 
 def test_the_budget_at_laptop_scale() -> None:

@@ -7,7 +7,7 @@ import pytest
 from statetrack.models import ModelConfig
 from statetrack.recipes.recipe import Results
 from statetrack.recipes.selection import (
-    Cell,
+    Entry,
     choose,
     comparison_sentence,
     evaluated,
@@ -29,10 +29,10 @@ def make(lr: float, seed: int) -> Job:
     return Job("run", RunConfig(task, model, training), lengths=("40-256",))
 
 
-def cell(
+def entry(
     tuning: tuple[int, ...] = (), title: str = "A", lrs: tuple[float, ...] = (1e-2, 1e-3)
-) -> Cell:
-    return Cell("parity", title, make, lrs, (0, 1, 2), evaluated("40-256"), tuning)
+) -> Entry:
+    return Entry("parity", title, make, lrs, (0, 1, 2), evaluated("40-256"), tuning)
 
 
 def test_the_median_decides_not_the_best_seed_or_the_mean() -> None:
@@ -70,7 +70,7 @@ def test_scores_are_read_from_evaluations_and_the_last_validation() -> None:
 
 
 def test_tuning_seeds_choose_and_other_seeds_are_reported() -> None:
-    one = cell(tuning=(100, 101))
+    one = entry(tuning=(100, 101))
     assert [j.config.training.seed for j in one.jobs(Results())] == [100, 101, 100, 101]
     done = {}
     for lr, jobs in one.tuning_jobs().items():
@@ -85,7 +85,7 @@ def test_tuning_seeds_choose_and_other_seeds_are_reported() -> None:
 
 
 def test_without_tuning_seeds_the_reported_seeds_choose() -> None:
-    one = cell()
+    one = entry()
     assert len(one.jobs(Results())) == 6
     done = {job.key: result(job, job.config.training.lr) for job in one.jobs(Results())}
     assert one.lr(Results(done)) == 1e-2
@@ -96,7 +96,7 @@ def test_without_tuning_seeds_the_reported_seeds_choose() -> None:
 
 
 def test_one_learning_rate_needs_no_choice() -> None:
-    assert len(cell(tuning=(100,), lrs=(1e-3,)).jobs(Results())) == 3
+    assert len(entry(tuning=(100,), lrs=(1e-3,)).jobs(Results())) == 3
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_one_learning_rate_needs_no_choice() -> None:
 def test_a_difference_is_claimed_only_if_intervals_are_disjoint(
     scores: tuple[float, float], said: str
 ) -> None:
-    a = cell(lrs=(1e-2,))
-    b = cell(lrs=(1e-3,), title="B")
+    a = entry(lrs=(1e-2,))
+    b = entry(lrs=(1e-3,), title="B")
     done = {}
     for one, score in zip((a, b), scores, strict=True):
         for seed, job in enumerate(one.jobs(Results())):

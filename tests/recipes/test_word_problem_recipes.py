@@ -74,11 +74,11 @@ def test_aliases() -> None:
 @pytest.mark.parametrize("problem", [*s5.PROBLEMS, *z60.FIGURE], ids=lambda p: p.key)
 def test_the_paper_scale_is_the_protocol(problem: Any) -> None:
     module: Any = s5 if problem in s5.PROBLEMS else z60
-    row = module.cells(PAPER)[problem]
-    published = [cell for model, cell in row.items() if model.published]
+    row = module.entries(PAPER)[problem]
+    published = [entry for model, entry in row.items() if model.published]
     assert len(published) == len(FIGURE_4) == 7
-    for model, cell in row.items():
-        jobs = cell.jobs(Results())
+    for model, entry in row.items():
+        jobs = entry.jobs(Results())
         assert [job.config.training.seed for job in jobs] == list(range(3 if module is s5 else 1))
         if not model.published:
             continue
@@ -94,7 +94,7 @@ def test_the_paper_scale_is_the_protocol(problem: Any) -> None:
 
 def test_the_early_version_has_one_seed_and_fewer_epochs() -> None:
     steps = {}
-    for job in s5.jobs(EARLY, Results()):
+    for job in s5.RECIPE.jobs(EARLY, Results()):
         assert job.config.training.seed == 0
         steps[job.name.split("-")[0]] = job.config.training.steps
     assert steps == {"S5": 93_750, "swaps": 93_750, "threes": 281_250, "four": 281_250}
@@ -102,7 +102,7 @@ def test_the_early_version_has_one_seed_and_fewer_epochs() -> None:
 
 def test_runs_in_stages_end_with_all_elements() -> None:
     for settings in (LAPTOP, PAPER):
-        staged = [job for job in s5.jobs(settings, Results()) if job.config.stages]
+        staged = [job for job in s5.RECIPE.jobs(settings, Results()) if job.config.stages]
         assert {job.name.split("-")[0] for job in staged} == {"S5", "four"}
         for job in staged:
             assert job.config.stages[-1].task is None
@@ -137,7 +137,7 @@ def test_documents_of_no_partial_and_failed_results(recipe: Recipe, settings: Se
 
 
 def test_the_summary_claims_a_difference_only_if_intervals_are_disjoint() -> None:
-    text = " ".join(s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped))).summary)
+    text = " ".join(s5.RECIPE.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped))).summary)
     assert (
         "S5, only swaps, length 64: DeltaNet [-1,1], 1 layer is above DeltaNet [0,1], 1 layer by "
         "1.000, with disjoint 95 % intervals: 1.000 (1.000 to 1.000, 5 seeds) against 0.000" in text
@@ -148,7 +148,7 @@ def test_the_summary_claims_a_difference_only_if_intervals_are_disjoint() -> Non
     def mixed(job: Job) -> dict[str, Any]:
         return made_up(job, float(job.config.training.seed % 2))
 
-    text = " ".join(s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, mixed))).summary)
+    text = " ".join(s5.RECIPE.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, mixed))).summary)
     assert "disjoint" not in text
     assert "no difference is claimed between" in text
     assert "after hardening for 0 of 5 seeds" in text
@@ -158,7 +158,7 @@ def test_models_that_learn_nothing_share_a_sentence() -> None:
     def nothing(job: Job) -> dict[str, Any]:
         return made_up(job, 0.0)
 
-    summary = s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, nothing))).summary
+    summary = s5.RECIPE.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, nothing))).summary
     (said,) = [text for text in summary if text.startswith("S5, only swaps, length 64:")]
     assert said.endswith("for DeltaNet, 1 layer; DeltaNet, 5 layers; Mamba, 5 layers.")
 
@@ -166,7 +166,7 @@ def test_models_that_learn_nothing_share_a_sentence() -> None:
 def test_lines_are_named_by_their_seeds() -> None:
     done = run(s5.RECIPE, LAPTOP, as_hoped)
     kept = {key: found for key, found in done.items() if found["seed"] != 1}
-    figures = s5.document(LAPTOP, Results(kept)).figures
+    figures = s5.RECIPE.document(LAPTOP, Results(kept)).figures
     every = next(figure for figure in figures if figure.name == "swaps-all-seeds")
     named = [line.label for line in every.series if line.label.startswith("DeltaNet [-1,1], 1 l")]
     assert named == [
@@ -175,7 +175,7 @@ def test_lines_are_named_by_their_seeds() -> None:
 
 
 def test_best_and_all_seeds_are_figures() -> None:
-    document = s5.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped)))
+    document = s5.RECIPE.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, as_hoped)))
     best = next(figure for figure in document.figures if figure.name == "swaps-best-seed")
     every = next(figure for figure in document.figures if figure.name == "swaps-all-seeds")
     assert len(best.series) == 7
@@ -196,11 +196,11 @@ def test_every_task_has_learning_curves_and_eigenvalues_where_they_are_stored(
 
 
 def test_the_notes_say_how_every_model_is_trained() -> None:
-    notes = " ".join(s5.document(LAPTOP, Results()).notes)
+    notes = " ".join(s5.RECIPE.document(LAPTOP, Results()).notes)
     assert "DeltaNet, 1 layer: width 64, 4 heads, 600 steps, learning rate 0.003;" in notes
     assert "Full matrix, 1 layer: one-hot tokens, 400 steps, learning rate 0.003." in notes
     assert "Full S5: DeltaProduct, n = 4, 1 layer, in stages: width 64, 8 heads, 5,000" in notes
-    notes = " ".join(z60.document(LAPTOP, Results()).notes)
+    notes = " ".join(z60.RECIPE.document(LAPTOP, Results()).notes)
     assert "Z3: DeltaProduct, n = 2, 1 layer: width 32, 4 heads, 800 steps" in notes
     assert "Z5: 3-40" in notes
 
@@ -214,7 +214,7 @@ def test_the_length_report_lists_the_training_of_every_subject() -> None:
 
 
 def test_tables_have_the_papers_early_findings() -> None:
-    tables = {table.name: table.note for table in s5.document(LAPTOP, Results()).tables}
+    tables = {table.name: table.note for table in s5.RECIPE.document(LAPTOP, Results()).tables}
     assert "(early version: 20)" in tables["S5"]
     assert "(early version: 120)" in tables["four"]
 
@@ -263,7 +263,7 @@ def test_the_length_report_counts_exact_seeds() -> None:
 
 
 def test_z60_also_starts_from_theorem_6() -> None:
-    jobs = {job.name: job for job in z60.jobs(LAPTOP, Results())}
+    jobs = {job.name: job for job in z60.RECIPE.jobs(LAPTOP, Results())}
     started = [job for job in jobs.values() if job.compiled]
     assert {(job.config.task.name, job.noise) for job in started} == {
         (name, noise) for name in ("Z3", "Z5") for noise in (0.0, 0.02)
@@ -274,7 +274,7 @@ def test_z60_also_starts_from_theorem_6() -> None:
         training = replace(job.config.training, lr=scratch.config.training.lr)
         assert replace(job.config, training=training) == scratch.config
         assert job.lengths == scratch.lengths
-    table = z60.document(LAPTOP, Results(run(z60.RECIPE, LAPTOP, as_hoped))).tables[2]
+    table = z60.RECIPE.document(LAPTOP, Results(run(z60.RECIPE, LAPTOP, as_hoped))).tables[2]
     titles = [row[0] for row in table.rows]
     assert "DeltaNet [-1,1], 2 layers, from the compiled solution with noise 0.02" in titles
 

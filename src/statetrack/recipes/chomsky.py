@@ -11,7 +11,7 @@ from statetrack.recipes.chomsky_runs import (
     TASKS,
     TEST,
     TRAINED,
-    cells,
+    entries,
 )
 from statetrack.recipes.published import (
     ARITHMETIC,
@@ -26,9 +26,8 @@ from statetrack.recipes.published import (
     Published,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell, comparison_sentence, exact_seeds
-from statetrack.report.document import Cell as Value
-from statetrack.report.document import Document, Figure, Table
+from statetrack.recipes.selection import Entry, comparison_sentence, exact_seeds
+from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import learning_figure, length_figure, spectrum_figure
 from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
@@ -41,14 +40,14 @@ SOLVE_PARITY = ("Mamba [-1,1]", "DeltaNet [-1,1]", "sLSTM")
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
     """List the runs of all models that are known so far."""
-    return [job for cell in cells(settings) for job in cell.jobs(results)]
+    return [job for entry in entries(settings) for job in entry.jobs(results)]
 
 
 def document(settings: Settings, results: Results) -> Document:
     """Make the tables beside the paper's, the length curves and the spectra."""
-    by_column: dict[str, list[Cell]] = {}
-    for cell in cells(settings):
-        by_column.setdefault(cell.column, []).append(cell)
+    by_column: dict[str, list[Entry]] = {}
+    for entry in entries(settings):
+        by_column.setdefault(entry.column, []).append(entry)
     every = list(by_column.values())
     tables = [_best_table(by_column, results), _median_table(by_column, results)]
     tables += [_detail_table(column, row, results) for column, row in by_column.items()]
@@ -62,10 +61,10 @@ def document(settings: Settings, results: Results) -> Document:
         notes=_notes(settings),
         facts=facts("chomsky", settings, jobs(settings, results), results),
         configs={
-            f"{cell.column}, {cell.title}": made[0].config.to_json()
+            f"{entry.column}, {entry.title}": made[0].config.to_json()
             for row in every
-            for cell in row
-            if (made := cell.reported_jobs(results))
+            for entry in row
+            if (made := entry.reported_jobs(results))
         },
     )
 
@@ -78,7 +77,7 @@ def majority(column: str) -> float:
     return float(scaled(task.majority(low, high), task.chance))
 
 
-def _best_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
+def _best_table(by_column: dict[str, list[Entry]], results: Results) -> Table:
     heads = [text for c in by_column for text in (c, "paper", "early")]
     rows = [
         [title, *_version_cells(by_column, title, results, lambda s: s.best, lambda p: p.best)]
@@ -92,7 +91,7 @@ def _best_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
     return Table(title, ["model", *heads], [*rows, _baseline(by_column)], note, name="table3")
 
 
-def _median_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
+def _median_table(by_column: dict[str, list[Entry]], results: Results) -> Table:
     def ours(s: Spread) -> str:
         return f"{s.median:.3f} ± {s.mad:.3f}"
 
@@ -110,40 +109,40 @@ def _median_table(by_column: dict[str, list[Cell]], results: Results) -> Table:
     return Table(title, ["model", *heads], rows, note, name="table5")
 
 
-def _baseline(by_column: Iterable[str]) -> list[Value]:
+def _baseline(by_column: Iterable[str]) -> list[Cell]:
     return ["majority baseline", *(v for c in by_column for v in (majority(c), None, None))]
 
 
-def _titles(by_column: dict[str, list[Cell]]) -> list[str]:
-    return list(dict.fromkeys(cell.title for row in by_column.values() for cell in row))
+def _titles(by_column: dict[str, list[Entry]]) -> list[str]:
+    return list(dict.fromkeys(entry.title for row in by_column.values() for entry in row))
 
 
 def _version_cells(  # type: ignore[no-untyped-def]
     by_column, title, results, ours, paper
-) -> list[Value]:
+) -> list[Cell]:
     """Return for every column our number, the paper's and that of its early version."""
-    found: list[Value] = []
+    found: list[Cell] = []
     for column, row in by_column.items():
-        spread = next((cell.spread(results) for cell in row if cell.title == title), None)
+        spread = next((entry.spread(results) for entry in row if entry.title == title), None)
         key = (title, PARITY if column == OWN_PARITY else column)
         found.append(None if spread is None else ours(spread))
         found += [paper(version.get(key, NOT_PUBLISHED)) for version in (FINAL, EARLY)]
     return found
 
 
-def _detail_table(column: str, row: list[Cell], results: Results) -> Table:
+def _detail_table(column: str, row: list[Entry], results: Results) -> Table:
     heads = ["model", "lr", "seeds", "best", "median", "MAD", "mean", "low", "high", "stopped"]
-    rows: list[list[Value]] = []
-    for cell in row:
-        spread, done = cell.spread(results), cell.reported(results)
-        line: list[Value] = [cell.title, cell.lr(results)]
+    rows: list[list[Cell]] = []
+    for entry in row:
+        spread, done = entry.spread(results), entry.reported(results)
+        line: list[Cell] = [entry.title, entry.lr(results)]
         if spread is None:
-            rows.append([*line, f"0 of {len(cell.seeds)}", *[None] * 7])
+            rows.append([*line, f"0 of {len(entry.seeds)}", *[None] * 7])
             continue
         ends = spread.interval or (None, None)
         stopped = [r["stopped"] for r in done if r.get("stopped")]
         counts = ", ".join(f"{stopped.count(s)} {s}" for s in dict.fromkeys(stopped))
-        seeds = f"{len(spread.scores)} of {len(cell.seeds)}"
+        seeds = f"{len(spread.scores)} of {len(entry.seeds)}"
         rows.append([*line, seeds, spread.best, spread.median, spread.mad, spread.mean, *ends,
                      counts or None])  # fmt: skip
     rows.append(["majority baseline", None, None, *[None] * 3, majority(column), *[None] * 3])
@@ -151,8 +150,8 @@ def _detail_table(column: str, row: list[Cell], results: Results) -> Table:
     return Table(f"{column[0].upper()}{column[1:]}: lengths {TEST}", heads, rows, note)
 
 
-def _figures(column: str, row: list[Cell], results: Results) -> list[Figure]:
-    groups = {cell.title: done for cell in row if (done := cell.reported(results))}
+def _figures(column: str, row: list[Entry], results: Results) -> list[Figure]:
+    groups = {entry.title: done for entry in row if (done := entry.reported(results))}
     name = f"{column[0].upper()}{column[1:]}"
     note = f"The mean over seeds with its 95 % interval. {FIGURE_6}"
     made = [
@@ -186,13 +185,13 @@ def _notes(settings: Settings) -> list[str]:
     return notes
 
 
-def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
+def _summary(by_column: dict[str, list[Entry]], results: Results) -> list[str]:
     sentences = [
         _parity_verdict(c, by_column[c], results) for c in (PARITY, OWN_PARITY) if c in by_column
     ]
-    sentences += [_hardened(cell, results) for cell in by_column.get(OWN_PARITY, [])]
+    sentences += [_hardened(entry, results) for entry in by_column.get(OWN_PARITY, [])]
     for column in (ARITHMETIC, BRACKETS, NO_MULT):
-        row = {cell.title: cell for cell in by_column[column]}
+        row = {entry.title: entry for entry in by_column[column]}
         pairs = [("DeltaNet [-1,1]", "DeltaNet [0,1]"), ("Mamba [-1,1]", "Mamba [0,1]")]
         if column == ARITHMETIC:
             pairs.append(("DeltaProduct [-1,1], n = 2", "DeltaNet [-1,1]"))
@@ -204,9 +203,9 @@ def _summary(by_column: dict[str, list[Cell]], results: Results) -> list[str]:
     return [text for text in sentences if text] or ["No run is done yet."]
 
 
-def _parity_verdict(column: str, row: list[Cell], results: Results) -> str | None:
+def _parity_verdict(column: str, row: list[Entry], results: Results) -> str | None:
     """Say which models solve parity, and whether they are those of the paper."""
-    found = {cell.title: s for cell in row if (s := cell.spread(results)) is not None}
+    found = {entry.title: s for entry in row if (s := entry.spread(results)) is not None}
     if not found:
         return None
     solved = [t for t, s in found.items() if s.median >= SOLVED]
@@ -220,25 +219,25 @@ def _parity_verdict(column: str, row: list[Cell], results: Results) -> str | Non
               for t in between]  # fmt: skip
     differ = [t for t in found if t not in (solved if t in SOLVE_PARITY else failed)]
     verdict = f"unlike the paper for {', '.join(differ)}" if differ else "as in the paper"
-    missing = [cell.title for cell in row if cell.title not in found]
+    missing = [entry.title for entry in row if entry.title not in found]
     rest = f" No result yet: {', '.join(missing)}." if missing else ""
     return f"{column[0].upper()}{column[1:]}, {verdict}: {'; '.join(parts)}.{rest}"
 
 
-def _hardened(cell: Cell, results: Results) -> str | None:
+def _hardened(entry: Entry, results: Results) -> str | None:
     """Say how many seeds are exact after hardening; None if none is hardened."""
-    done = [r for r in cell.reported(results) if r.get("harden") is not None]
+    done = [r for r in entry.reported(results) if r.get("harden") is not None]
     if not any(r["harden"]["changed"] for r in done):
         return None
     return (
-        f"{OWN_PARITY.capitalize()}: after hardening, {cell.title} makes no mistake at lengths "
+        f"{OWN_PARITY.capitalize()}: after hardening, {entry.title} makes no mistake at lengths "
         f"{TEST} and {int(FAR):,} for {exact_seeds(done, (TEST, FAR))} of {len(done)} seeds."
     )
 
 
-def _above_majority(column: str, row: list[Cell], results: Results) -> str | None:
+def _above_majority(column: str, row: list[Entry], results: Results) -> str | None:
     """Say which models' intervals lie above the majority baseline."""
-    found = {cell.title: s for cell in row if (s := cell.spread(results)) is not None}
+    found = {entry.title: s for entry in row if (s := entry.spread(results)) is not None}
     if not found:
         return None
     level = majority(column)

@@ -17,7 +17,7 @@ from statetrack.recipes import presets
 from statetrack.recipes.paper_models import XLSTM, formal_model
 from statetrack.recipes.published import ARITHMETIC, BRACKETS, NO_MULT, PARITY
 from statetrack.recipes.recipe import Settings, shortened
-from statetrack.recipes.selection import TUNING_SEEDS, Cell, evaluated, validated
+from statetrack.recipes.selection import TUNING_SEEDS, Entry, evaluated, validated
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.training import RunConfig
@@ -104,19 +104,19 @@ LAPTOP_CUTS = (
 
 
 @cache
-def cells(settings: Settings) -> list[Cell]:
-    """List the cells of the tables, column by column."""
-    made = _paper_cells(settings) if settings.scale == "paper" else _laptop_cells(settings)
+def entries(settings: Settings) -> list[Entry]:
+    """List the entries of the tables, column by column."""
+    made = _paper_entries(settings) if settings.scale == "paper" else _laptop_entries(settings)
     if settings.scale != "smoke":
         return made
     return [
         replace(
-            cell,
-            make=partial(_shortened, cell.make),
-            lrs=cell.lrs[:2],
-            tuning=cell.tuning[:1],
+            entry,
+            make=partial(_shortened, entry.make),
+            lrs=entry.lrs[:2],
+            tuning=entry.tuning[:1],
         )
-        for cell in made
+        for entry in made
     ]
 
 
@@ -140,11 +140,11 @@ def _columns(settings: Settings) -> Iterable[tuple[str, tuple[Model, ...]]]:
 # --- the paper's protocol
 
 
-def _paper_cells(settings: Settings) -> list[Cell]:
+def _paper_entries(settings: Settings) -> list[Entry]:
     lrs = EARLY_LRS if settings.early else PAPER_LRS
     score = validated(TEST)  # the tables have the validation at the last step
     return [
-        Cell(
+        Entry(
             column, _title(model), partial(_paper_job, settings, column, model), lrs,
             settings.reported_seeds, score,
         )
@@ -197,21 +197,21 @@ def _settled(settings: Settings, model: ModelConfig, mixer: str, arithmetic: boo
 # --- two cores
 
 
-def _laptop_cells(settings: Settings) -> list[Cell]:
+def _laptop_entries(settings: Settings) -> list[Entry]:
     found = []
     for column, models in _columns(settings):
         for model in models:
             small = column == PARITY
             make = partial(_parity_job if small else _arithmetic_job, settings, column, model)
             found.append(
-                Cell(
+                Entry(
                     column, _title(model), make, PARITY_LRS if small else (ARITHMETIC_LR,),
                     settings.reported_seeds, evaluated(TEST), TUNING_SEEDS if small else (),
                 )
             )  # fmt: skip
         if column == PARITY:
             found += [
-                Cell(
+                Entry(
                     OWN_PARITY, _title(model), partial(_own_parity_job, settings, model),
                     (OWN_PARITY_LR[model[0]],), settings.reported_seeds, evaluated(TEST),
                 )

@@ -9,9 +9,8 @@ from statetrack.recipes import presets
 from statetrack.recipes.chomsky_runs import TEST
 from statetrack.recipes.published import FIGURE_1
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, comparison_sentence, validated
-from statetrack.report.document import Cell as Value
-from statetrack.report.document import Document, Figure, Series, Table
+from statetrack.recipes.selection import Entry, comparison_sentence, validated
+from statetrack.report.document import Cell, Document, Figure, Series, Table
 from statetrack.report.results import by_validation_step, seed_lines, spectrum_figure
 from statetrack.sweep.job import Job
 from statetrack.training import length_range
@@ -24,11 +23,11 @@ RANGES = {"Diagonal RNN [0,1]": False, "Diagonal RNN [-1,1]": True}
 
 
 @cache
-def cells(settings: Settings) -> list[Cell]:
+def entries(settings: Settings) -> list[Entry]:
     """List the two models of the figure."""
 
-    def maker(title: str, allow: bool) -> Cell:
-        return Cell(
+    def maker(title: str, allow: bool) -> Entry:
+        return Entry(
             "parity", title, lambda lr, seed: _job(settings, allow, lr, seed), (LR,),
             settings.reported_seeds, validated(TEST),
         )  # fmt: skip
@@ -57,12 +56,12 @@ def _job(settings: Settings, allow: bool, lr: float, seed: int) -> Job:
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
     """List the runs of both ranges."""
-    return [job for cell in cells(settings) for job in cell.jobs(results)]
+    return [job for entry in entries(settings) for job in entry.jobs(results)]
 
 
 def document(settings: Settings, results: Results) -> Document:
     """Make Figure 1 and a table of the last validation."""
-    both = cells(settings)
+    both = entries(settings)
     listed = jobs(settings, results)
     return Document(
         name="diagonal-parity",
@@ -76,34 +75,34 @@ def document(settings: Settings, results: Results) -> Document:
     )
 
 
-def _summary(both: list[Cell], results: Results) -> list[str]:
+def _summary(both: list[Entry], results: Results) -> list[str]:
     order = comparison_sentence(
         both[1], both[0], results, f"parity at the last step, lengths {TEST}"
     )
     return ["No run is done yet." if order is None else order]
 
 
-def _table(both: list[Cell], results: Results) -> Table:
-    rows: list[list[Value]] = []
-    for cell in both:
-        spread = cell.spread(results)
+def _table(both: list[Entry], results: Results) -> Table:
+    rows: list[list[Cell]] = []
+    for entry in both:
+        spread = entry.spread(results)
         if spread is None:
-            rows.append([cell.title, *[None] * 6])
+            rows.append([entry.title, *[None] * 6])
         else:
-            rows.append([cell.title, len(spread.scores), spread.best, spread.median, spread.mad,
+            rows.append([entry.title, len(spread.scores), spread.best, spread.median, spread.mad,
                          spread.mean, spread.std])  # fmt: skip
     heads = ["model", "seeds", "best", "median", "MAD", "mean", "std"]
     return Table(f"Validation at the last step, scaled, lengths {TEST}", heads, rows, name="last")
 
 
-def _figures(both: list[Cell], results: Results) -> list[Figure]:
+def _figures(both: list[Entry], results: Results) -> list[Figure]:
     scaled: list[Series] = []
     raw: list[Series] = []
-    for cell in both:
-        done = cell.reported(results)
+    for entry in both:
+        done = entry.reported(results)
         for series, field in ((scaled, "scaled"), (raw, "score")):
             line = partial(by_validation_step, length_range(TEST), field)
-            series += seed_lines(cell.title, done, line, std=True)
+            series += seed_lines(entry.title, done, line, std=True)
     found = []
     if scaled:
         note = f"Mean and standard deviation over seeds, as in the paper. {FIGURE_1}"
@@ -114,7 +113,7 @@ def _figures(both: list[Cell], results: Results) -> list[Figure]:
                 name="figure1",
             )
         )  # fmt: skip
-    groups = {cell.title: cell.reported(results) for cell in both}
+    groups = {entry.title: entry.reported(results) for entry in both}
     spectrum = spectrum_figure("Eigenvalues after training", groups)
     return found if spectrum is None else [*found, spectrum]
 

@@ -12,9 +12,8 @@ from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.paper_models import formal_model
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, Score, evaluated, intervals_disjoint, spread_of
-from statetrack.report.document import Cell as Value
-from statetrack.report.document import Document, Figure, Table
+from statetrack.recipes.selection import Entry, Score, evaluated, intervals_disjoint, spread_of
+from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import length_figure, spectrum_figure
 from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
@@ -148,7 +147,7 @@ def _job(settings: Settings, name: str, mixer: str, allow: bool, lr: float, seed
 
 
 @cache
-def cells(settings: Settings) -> list[Cell]:
+def entries(settings: Settings) -> list[Entry]:
     """List every model on every task."""
     found = []
     for name, test in TASKS.items():
@@ -158,21 +157,21 @@ def cells(settings: Settings) -> list[Cell]:
             title = model(mixer, allow, test.task, test.width, 1, test.heads, test.conv).title
             make = partial(_job, settings, name, mixer, allow)
             found.append(
-                Cell(name, title, make, (lr,), settings.reported_seeds, evaluated(*test.score))
+                Entry(name, title, make, (lr,), settings.reported_seeds, evaluated(*test.score))
             )
     return found
 
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
     """List all runs."""
-    return [job for cell in cells(settings) for job in cell.jobs(results)]
+    return [job for entry in entries(settings) for job in entry.jobs(results)]
 
 
 def document(settings: Settings, results: Results) -> Document:
     """Make the table of all models, one table and figure per task, and the comparisons."""
-    by_task: dict[str, dict[str, Cell]] = {name: {} for name in TASKS}
-    for cell in cells(settings):
-        by_task[cell.column][cell.title] = cell
+    by_task: dict[str, dict[str, Entry]] = {name: {} for name in TASKS}
+    for entry in entries(settings):
+        by_task[entry.column][entry.title] = entry
     return Document(
         name="leaderboard",
         title=RECIPE.title,
@@ -185,9 +184,9 @@ def document(settings: Settings, results: Results) -> Document:
         notes=_notes(settings),
         facts=facts("leaderboard", settings, jobs(settings, results), results),
         configs={
-            f"{name}, {title}": cell.reported_jobs(results)[0].config.to_json()
+            f"{name}, {title}": entry.reported_jobs(results)[0].config.to_json()
             for name, row in by_task.items()
-            for title, cell in row.items()
+            for title, entry in row.items()
         },
     )
 
@@ -202,12 +201,12 @@ def _measures(test: LeaderboardTask) -> dict[str, Score]:
     }
 
 
-def _overview(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> Table:
+def _overview(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> Table:
     heads, rows = ["model"], []
     for name, test in TASKS.items():
         heads += [f"{name} {label}" for label in _measures(test)]
     for title in next(iter(by_task.values())):
-        row: list[Value] = [title]
+        row: list[Cell] = [title]
         for name, test in TASKS.items():
             done = by_task[name][title].reported(results)
             spreads = [spread_of(done, score) for score in _measures(test).values()]
@@ -220,27 +219,27 @@ def _overview(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> Ta
     return Table("Every mixer", heads, rows, note, name="leaderboard")
 
 
-def _detail(name: str, row: Mapping[str, Cell], results: Results) -> Table:
+def _detail(name: str, row: Mapping[str, Entry], results: Results) -> Table:
     lengths, _ = TASKS[name].score
     heads = ["model", "parameters", "seeds", "mean", "low", "high", "best", "median", "MAD"]
-    rows: list[list[Value]] = []
-    for title, cell in row.items():
-        spread, done = cell.spread(results), cell.reported(results)
+    rows: list[list[Cell]] = []
+    for title, entry in row.items():
+        spread, done = entry.spread(results), entry.reported(results)
         if spread is None:
-            rows.append([title, None, f"0 of {len(cell.seeds)}", *[None] * 6])
+            rows.append([title, None, f"0 of {len(entry.seeds)}", *[None] * 6])
             continue
         size = next((r["parameters"] for r in done if r.get("parameters")), None)
         ends = spread.interval or (None, None)
-        rows.append([title, size, f"{len(spread.scores)} of {len(cell.seeds)}", spread.mean, *ends,
+        rows.append([title, size, f"{len(spread.scores)} of {len(entry.seeds)}", spread.mean, *ends,
                      spread.best, spread.median, spread.mad])  # fmt: skip
     rows.sort(key=lambda r: -2.0 if r[3] is None else float(r[3]), reverse=True)
     note = "Best mean first; low and high are the 95 % interval of the mean over seeds."
     return Table(f"{name[0].upper()}{name[1:]}: length {lengths}", heads, rows, note)
 
 
-def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figure]:
+def _figures(name: str, row: Mapping[str, Entry], results: Results) -> list[Figure]:
     """Draw the models in [-1,1] and all others separately: one figure would have too many lines."""
-    done = {title: found for title, cell in row.items() if (found := cell.reported(results))}
+    done = {title: found for title, entry in row.items() if (found := entry.reported(results))}
     wide = {title: found for title, found in done.items() if "[-1,1]" in title}
     others = {title: found for title, found in done.items() if title not in wide}
     made = []
@@ -255,10 +254,10 @@ def _figures(name: str, row: Mapping[str, Cell], results: Results) -> list[Figur
     return [figure for figure in made if figure is not None]
 
 
-def _summary(by_task: Mapping[str, Mapping[str, Cell]], results: Results) -> list[str]:
+def _summary(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> list[str]:
     sentences = []
     for name, row in by_task.items():
-        spreads = {t: s for t, cell in row.items() if (s := cell.spread(results)) is not None}
+        spreads = {t: s for t, entry in row.items() if (s := entry.spread(results)) is not None}
         if not spreads:
             continue
         top = max(spreads, key=lambda title: spreads[title].mean)

@@ -10,29 +10,28 @@ from statetrack.recipes.length_runs import (
     COMPILED,
     MAX_TOKENS,
     Subject,
-    cells,
+    entries,
     evaluated_lengths,
     run_config,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell, exact_seeds, sequence_accuracy
-from statetrack.report.document import Cell as Value
-from statetrack.report.document import Document, Figure, Table
+from statetrack.recipes.selection import Entry, exact_seeds, sequence_accuracy
+from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import hardening_figure, learning_figure
 from statetrack.sweep.job import Job
 
-Row = Mapping[tuple[str, bool], Cell]  # the arms of a subject, by key and range
+Row = Mapping[tuple[str, bool], Entry]  # the arms of a subject, by key and range
 
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
     """List the runs of all arms and their controls with eigenvalues in [0,1]."""
-    listed = [c for row in cells(settings).values() for c in row.values()]
+    listed = [c for row in entries(settings).values() for c in row.values()]
     return [job for c in listed for job in c.jobs(results)]
 
 
 def document(settings: Settings, results: Results) -> Document:
     """Make a table of the arms of each subject, and one of the chosen arms."""
-    rows = cells(settings)
+    rows = entries(settings)
     final = [_final(subject, row, settings, results) for subject, row in rows.items()]
     return Document(
         name="length",
@@ -65,7 +64,7 @@ def document(settings: Settings, results: Results) -> Document:
 def _table(subject: Subject, row: Row, settings: Settings, results: Results) -> Table:
     """Count for every arm the seeds that are right at every position, at each length."""
     lengths = evaluated_lengths(subject, settings)
-    rows: list[list[Value]] = []
+    rows: list[list[Cell]] = []
     for c in row.values():
         done = [r for r in c.reported(results) if r.get("trained") is not None]
         rows.append([c.title, f"{len(done)} of {len(c.seeds)}", *_counts(done, lengths, "trained")])
@@ -84,8 +83,8 @@ def _table(subject: Subject, row: Row, settings: Settings, results: Results) -> 
 
 def _training_table(settings: Settings) -> Table:
     """List how the plain arm of each subject is trained."""
-    rows: list[list[Value]] = []
-    for subject in cells(settings):
+    rows: list[list[Cell]] = []
+    for subject in entries(settings):
         config = run_config(subject, ARM["plain"], settings, 0)
         model, t = config.model, config.training
         low, high = t.min_length, t.max_length
@@ -125,8 +124,8 @@ def _trained(subject: Subject) -> str:
     return f"length {low}" if low == high else f"lengths {low}-{high}"
 
 
-def _counts(done: Sequence[Mapping[str, Any]], lengths: Sequence[str], of: str) -> list[Value]:
-    cells: list[Value] = []
+def _counts(done: Sequence[Mapping[str, Any]], lengths: Sequence[str], of: str) -> list[Cell]:
+    cells: list[Cell] = []
     for length in lengths:
         found = [(r.get(of) or {}).get("evaluations", {}).get(length) for r in done]
         measured = [e for e in found if e is not None]
@@ -141,14 +140,14 @@ def _counts(done: Sequence[Mapping[str, Any]], lengths: Sequence[str], of: str) 
 
 def _final(
     subject: Subject, row: Row, settings: Settings, results: Results
-) -> tuple[list[Value], str]:
+) -> tuple[list[Cell], str]:
     """Return the row and the sentence of the chosen arm."""
     c = row[subject.final, True]
     job = c.reported_jobs(results)[0]
     done = [r for r in c.reported(results) if r.get("trained") is not None]
     longest = job.hardened_lengths[-1]
     lengths = (*job.lengths, longest)
-    first: list[Value] = [subject.title, c.title, _trained(subject),
+    first: list[Cell] = [subject.title, c.title, _trained(subject),
                           f"{len(done)} of {len(c.seeds)}"]  # fmt: skip
     if not done:
         return [*first, None, None, None], ""

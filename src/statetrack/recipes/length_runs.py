@@ -12,7 +12,7 @@ from statetrack.layers import DeltaNetConfig, DeltaProductConfig
 from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.recipe import Settings
-from statetrack.recipes.selection import Cell, sequence_accuracy
+from statetrack.recipes.selection import Entry, sequence_accuracy
 from statetrack.recipes.stages import Growth, growing_stages
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
@@ -191,7 +191,7 @@ def evaluated_lengths(subject: Subject, settings: Settings, *, neg: bool = True)
     return (*subject.tested, *(LENGTHS if neg else LENGTHS[:1]))
 
 
-def cell(subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True) -> Cell:
+def entry(subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True) -> Entry:
     """Return the seeds of an arm."""
     final = arm.key == subject.final and neg
     default = {"smoke": 1, "laptop": subject.final_seeds if final else ARM_SEEDS, "paper": 20}
@@ -202,20 +202,20 @@ def cell(subject: Subject, arm: Arm, settings: Settings, *, neg: bool = True) ->
 
     title = arm.title if neg else f"{arm.title}, [0,1]"
     score = sequence_accuracy("8" if settings.scale == "smoke" else LENGTHS[0])
-    return Cell(subject.title, title, make, (subject.lr,), seeds, score)
+    return Entry(subject.title, title, make, (subject.lr,), seeds, score)
 
 
 @cache
-def cells(settings: Settings) -> dict[Subject, dict[tuple[str, bool], Cell]]:
+def entries(settings: Settings) -> dict[Subject, dict[tuple[str, bool], Entry]]:
     """Return all arms of each subject, by key and range.
 
     Each arm has a control with [0,1]; in subjects with growing inputs only the chosen arm has one.
     """
-    found: dict[Subject, dict[tuple[str, bool], Cell]] = {}
+    found: dict[Subject, dict[tuple[str, bool], Entry]] = {}
     for subject in SUBJECTS:
         row = found[subject] = {}
         for arm in arms(subject):
-            row[arm.key, True] = cell(subject, arm, settings)
+            row[arm.key, True] = entry(subject, arm, settings)
             if arm.key == subject.final or not (subject.start or arm is COMPILED):
-                row[arm.key, False] = cell(subject, arm, settings, neg=False)
+                row[arm.key, False] = entry(subject, arm, settings, neg=False)
     return found

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell
+from statetrack.recipes.recipe import Settings
+from statetrack.recipes.selection import Entry
 from statetrack.recipes.stages import Growth
-from statetrack.recipes.word_problem_report import cut_notes, problems_document
-from statetrack.recipes.word_problems import FIGURE_4, Model, Problem
-from statetrack.recipes.word_problems import cells as problem_cells
-from statetrack.report.document import Document
-from statetrack.sweep.job import Job
+from statetrack.recipes.word_problem_report import cut_notes, word_problem_recipe
+from statetrack.recipes.word_problems import FIGURE_4, Model, Problem, problem_entries
 
 FULL = Problem(
     "S5", "Full S5", "S5", 12, (12, 24, 48), 96, early_epochs=30,
@@ -70,22 +67,9 @@ def models(problem: Problem) -> tuple[Model, ...]:
 
 
 @cache
-def cells(settings: Settings) -> dict[Problem, dict[Model, Cell]]:
+def entries(settings: Settings) -> dict[Problem, dict[Model, Entry]]:
     """Return every model of every setting."""
-    return {p: problem_cells(p, models(p), settings, PUBLISHED_SEEDS) for p in PROBLEMS}
-
-
-def jobs(settings: Settings, results: Results) -> list[Job]:
-    """List the runs of the four settings."""
-    found = [cell for row in cells(settings).values() for cell in row.values()]
-    return [job for cell in found for job in cell.jobs(results)]
-
-
-def document(settings: Settings, results: Results) -> Document:
-    """Make a table, the curves and the comparisons of each setting."""
-    runs = jobs(settings, results)
-    found = facts("s5", settings, runs, results)
-    return problems_document(RECIPE, cells(settings), settings, results, _notes(settings), found)
+    return {p: problem_entries(p, models(p), settings, PUBLISHED_SEEDS) for p in PROBLEMS}
 
 
 def _notes(settings: Settings) -> list[str]:
@@ -105,16 +89,14 @@ def _notes(settings: Settings) -> list[str]:
             "does not name the two; here they are full S5 and only swaps."
         )
     if settings.scale == "laptop":
-        notes += cut_notes(cells(settings))
+        notes += cut_notes(entries(settings))
     return notes
 
 
-RECIPE = register(
-    Recipe(
-        name="s5",
-        aliases=("fig4", "fig7"),
-        title="Word problems of S5 in four settings (Figures 4 and 7)",
-        jobs=jobs,
-        document=document,
-    )
+RECIPE = word_problem_recipe(
+    "s5",
+    ("fig4", "fig7"),
+    "Word problems of S5 in four settings (Figures 4 and 7)",
+    entries,
+    _notes,
 )

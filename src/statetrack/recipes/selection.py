@@ -91,7 +91,7 @@ def choose(scores: Mapping[K, Sequence[float | None]]) -> K:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Entry:
     """A model on a task: runs that choose its learning rate, and runs that are reported.
 
     `make(lr, seed)` is a run's job. Without `tuning` seeds the learning rate is chosen on the seeds
@@ -147,7 +147,7 @@ class Cell:
 
 
 def comparison_sentence(
-    first: Cell, second: Cell, results: Results, what: str, score: Score | None = None
+    first: Entry, second: Entry, results: Results, what: str, score: Score | None = None
 ) -> str | None:
     """Say whether two models differ on a task; None if one of them has no score yet.
 
@@ -158,7 +158,7 @@ def comparison_sentence(
         second: the one that it is compared with.
         results: of the runs that are done.
         what: the task, with which the sentence begins.
-        score: the score to compare; that of each cell if absent.
+        score: the score to compare; that of each entry if absent.
     """
     one, two = (spread_of(c.reported(results), score or c.score) for c in (first, second))
     if one is None or two is None:

@@ -13,14 +13,12 @@ from typing import Any
 
 from statetrack.recipes import presets
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Cell, evaluated, sequence_accuracy
+from statetrack.recipes.selection import Entry, evaluated, sequence_accuracy
 from statetrack.recipes.theorem_claims import NOT_MEASURED, Claim, compiled_claims, verdict
-from statetrack.recipes.word_problems import Model
-from statetrack.recipes.word_problems import cells as problem_cells
+from statetrack.recipes.word_problems import Model, problem_entries
 from statetrack.recipes.z60 import Z3
 from statetrack.recipes.z60 import models as z60_models
-from statetrack.report.document import Cell as Value
-from statetrack.report.document import Document, Table
+from statetrack.report.document import Cell, Document, Table
 from statetrack.report.results import spectrum_figure
 from statetrack.sweep.job import Job
 
@@ -43,7 +41,7 @@ def _parity_job(mixer: str, neg: bool, settings: Settings, seed: int) -> Job:
 
 
 @cache
-def parity_cells(settings: Settings) -> dict[tuple[str, bool], Cell]:
+def parity_entries(settings: Settings) -> dict[tuple[str, bool], Entry]:
     """Return the small models of parity, by mixer and range."""
     found = {}
     for mixer in presets.DEMO_MIXERS:
@@ -54,7 +52,7 @@ def parity_cells(settings: Settings) -> dict[tuple[str, bool], Cell]:
                 return _parity_job(mixer, neg, settings, seed)
 
             seeds = settings.reported_seeds
-            found[mixer, neg] = Cell("parity", made, make, (1e-2,), seeds, evaluated("40-256"))
+            found[mixer, neg] = Entry("parity", made, make, (1e-2,), seeds, evaluated("40-256"))
     return found
 
 
@@ -62,16 +60,16 @@ ONE_LAYER = Model("delta_net", True, 1, steps=800, published=False, width=32)
 
 
 @cache
-def counting_cells(settings: Settings) -> dict[Model, Cell]:
+def counting_entries(settings: Settings) -> dict[Model, Entry]:
     """Return models of Z3: those that z60 trains from scratch, and one layer of reflections."""
     trained = [model for model in z60_models(Z3) if not model.compiled]
-    return problem_cells(Z3, (*trained, ONE_LAYER), settings, 3)
+    return problem_entries(Z3, (*trained, ONE_LAYER), settings, 3)
 
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
     """List the runs whose eigenvalues are checked; those of z60 are its own."""
-    found = [*parity_cells(settings).values(), *counting_cells(settings).values()]
-    return [job for cell in found for job in cell.jobs(results)]
+    found = [*parity_entries(settings).values(), *counting_entries(settings).values()]
+    return [job for entry in found for job in entry.jobs(results)]
 
 
 def _spectra(results: Sequence[Mapping[str, Any]]) -> list[list[Spectrum | None]]:
@@ -102,7 +100,7 @@ def trained_claims(settings: Settings, results: Results) -> list[Claim]:
 
 
 def _trained_theorem_1(settings: Settings, results: Results) -> Claim:
-    done = [r for cell in parity_cells(settings).values() for r in cell.reported(results)]
+    done = [r for entry in parity_entries(settings).values() for r in entry.reported(results)]
     done = [r for r in done if r.get("spectrum")]
     score = evaluated("40-256")
     solved = [r for r in done if (score(r) or 0.0) >= SOLVED]
@@ -127,10 +125,10 @@ def _trained_theorem_2(settings: Settings, results: Results) -> Claim:
     length = Z3.lengths(settings)[1]  # twice the training length
     score = sequence_accuracy(length)
     one, solved, real, learned = 0, 0, 0, 0
-    for model, cell in counting_cells(settings).items():
+    for model, entry in counting_entries(settings).items():
         if model.layers > 1:
             continue
-        done = [r for r in cell.reported(results) if r.get("spectrum")]
+        done = [r for r in entry.reported(results) if r.get("spectrum")]
         for result, layers in zip(done, _spectra(done), strict=True):
             one += 1
             good = (score(result) or 0.0) >= SOLVED
@@ -151,8 +149,8 @@ def _trained_theorem_2(settings: Settings, results: Results) -> Claim:
 
 
 def _trained_proposition_1(settings: Settings, results: Results) -> Claim:
-    found = [*parity_cells(settings).values(), *counting_cells(settings).values()]
-    done = [r for cell in found for r in cell.reported(results) if r.get("spectrum")]
+    found = [*parity_entries(settings).values(), *counting_entries(settings).values()]
+    done = [r for entry in found for r in entry.reported(results) if r.get("spectrum")]
     moduli = [abs(z) for layers in _spectra(done) for layer in layers if layer for z in layer]
     most = max(moduli, default=0.0)
     return Claim(
@@ -169,7 +167,7 @@ def document(settings: Settings, results: Results) -> Document:
     """Make the table of claims, how each was checked, and the verdict."""
     compiled, trained = compiled_claims(), trained_claims(settings, results)
     claims = [*compiled, *trained]
-    rows: list[list[Value]] = [
+    rows: list[list[Cell]] = [
         [claim.name, claim.text, claim.how, claim.verdict]
         for claim in sorted(claims, key=lambda claim: _order(claim.name))
     ]
@@ -179,7 +177,7 @@ def document(settings: Settings, results: Results) -> Document:
     summary = [f"{held} of {len(claims)} checks hold."]
     summary += [f"Refuted: {', '.join(refuted)}."] if refuted else []
     summary += [f"Not measured yet: {', '.join(missing)}."] if missing else []
-    found = [*parity_cells(settings).values(), *counting_cells(settings).values()]
+    found = [*parity_entries(settings).values(), *counting_entries(settings).values()]
     groups = {f"{c.column}, {c.title}": done for c in found if (done := c.reported(results))}
     picture = spectrum_figure("Eigenvalues of the trained models", groups)
     return Document(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from statetrack.recipes.recipe import Recipe, Results, Settings
+from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
 from statetrack.recipes.selection import (
-    Cell,
+    Entry,
     comparison_sentence,
     evaluated,
     exact_seeds,
@@ -15,66 +15,72 @@ from statetrack.recipes.selection import (
     spread_of,
 )
 from statetrack.recipes.word_problems import Model, Problem
-from statetrack.report.document import Cell as Value
-from statetrack.report.document import Document, Figure, Series, Table
+from statetrack.report.document import Cell, Document, Figure, Series, Table
 from statetrack.report.results import learning_figure, seed_lines, spectrum_figure
+from statetrack.sweep.job import Job
 
-Cells = Mapping[Model, Cell]  # of one problem, in the order of its table
+Entries = Mapping[Model, Entry]  # of one problem, in the order of its table
 
 
-def problems_document(
-    recipe: Recipe,
-    rows: Mapping[Problem, Cells],
-    settings: Settings,
-    results: Results,
-    notes: Sequence[str],
-    facts: dict[str, Any],
-) -> Document:
-    """Make a table, the curves and the comparisons of each problem.
+def word_problem_recipe(
+    name: str,
+    aliases: tuple[str, ...],
+    title: str,
+    entries: Callable[[Settings], Mapping[Problem, Entries]],
+    notes: Callable[[Settings], list[str]],
+) -> Recipe:
+    """Register a recipe with a table, curves and comparisons of each of its problems.
 
     Args:
-        recipe: of the page.
-        rows: the models of each problem.
-        settings: of the reproduction.
-        results: of the runs that are done.
-        notes: of the page.
-        facts: of the page.
+        name: of the recipe.
+        aliases: the paper's numbers.
+        title: of the page.
+        entries: return the models of each problem.
+        notes: return the notes of the page.
     """
-    sentences = [
-        s for p, row in rows.items() for s in comparison_sentences(p, row, settings, results)
-    ]
-    figures = [
-        figure
-        for p, row in rows.items()
-        for figure in (*curve_figures(p, row, settings, results), *model_figures(p, row, results))
-    ]
-    return Document(
-        name=recipe.name,
-        title=recipe.title,
-        summary=sentences or ["Nothing can be compared yet."],
-        tables=[accuracy_table(p, row, settings, results) for p, row in rows.items()],
-        figures=figures,
-        notes=notes,
-        facts=facts,
-        configs={
-            f"{p.title}, {cell.title}": cell.reported_jobs(results)[0].config.to_json()
-            for p, row in rows.items()
-            for cell in row.values()
-        },
-    )
+
+    def jobs(settings: Settings, results: Results) -> list[Job]:
+        found = [entry for row in entries(settings).values() for entry in row.values()]
+        return [job for entry in found for job in entry.jobs(results)]
+
+    def document(settings: Settings, results: Results) -> Document:
+        rows = entries(settings)
+        sentences: list[str] = []
+        figures: list[Figure] = []
+        for p, row in rows.items():
+            sentences += comparison_sentences(p, row, settings, results)
+            figures += curve_figures(p, row, settings, results) + model_figures(p, row, results)
+        return Document(
+            name=name,
+            title=title,
+            summary=sentences or ["Nothing can be compared yet."],
+            tables=[accuracy_table(p, row, settings, results) for p, row in rows.items()],
+            figures=figures,
+            notes=notes(settings),
+            facts=facts(name, settings, jobs(settings, results), results),
+            configs={
+                f"{p.title}, {entry.title}": entry.reported_jobs(results)[0].config.to_json()
+                for p, row in rows.items()
+                for entry in row.values()
+            },
+        )
+
+    return register(Recipe(name, aliases, title, jobs, document))
 
 
-def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: Results) -> Table:
+def accuracy_table(
+    problem: Problem, entries: Entries, settings: Settings, results: Results
+) -> Table:
     """Return best and median of the seeds at every length, and how many are exact if hardened."""
     lengths = problem.lengths(settings)
     heads = ["model", "seeds", f"{lengths[0]} tokens"]
     heads += [f"{n} {what}" for n in lengths for what in ("best", "median")]
-    hardens = any(model.harden for model in cells)
+    hardens = any(model.harden for model in entries)
     heads += ["exact after hardening"] if hardens else []
-    rows: list[list[Value]] = []
-    for model, cell in cells.items():
-        done = cell.reported(results)
-        row: list[Value] = [cell.title, f"{_measured(done)} of {len(cell.seeds)}"]
+    rows: list[list[Cell]] = []
+    for model, entry in entries.items():
+        done = entry.reported(results)
+        row: list[Cell] = [entry.title, f"{_measured(done)} of {len(entry.seeds)}"]
         tokens = spread_of(done, evaluated(lengths[0], "token_accuracy"))
         row.append(None if tokens is None else tokens.median)
         for length in lengths:
@@ -83,7 +89,7 @@ def accuracy_table(problem: Problem, cells: Cells, settings: Settings, results: 
         if hardens:
             row.append(_exact_text(done, lengths) if model.harden and done else None)
         rows.append(row)
-    t = next(iter(cells.values())).reported_jobs(results)[0].config.training
+    t = next(iter(entries.values())).reported_jobs(results)[0].config.training
     span = f"{t.min_length}-" if t.min_length < t.max_length else ""
     note = (
         "Share of sequences with every position right, at each length; 'tokens' is the median "
@@ -103,17 +109,17 @@ def _exact_text(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> st
 
 
 def curve_figures(
-    problem: Problem, cells: Cells, settings: Settings, results: Results
+    problem: Problem, entries: Entries, settings: Settings, results: Results
 ) -> list[Figure]:
     """Return the curves of the best seed of each model (Figure 4) and of all seeds (Figure 7)."""
     best: list[Series] = []
     every: list[Series] = []
-    for cell in cells.values():
-        done = cell.reported(results)
+    for entry in entries.values():
+        done = entry.reported(results)
         top = max(map(_curve, done), key=lambda line: sum(line.values()), default={})
         if top:
-            best.append(Series(cell.title, [*top], [*top.values()], group=cell.title))
-        every += seed_lines(cell.title, done, _curve)
+            best.append(Series(entry.title, [*top], [*top.values()], group=entry.title))
+        every += seed_lines(entry.title, done, _curve)
     trained = problem.training_length(settings)
     heads = (("best seed", best), ("all seeds", every))
     return [
@@ -132,9 +138,9 @@ def curve_figures(
     ]
 
 
-def model_figures(problem: Problem, cells: Cells, results: Results) -> list[Figure]:
+def model_figures(problem: Problem, entries: Entries, results: Results) -> list[Figure]:
     """Return the learning curves and the eigenvalues of each model."""
-    groups = {cell.title: done for cell in cells.values() if (done := cell.reported(results))}
+    groups = {entry.title: done for entry in entries.values() if (done := entry.reported(results))}
     made = [
         learning_figure(f"{problem.title}: learning curves", groups),
         spectrum_figure(f"{problem.title}: eigenvalues after training", groups),
@@ -150,30 +156,30 @@ def _curve(result: Mapping[str, Any]) -> dict[float, float]:
 
 
 def comparison_sentences(
-    problem: Problem, cells: Cells, settings: Settings, results: Results
+    problem: Problem, entries: Entries, settings: Settings, results: Results
 ) -> list[str]:
     """Compare both ranges of every model up to twice the training length; count exact models."""
     sentences = []
     nothing: dict[str, list[str]] = {}  # models without a right sequence in either range, by length
     lengths = problem.lengths(settings)
-    by_key = {model.key: cell for model, cell in cells.items()}
-    for model, cell in cells.items():
+    by_key = {model.key: entry for model, entry in entries.items()}
+    for model, entry in entries.items():
         other = by_key.get(model.key.replace("-neg", "-pos"))
         if "-neg" not in model.key or other is None:
             continue
         for length in lengths[:2]:
             score = sequence_accuracy(length)
-            both = [spread_of(c.reported(results), score) for c in (cell, other)]
+            both = [spread_of(c.reported(results), score) for c in (entry, other)]
             if all(spread is not None and spread.best == 0 for spread in both):
-                nothing.setdefault(length, []).append(cell.title.replace(" [-1,1]", ""))
+                nothing.setdefault(length, []).append(entry.title.replace(" [-1,1]", ""))
                 continue
             what = f"{problem.title}, length {length}"
-            order = comparison_sentence(cell, other, results, what, score)
+            order = comparison_sentence(entry, other, results, what, score)
             sentences += [] if order is None else [order]
-        done = [r for r in cell.reported(results) if r.get("harden") is not None]
+        done = [r for r in entry.reported(results) if r.get("harden") is not None]
         if model.harden and done:
             sentences.append(
-                f"{problem.title}: {cell.title} is right at every position of every evaluated "
+                f"{problem.title}: {entry.title} is right at every position of every evaluated "
                 f"length ({', '.join(lengths)}) after hardening for {_exact_text(done, lengths)} "
                 "seeds."
             )
@@ -184,11 +190,11 @@ def comparison_sentences(
     ]
 
 
-def cut_notes(rows: Mapping[Problem, Cells]) -> list[str]:
+def cut_notes(rows: Mapping[Problem, Entries]) -> list[str]:
     """State every difference between the scale laptop and the paper."""
     where: dict[str, list[str]] = {}  # the problems with this training of a model
     for problem, row in rows.items():
-        for text in dict.fromkeys(_training_text(model, cell) for model, cell in row.items()):
+        for text in dict.fromkeys(_training_text(model, entry) for model, entry in row.items()):
             where.setdefault(text, []).append(problem.title)
     texts: dict[tuple[str, ...], list[str]] = {}
     for text, titles in where.items():
@@ -210,9 +216,9 @@ def cut_notes(rows: Mapping[Problem, Cells]) -> list[str]:
     ]
 
 
-def _training_text(model: Model, cell: Cell) -> str:
+def _training_text(model: Model, entry: Entry) -> str:
     """Say how a model is trained; both ranges are trained alike."""
-    config = cell.make(model.lr, 0).config
+    config = entry.make(model.lr, 0).config
     mixer, training = config.model.pattern[0], config.training
     name = model.label.replace(f" [{-1 if model.neg else 0},1]", "")
     heads = getattr(mixer, "num_heads", None)

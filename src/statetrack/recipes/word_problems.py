@@ -11,7 +11,7 @@ from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.paper_models import word_problem_model
 from statetrack.recipes.recipe import Settings
-from statetrack.recipes.selection import Cell, sequence_accuracy
+from statetrack.recipes.selection import Entry, sequence_accuracy
 from statetrack.recipes.stages import Growth, growing_stages
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
@@ -241,9 +241,9 @@ def _seconds(problem: Problem, model: Model, config: RunConfig, settings: Settin
     return round(2 + train + (40 if model.harden and settings.scale != "smoke" else 0), 1)
 
 
-def cells(
+def problem_entries(
     problem: Problem, models: Sequence[Model], settings: Settings, published: int
-) -> dict[Model, Cell]:
+) -> dict[Model, Entry]:
     """Return every model on a problem; `published` is the paper's number of seeds."""
     seeds = settings.reported_seeds
     if settings.scale == "paper" and settings.seeds is None:
@@ -253,4 +253,4 @@ def cells(
         return lambda lr, seed: make_job(problem, model, settings, seed)
 
     score = sequence_accuracy(problem.lengths(settings)[0])
-    return {m: Cell(problem.title, m.label, make(m), (m.lr,), seeds, score) for m in models}
+    return {m: Entry(problem.title, m.label, make(m), (m.lr,), seeds, score) for m in models}

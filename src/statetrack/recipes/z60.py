@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 
-from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Cell
-from statetrack.recipes.word_problem_report import cut_notes, problems_document
-from statetrack.recipes.word_problems import FIGURE_4, Model, Problem
-from statetrack.recipes.word_problems import cells as problem_cells
-from statetrack.report.document import Document
-from statetrack.sweep.job import THEOREM_6, Job
+from statetrack.recipes.recipe import Settings
+from statetrack.recipes.selection import Entry
+from statetrack.recipes.word_problem_report import cut_notes, word_problem_recipe
+from statetrack.recipes.word_problems import FIGURE_4, Model, Problem, problem_entries
+from statetrack.sweep.job import THEOREM_6
 
 ONE = Problem(
     "Z60", "Z60", "Z60", 32, (32, 64, 128), 256,
@@ -58,25 +56,12 @@ def models(problem: Problem) -> tuple[Model, ...]:
 
 
 @cache
-def cells(settings: Settings) -> dict[Problem, dict[Model, Cell]]:
+def entries(settings: Settings) -> dict[Problem, dict[Model, Entry]]:
     """Return every model of every problem."""
     return {
-        p: problem_cells(p, models(p), settings, PUBLISHED_SEEDS if p in FIGURE else 3)
+        p: problem_entries(p, models(p), settings, PUBLISHED_SEEDS if p in FIGURE else 3)
         for p in (*FIGURE, *CYCLIC)
     }
-
-
-def jobs(settings: Settings, results: Results) -> list[Job]:
-    """List the runs on Z60, Z3 and Z5."""
-    found = [cell for row in cells(settings).values() for cell in row.values()]
-    return [job for cell in found for job in cell.jobs(results)]
-
-
-def document(settings: Settings, results: Results) -> Document:
-    """Make a table, the curves and the comparisons of each problem."""
-    runs = jobs(settings, results)
-    found = facts("z60", settings, runs, results)
-    return problems_document(RECIPE, cells(settings), settings, results, _notes(settings), found)
 
 
 def _notes(settings: Settings) -> list[str]:
@@ -97,16 +82,14 @@ def _notes(settings: Settings) -> list[str]:
             f"From the compiled solution the learning rate is {STARTS[0].lr:g} instead of "
             f"{LAYERS[0].lr:g}, chosen on seed 100; all else in training is the same."
         )
-        notes += cut_notes(cells(settings))
+        notes += cut_notes(entries(settings))
     return notes
 
 
-RECIPE = register(
-    Recipe(
-        name="z60",
-        aliases=("fig8",),
-        title="Addition modulo 60 (Figure 8), 3 and 5",
-        jobs=jobs,
-        document=document,
-    )
+RECIPE = word_problem_recipe(
+    "z60",
+    ("fig8",),
+    "Addition modulo 60 (Figure 8), 3 and 5",
+    entries,
+    _notes,
 )
