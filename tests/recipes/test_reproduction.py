@@ -8,12 +8,20 @@ import pytest
 
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
+from statetrack.models import count_parameters
 from statetrack.recipes import chomsky, diagonal_parity, leaderboard, presets
 from statetrack.recipes.chomsky_runs import FAR, OWN_PARITY, TEST, entries
 from statetrack.recipes.overview import SMOKE, make_documents
 from statetrack.recipes.plan import make_plan
 from statetrack.recipes.published import BRACKETS, COLUMNS, EARLY, FINAL, NO_MULT, PARITY
-from statetrack.recipes.recipe import Recipe, Results, Settings, all_recipes, find_recipe
+from statetrack.recipes.recipe import (
+    Recipe,
+    Results,
+    Settings,
+    all_recipes,
+    find_recipe,
+    installed_recipes,
+)
 from statetrack.report.text import to_json
 from statetrack.sweep.job import Job
 from tests.recipes.made_up import run
@@ -89,6 +97,15 @@ def test_the_early_version() -> None:
         assert batch == 1024
     with pytest.raises(UserError, match="has no attention"):
         presets.paper_early("attention", "parity")
+
+
+@SCALES
+def test_every_model_can_be_built(settings: Settings) -> None:
+    trained = [recipe for recipe in installed_recipes()[0] if recipe.name != "language-models"]
+    jobs = [job for recipe in trained for job in recipe.jobs(settings, Results())]
+    models = {job.config.model for job in jobs if isinstance(job, Job)}
+    assert len(models) > 10
+    assert all(count_parameters(model) > 0 for model in models)
 
 
 def test_open_points_are_options() -> None:

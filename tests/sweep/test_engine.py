@@ -88,8 +88,14 @@ def test_jobs_that_depend_on_results_are_listed_when_these_are_there(tmp_path: P
 
 
 @pytest.mark.usefixtures("inline")
-def test_a_failed_job_is_recorded_and_tried_again_only_on_demand(tmp_path: Path) -> None:
-    bad = small_job("bad", lr=1e30, warmup=0.0, schedule="constant")
+@pytest.mark.parametrize(
+    "wrong", [{"lr": 1e30, "warmup": 0.0, "schedule": "constant"}, {"model": {"hidden_size": 9}}],
+    ids=["diverges", "impossible model"],
+)  # fmt: skip
+def test_a_failed_job_is_recorded_and_tried_again_only_on_demand(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    bad = small_job("bad", **wrong)
     good = small_job("good")
     results = run_sweep(tmp_path, lambda results: [bad, good])
     assert [results[job.key]["status"] for job in (bad, good)] == ["failed", "done"]

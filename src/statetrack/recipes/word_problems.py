@@ -159,7 +159,7 @@ def run_config(problem: Problem, model: Model, settings: Settings, seed: int) ->
             max_length=length,
             clip=1.0,
         )
-        width = 16 if smoke else model.width
+        width = max(16, model.heads) if smoke else model.width
         config = RunConfig(task, word_model(model, len(task.vocab), width), training)
     if model.lengths:
         training = replace(config.training, dataset_size=None)

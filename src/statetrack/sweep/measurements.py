@@ -54,7 +54,6 @@ def describe(job: Job) -> dict[str, Any]:
         "allow_neg_eigval": switches.pop() if len(switches) == 1 else None,
         "lr": config.training.lr,
         "seed": config.training.seed,
-        "parameters": count_parameters(config.model),
     }
 
 
@@ -69,6 +68,7 @@ def measure(
     steps = [row for row in rows if row["kind"] == "train"]
     harden_facts, hardened = _harden(job, run, folder / "hardened") if job.harden else (None, None)
     facts = {
+        "parameters": count_parameters(job.config.model),
         "steps": run.checkpoint_steps()[-1],
         "stopped": run.stopped,
         "train_loss": steps[-1]["loss"] if steps else None,  # stopped before the first row

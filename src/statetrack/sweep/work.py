@@ -88,9 +88,11 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 
 # fields of a result that a failed job does not measure
-NO_MEASUREMENTS: dict[str, Any] = dict.fromkeys(
-    ("steps", "stopped", "train_loss", "train_accuracy", "trained", "hardened", "harden")
-) | {"validation": [], "learning": None, "spectrum": None}
+NO_MEASUREMENTS: dict[str, Any] = {
+    **dict.fromkeys(("parameters", "steps", "stopped", "train_loss", "train_accuracy")),
+    **dict.fromkeys(("trained", "hardened", "harden", "learning", "spectrum")),
+    "validation": [],
+}
 
 
 @dataclass
