@@ -8,13 +8,23 @@ claim, but not prove it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from statetrack.recipes import presets
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
 from statetrack.recipes.selection import Entry, evaluated, sequence_accuracy
-from statetrack.recipes.theorem_claims import NOT_MEASURED, Claim, compiled_claims, verdict
+from statetrack.recipes.theorem_claims import (
+    COUNTING,
+    GROUPS,
+    NOT_MEASURED,
+    PARITY,
+    TWO_LAYERS,
+    Claim,
+    compiled_claims,
+    verdict,
+)
 from statetrack.recipes.word_problems import Model, problem_entries
 from statetrack.recipes.z60 import Z3
 from statetrack.recipes.z60 import models as z60_models
@@ -56,14 +66,13 @@ def parity_entries(settings: Settings) -> dict[tuple[str, bool], Entry]:
     return found
 
 
-ONE_LAYER = Model("delta_net", True, 1, steps=800, published=False, width=32)
+ONE_LAYER = Model("delta_net", True, 1, steps=800, published=False, width=32, spectra=True)
 
 
 @cache
 def counting_entries(settings: Settings) -> dict[Model, Entry]:
-    """Return models of Z3: those that z60 trains from scratch, and one layer of reflections."""
-    trained = [model for model in z60_models(Z3) if not model.compiled]
-    return problem_entries(Z3, (*trained, ONE_LAYER), settings, 3)
+    """Return the models of Z3 in z60, and one layer of single reflections."""
+    return problem_entries(Z3, (*z60_models(Z3), ONE_LAYER), settings, 3)
 
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
@@ -95,6 +104,8 @@ def trained_claims(settings: Settings, results: Results) -> list[Claim]:
     return [
         _trained_theorem_1(settings, results),
         _trained_theorem_2(settings, results),
+        _trained_theorem_3(settings, results),
+        _trained_theorem_6(settings, results),
         _trained_proposition_1(settings, results),
     ]
 
@@ -113,7 +124,7 @@ def _trained_theorem_1(settings: Settings, results: Results) -> Claim:
     )
     return Claim(
         "Theorem 1",
-        "parity at every length needs an eigenvalue that is negative or not real",
+        PARITY,
         "eigenvalues of trained models of parity on a test batch",
         verdict(negative == len(solved) and not learned, numbers)
         if solved
@@ -142,10 +153,40 @@ def _trained_theorem_2(settings: Settings, results: Results) -> Claim:
     )
     return Claim(
         "Theorem 2",
-        "counting modulo 3 in one layer needs a non-real eigenvalue",
+        COUNTING,
         "eigenvalues of trained one-layer models of Z3, with one and two factors per token",
         verdict(not real, numbers) if learned else f"{NOT_MEASURED}: no model has learned it",
     )
+
+
+def _trained_theorem_3(settings: Settings, results: Results) -> Claim:
+    found = {m: e for m, e in counting_entries(settings).items() if m.layers == 1 < m.factors}
+    how = "trained models of Z3 with one layer and two factors per token"
+    return _counting(Claim("Theorem 3", GROUPS, how, ""), found, settings, results)
+
+
+def _trained_theorem_6(settings: Settings, results: Results) -> Claim:
+    found = {m: e for m, e in counting_entries(settings).items() if m.layers == 2}
+    how = "trained models of Z3 with two layers, from scratch and from the construction's weights"
+    return _counting(Claim("Theorem 6", TWO_LAYERS, how, ""), found, settings, results)
+
+
+def _counting(
+    claim: Claim, entries: Mapping[Model, Entry], settings: Settings, results: Results
+) -> Claim:
+    """Return the claim with a verdict: some model in [-1,1] counts, none in [0,1] does."""
+    length = Z3.lengths(settings)[1]  # twice the training length
+    score = sequence_accuracy(length)
+    scores: dict[bool, list[float]] = {False: [], True: []}
+    for model, entry in entries.items():
+        scores[model.neg] += [score(result) or 0.0 for result in entry.reported(results)]
+    learned = {neg: sum(value >= SOLVED for value in found) for neg, found in scores.items()}
+    numbers = (
+        f"at length {length}, {learned[True]} of {len(scores[True])} models in [-1,1] count and "
+        f"{learned[False]} of {len(scores[False])} in [0,1]"
+    )
+    known = verdict(not learned[False], numbers)
+    return replace(claim, verdict=known if learned[True] else f"{NOT_MEASURED}: {numbers}")
 
 
 def _trained_proposition_1(settings: Settings, results: Results) -> Claim:

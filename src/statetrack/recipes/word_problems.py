@@ -81,6 +81,7 @@ class Model:
     beta_stretch: float = 0.0  # of DeltaNet and DeltaProduct
     compiled: str | None = None  # weights to start from; see Job
     noise: float = 0.0  # on those weights
+    spectra: bool = False  # keep the eigenvalues of every seed, not only of seed 0
 
     @property
     def label(self) -> str:
@@ -227,7 +228,7 @@ def make_job(problem: Problem, model: Model, settings: Settings, seed: int) -> J
         harden=model.harden,
         compiled=model.compiled,
         noise=model.noise,
-        spectrum=seed == 0 and model.mixer != "full_matrix",
+        spectrum=(model.spectra or seed == 0) and model.mixer != "full_matrix",
         seconds=_seconds(problem, model, config, settings),
     )
 

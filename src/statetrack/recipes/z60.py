@@ -42,7 +42,7 @@ _GROWN = replace(
     _ROTATION, steps=2640, lr=5e-3, width=64, heads=32, beta_stretch=0.1,
     lengths=(2, 3, 4, 6, 9, 14, 20), step_ms=40,
 )  # fmt: skip
-ROTATIONS = {"Z3": _both(_ROTATION), "Z5": _both(_GROWN)}
+ROTATIONS = {"Z3": _both(replace(_ROTATION, spectra=True)), "Z5": _both(_GROWN)}
 LAYERS = _both(Model("delta_net", True, 2, steps=1000, published=False, step_ms=60))
 # the weights of Theorem 6, trained further; [0,1] has no reflections, so there is no such solution
 _COMPILED = replace(LAYERS[1], lr=1e-3, compiled=THEOREM_6)
