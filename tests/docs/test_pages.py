@@ -210,3 +210,9 @@ def test_the_greatest_group(page: str) -> None:
 
 def test_the_most_pairs_of_tokens_and_heads() -> None:
     assert f"up to {MAX_PAIRS:,} pairs" in text("docs/diagnostics.md")
+
+
+def test_files_of_results_are_below_one_megabyte() -> None:
+    files = [path for path in (ROOT / "results").rglob("*") if path.is_file()]
+    assert len(files) > 100
+    assert [path for path in files if path.stat().st_size > 1_000_000] == []

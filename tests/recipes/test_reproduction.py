@@ -128,7 +128,7 @@ def test_the_notes_state_every_cut_of_the_laptop_scale() -> None:
     for text in (
         "one of 0.01, 0.003, 0.001, chosen on the seeds 100, 101",
         "The paper's grid is 0.01, 0.001, 0.0005, 0.0001",
-        "The Transformer, mLSTM and sLSTM are left out",
+        "mLSTM has sLSTM's settings and the Transformer Mamba's",
         "warm-up over 5 % of the steps instead of 10 %, cosine to 0 instead of 1e-6",
         "a test after training, on 1,024 sequences (modular arithmetic 512)",
     ):
@@ -156,7 +156,7 @@ def test_tuning_seeds_at_laptop_scale_are_not_reported() -> None:
 def test_the_budget_at_laptop_scale() -> None:
     """The recipes' own part of a night on two cores."""
     plan = make_plan(MINE, Settings("laptop"), {}, workers=2)
-    assert plan.total.seconds <= 7.5 * 3600
+    assert plan.total.seconds <= 7.4 * 3600
     assert {row.name: row.runs for row in plan.recipes}["diagonal-parity"] == 10
 
 

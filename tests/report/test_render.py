@@ -165,7 +165,7 @@ def test_data() -> None:
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     assert plain["schema"] == 1
     assert plain["figures"][0]["series"][0]["x"] == [1, 2]
-    assert plain["figures"][0]["series"][0]["y"] == [0.333333, None]
+    assert plain["figures"][0]["series"][0]["y"] == [0.3333, None]
     assert plain["tables"][0]["rows"] == [[3, 0.25]]
     assert to_csv(table) == "n,m\n3,0.250\n"
 

@@ -125,6 +125,10 @@ def test_no_report_into_another_run_or_sweep(
         assert main(["report", str(folders[0]), "--out", str(out)]) == 2
         assert f"{out} holds a {holds}; choose another folder" in capsys.readouterr().err
         assert sorted(out.iterdir()) == before
+    inside = other / "jobs" / "report"
+    assert main(["report", str(folders[0]), "--out", str(inside)]) == 2
+    assert "is among the jobs of a sweep" in capsys.readouterr().err
+    assert not inside.exists()
 
 
 def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

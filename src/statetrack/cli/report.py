@@ -67,10 +67,14 @@ def report(
 
 
 def _check_out(out: Path, paths: tuple[Path, ...]) -> None:
-    """Raise a UserError if a folder holds a run or a sweep other than the one reported on."""
+    """Raise a UserError if a folder holds another run or sweep, or is among a sweep's jobs."""
     holds = next((what for name, what in MARKS.items() if (out / name).exists()), None)
     if holds is not None and [path.resolve() for path in paths] != [out.resolve()]:
         raise UserError(f"{out} holds a {holds}; choose another folder for the report")
+    place = out.resolve()
+    for sweep in place.parents:
+        if (sweep / "sweep.json").exists() and place.is_relative_to(sweep / "jobs"):
+            raise UserError(f"{out} is among the jobs of a sweep; choose another folder")
 
 
 def _sweep_documents(sweep: Path, out: Path) -> Iterator[tuple[Path, Document]]:

@@ -171,7 +171,8 @@ def _notes(settings: Settings) -> list[str]:
         f"Open in the paper, set here: the Transformer has {settings.transformer_heads} heads and "
         f"{positions}; Mamba's convolution has width {settings.mamba_conv} (the authors' code has "
         f"1); mLSTM and sLSTM have {2 if settings.early else settings.xlstm_layers} layers on "
-        "modular arithmetic; the column with brackets has multiplication, the last one has not.",
+        "modular arithmetic; the column with brackets has multiplication, the last one has not "
+        "(the early version does not say whether its brackets had).",
         "DeltaProduct (n = 2) is not in the paper: DeltaNet's settings with two Householder "
         "factors per token, in [-1,1] only.",
     ]

@@ -126,7 +126,8 @@ def _notes(settings: Settings) -> list[str]:
     if settings.scale == "laptop":
         notes.append(
             f"{LAPTOP_STEPS:,} steps instead of 20,000; validation every {LAPTOP_EVERY} steps "
-            "instead of 200, on 512 sequences instead of 8,192; 5 seeds instead of 3."
+            "instead of 200, on 512 sequences instead of 8,192; "
+            f"{len(settings.reported_seeds)} seeds instead of 3."
         )
     return notes
 

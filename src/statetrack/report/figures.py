@@ -201,7 +201,11 @@ def _draw(
         picture.suptitle(figure.title, fontsize=11)
     if with_legend and len(entries) > 1:
         place: Any = "outside lower center"
-        picture.legend(list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=8)
+        # long handles: beside its marker a dashed line must look dashed
+        picture.legend(
+            list(handles.values()), list(handles), loc=place, ncols=columns, fontsize=8,
+            handlelength=3.5,
+        )  # fmt: skip
     return picture
 
 

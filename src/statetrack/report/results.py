@@ -146,14 +146,21 @@ def hardening_figure(
         title,
         "sequence length",
         "share of right answers",
-        # an interval over few seeds would reach beyond 0 and 1
-        [replace(line, low=None, high=None) for line in series],
+        [_within_0_and_1(line) for line in series],
         log_x=True,
         marks=((trained, f"trained up to {trained}"),),
         y_range=(-0.05, 1.05),
         note=note,
         name=name,
     )
+
+
+def _within_0_and_1(line: Series) -> Series:
+    """Cut the line's interval, which over few seeds would reach beyond what a share can be."""
+    if line.low is None or line.high is None:
+        return line
+    low, high = ([min(max(y, 0.0), 1.0) for y in ends] for ends in (line.low, line.high))
+    return replace(line, low=low, high=high)
 
 
 def _right_answers(which: str, result: Result) -> Line:

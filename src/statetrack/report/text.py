@@ -160,6 +160,9 @@ def markdown_text(text: str) -> str:
 # -- JSON ----------------------------------------------------------------------------------------
 
 
+DIGITS = {"tables": 6, "figures": 4}  # of numbers in document.json
+
+
 def to_json(document: Document) -> str:
     """Return the content of document.json."""
     text = json.dumps(to_plain(document), indent=1, allow_nan=False)
@@ -170,18 +173,18 @@ def to_json(document: Document) -> str:
 def to_plain(document: Document) -> dict[str, Any]:
     """Return the data of a document as plain values.
 
-    Numbers of tables and figures have six digits; those that are not finite are None.
+    Numbers of tables have six digits and those of figures four; infinite ones and NaN are None.
     """
     plain = json.loads(json.dumps(asdict(document), default=lambda array: array.tolist()))
-    rounded = {name: _round(plain[name]) for name in ("tables", "figures")}
+    rounded = {name: _round(plain[name], digits) for name, digits in DIGITS.items()}
     return {"schema": DOCUMENT_SCHEMA, **plain, **rounded}
 
 
-def _round(value: Any) -> Any:
+def _round(value: Any, digits: int) -> Any:
     if isinstance(value, dict):
-        return {name: _round(v) for name, v in value.items()}
+        return {name: _round(v, digits) for name, v in value.items()}
     if isinstance(value, list):
-        return [_round(v) for v in value]
+        return [_round(v, digits) for v in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value
