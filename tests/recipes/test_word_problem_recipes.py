@@ -111,7 +111,7 @@ def test_runs_in_stages_end_with_all_elements() -> None:
 
 
 @pytest.mark.parametrize(("recipe", "hours"), [(s5.RECIPE, 2.8), (z60.RECIPE, 2.0),
-                                               (length.RECIPE, 3.7), (theorems.RECIPE, 0.7)],
+                                               (length.RECIPE, 4.0), (theorems.RECIPE, 0.7)],
                          ids=lambda x: getattr(x, "name", ""))  # fmt: skip
 def test_the_budget_at_laptop_scale(recipe: Recipe, hours: float) -> None:
     jobs = recipe.jobs(LAPTOP, Results())

@@ -177,8 +177,10 @@ def _notes(settings: Settings) -> list[str]:
         f"Evaluations have 64 sequences, but at most {MAX_TOKENS:,} tokens: 2 sequences of "
         "100,000; one of 1,000,000, for hardened models only. Controls with [0,1] are evaluated up "
         "to 1,000.",
-        "Full S5, A5 and S4 are trained in stages with growing inputs, as in the recipe s5, in the "
-        "plain arm, S5 also with the three remedies.",
+        "Full S5, A5 and S4 are trained in stages with growing inputs, as in the recipe s5: A5 and "
+        "S4 in the plain arm, S5 also with the three remedies, alone and together. Only their "
+        "plain arms have a control with [0,1]. A state cannot be carried through stages.",
+        "3-permutations, S5, A5 and S4 have no compiled start.",
         "Compiled start: another model, the one-layer gated DeltaProduct [-1,1] that the task's "
         "automaton is compiled to, on another form of the task, which has no BOS and asks for the "
         "automaton's state. Its exact weights get Gaussian noise of standard deviation "
