@@ -22,8 +22,9 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "memory": {"errors"},
     "plugins": {"errors"},
+    "requirements": set(),
     "terminal": {"errors", "files"},
-    "kernels": {"errors"},
+    "kernels": {"errors", "requirements"},
     "ops": {"errors", "devices", "kernels"},
     "automata": {"errors", "files"},
     "layers": {"errors", "config", "kernels", "ops", "plugins"},
@@ -59,7 +60,8 @@ ALLOWED: dict[str, set[str]] = {
     },
     "lm": {
         "errors", "allocator", "config", "files", "memory", "terminal", "diagnosis", "integrations",
-        "layers", "models", "ops", "plugins", "report", "sweep", "tasks", "training", "devices",
+        "layers", "models", "ops", "plugins", "report", "requirements", "sweep", "tasks",
+        "training", "devices",
     },
     "recipes": {
         "errors", "allocator", "config", "files", "terminal", "automata", "compiler", "diagnosis",

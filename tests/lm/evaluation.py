@@ -32,6 +32,10 @@ LINEAR: dict[str, Any] = {
     "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip
+EXPERTS: dict[str, int] = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 16,
+}  # fmt: skip
 
 
 def hf_model(name: str) -> PreTrainedModel:
@@ -49,17 +53,16 @@ def hf_model(name: str) -> PreTrainedModel:
             config = t.OlmoHybridConfig(**TOKENS, **SMALL, **LINEAR, intermediate_size=64)
             model = t.OlmoHybridForCausalLM(config)
         case "qwen3_next":
-            experts = {
-                "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
-                "shared_expert_intermediate_size": 16,
-            }  # fmt: skip
-            config = t.Qwen3NextConfig(
-                **TOKENS, **SMALL, **LINEAR, **experts, num_key_value_heads=2, head_dim=8
-            )
+            sizes = {"num_key_value_heads": 2, "head_dim": 8, **EXPERTS}
+            config = t.Qwen3NextConfig(**TOKENS, **SMALL, **LINEAR, **sizes)
             model = t.Qwen3NextForCausalLM(config)
         case "qwen3_5":
             sizes = {"num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64}
             model = t.Qwen3_5ForCausalLM(t.Qwen3_5TextConfig(**TOKENS, **SMALL, **LINEAR, **sizes))
+        case "qwen3_5_moe":
+            sizes = {"num_key_value_heads": 2, "head_dim": 8, **EXPERTS}
+            config = t.Qwen3_5MoeTextConfig(**TOKENS, **SMALL, **LINEAR, **sizes)
+            model = t.Qwen3_5MoeForCausalLM(config)
         case "llama":
             config = t.LlamaConfig(**TOKENS, **SMALL, num_attention_heads=4, intermediate_size=64)
             model = t.LlamaForCausalLM(config)
@@ -97,7 +100,7 @@ def checkpoint(model: PreTrainedModel, folder: Path) -> Path:
     return folder
 
 
-def data_folder(folder: Path, made_with: Tokenizer | None = None) -> Path:
+def data_folder(folder: Path, made_with: Tokenizer | None = None, *, bos: bool = False) -> Path:
     """Write a data folder of some code."""
     made_with = made_with or tokenizer()
     documents = [made_with.encode(text, add_special_tokens=False).ids for text in TEXTS]
@@ -106,6 +109,8 @@ def data_folder(folder: Path, made_with: Tokenizer | None = None) -> Path:
         {"train": documents[:1], "validation": documents},
         vocab_size=made_with.get_vocab_size(),
         eos=0,
+        bos_id=1,
+        bos=bos,
         tokenizer=made_with.to_str(),
     )
     return folder

@@ -139,6 +139,18 @@ def test_a_decoder_follows_weights_that_move() -> None:
         torch.testing.assert_close(moved, model(tokens[:, 3:], past_key_values=changed).logits)
 
 
+def test_a_cache_that_another_model_continues() -> None:
+    models, tokens = [causal_model(), causal_model()], some_tokens(1, 4)
+    with torch.no_grad():
+        for weight in models[1].parameters():
+            weight.mul_(1.5)
+        cache = models[0](tokens[:, :2]).past_key_values
+        models[0](tokens[:, 2:3], past_key_values=cache)  # recorded
+        unrecorded = deepcopy(cache)
+        found = (models[1](tokens[:, 3:], past_key_values=c).logits for c in (cache, unrecorded))
+        torch.testing.assert_close(*found)
+
+
 def test_caches_that_do_not_fit() -> None:
     model, tokens = causal_model(), some_tokens()
     with pytest.raises(UserError, match="past_key_values must be a StateTrackCache"):

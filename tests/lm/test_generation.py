@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from statetrack.cli.lm_generate import printable
 from statetrack.errors import UserError
 from statetrack.lm.generation import continue_text
 from statetrack.lm.load import LanguageModel, load_language_model, quiet
@@ -73,6 +74,13 @@ def test_the_command(folder: Path, command: Command) -> None:
     code, out, err = command("lm", "generate", folder, *options)
     assert (code, err) == (0, "")
     assert out.startswith(f"w2 w3{result['text']}\n\n{len(result['tokens'])} tokens in")
+
+
+def test_what_a_terminal_would_obey_is_not_printed() -> None:
+    assert printable("caf\xe9\xa0\u3000\U0001f468\u200d\U0001f469\n") == (
+        "caf\xe9\xa0\u3000\U0001f468\u200d\U0001f469\n"
+    )
+    assert printable("\x1b[2J\x9b\u202e") == "\ufffd[2J\ufffd\ufffd"
 
 
 def test_what_is_refused(model: LanguageModel, run_folder: Path, refused: Refused) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks import lm_memory
+from statetrack.errors import UserError
 from statetrack.layers import MIXERS, AttentionConfig, DeltaNetConfig, MambaConfig, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE
 from statetrack.lm import StateTrackConfig, StateTrackForCausalLM, perplexity
@@ -316,6 +317,8 @@ def test_seeds_of_a_model_share_a_line(languages: list[LanguageModel], tmp_path:
 def test_names_tell_paths_apart() -> None:
     paths = ["runs/a/wide", "runs/b/wide", "code.txt", "runs/c/model"]
     assert distinct_names([Path(p) for p in paths]) == ["a/wide", "b/wide", "code.txt", "c"]
+    with pytest.raises(UserError, match="runs/c is given twice"):
+        distinct_names([Path("code.txt"), Path("runs/c"), Path("runs/c/model")])
 
 
 def test_positions() -> None:
@@ -407,6 +410,8 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "is not a data folder" in refused(folder, "--data", tmp_path / "model")
     assert "another tokenizer" in refused(folder, "--data", elsewhere)
     assert "no tokenizer.json" in refused(bare, "--data", data)
+    begun = data_folder(tmp_path / "begun", bos=True)
+    assert "was trained without it" in refused(folder, "--data", begun)
     assert "is empty" in refused(folder, "--data", tmp_path / "empty.txt")
     assert "as text in UTF-8" in refused(folder, "--data", tmp_path / "latin.txt")
     rows = refused(folder, "--data", tmp_path / "rows.jsonl")

@@ -188,7 +188,7 @@ def test_a_text_that_does_not_exist_fails_the_job(text: Path, tmp_path: Path) ->
     folder.mkdir(parents=True)
     result = do_job(job, folder)
     assert result["status"] == "failed"
-    assert "none.txt, a text to measure perplexity on, is not a file" in result["error"]
+    assert "none.txt, a text to measure perplexity on, does not exist" in result["error"]
     assert not (folder / "run").exists()
     with pytest.raises(UserError):
         PretrainingJob(name=3)  # type: ignore[arg-type]

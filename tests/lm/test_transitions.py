@@ -41,7 +41,7 @@ def test_of_a_hybrid_of_this_package() -> None:
         torch.testing.assert_close(ours.dense(), theirs.dense())
 
 
-@pytest.mark.parametrize("name", ["mamba", "mamba2", "olmo_hybrid", "qwen3_5"])
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "olmo_hybrid", "qwen3_5", "qwen3_5_moe"])
 def test_of_transformers_as_of_the_converted_model(name: str) -> None:
     model = hf_model(name)
     converted = convert(model.config.to_dict(), model.state_dict())

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from statetrack.errors import UserError
-from statetrack.files import check_new
 from statetrack.lm.extra import require_lm
 from statetrack.terminal import make_console, write_result
 
@@ -42,21 +41,23 @@ def lm_eval(
         max_length: tokens that a model reads at most; by default what its configuration says, or
             2048.
         online: let lm-eval download the data of tasks that no folder has.
-        out: new folder for the report: a page, Markdown, CSV, LaTeX and figures.
+        out: folder for the report (a page, Markdown, CSV, LaTeX and figures), new or of an earlier
+            report.
     """
     require_lm()
     if not checkpoints:
         raise UserError("CHECKPOINTS is missing: give a folder of a language model")
     if not online:
         os.environ.update(OFFLINE)
+    from statetrack.report.render import check_report_folder, print_document, write_document
+
     if out is not None:
-        check_new(out)
+        check_report_folder(out, "lm-eval")
     from importlib.metadata import version
 
     from statetrack.lm.harness.evaluation import evaluate_checkpoints
     from statetrack.lm.harness.selection import select_tasks
     from statetrack.lm.harness.table import scores_document
-    from statetrack.report.render import print_document, write_document
     from statetrack.report.text import to_plain
     from statetrack.sweep.environment import environment
 

@@ -7,6 +7,10 @@ from pathlib import Path
 from statetrack.lm.extra import require_lm
 from statetrack.terminal import make_console, write_result
 
+CONTROLS = {*map(chr, (*range(0x20), *range(0x7F, 0xA0)))} - {"\n", "\t"}
+DIRECTIONS = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
+COMMANDS = CONTROLS | DIRECTIONS
+
 
 def lm_generate(
     checkpoint: Path,
@@ -39,7 +43,7 @@ def lm_generate(
         model = load_language_model(checkpoint, device=device)
 
     def show(text: str) -> None:
-        console.print(_printable(text), end="", soft_wrap=True)
+        console.print(printable(text), end="", soft_wrap=True)
         console.file.flush()
 
     made = continue_text(
@@ -52,6 +56,6 @@ def lm_generate(
     write_result(json, {"checkpoint": str(checkpoint), **options, **result})
 
 
-def _printable(text: str) -> str:
-    """Replace what a terminal would take for a command."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+def printable(text: str) -> str:
+    """Replace what a terminal would take for a command, or for a change of direction."""
+    return "".join("\ufffd" if c in COMMANDS else c for c in text)

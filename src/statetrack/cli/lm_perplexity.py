@@ -56,10 +56,17 @@ def lm_perplexity(
     curves: list[PerplexityCurve] = []
     with console.status("loading") as status:
         labels = distinct_names(checkpoints)
-        for checkpoint, label, name in zip(checkpoints, labels, names or labels, strict=True):
+        sources = []
+        for checkpoint, label in zip(checkpoints, labels, strict=True):  # all, to find errors early
+            language = load_language_model(checkpoint)._replace(name=label)
+            sources.append(open_all(data, language, chunks * max_length + 1))
+            for source in sources[-1]:
+                source.chunks(max_length, chunks)
+        for number, (checkpoint, label) in enumerate(zip(checkpoints, labels, strict=True)):
+            name = names[number] if names else label
             language = load_language_model(checkpoint, device=device)._replace(name=label)
             reader = make_reader(language)
-            for source in open_all(data, language, chunks * max_length + 1):
+            for source in sources[number]:
                 curve = measure_perplexity(
                     language,
                     source,

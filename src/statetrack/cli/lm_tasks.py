@@ -49,5 +49,8 @@ def lm_tasks(
     print_table(console, f"Tasks in {out}", ["task", "questions", "chance"], rows)
     console.print(f"Score a model on all: statetrack lm eval CHECKPOINT --tasks pack --data {out}")
     options = f"--include_path {out} --tasks {GROUP}"
-    console.print(f"With lm-eval itself: python -m statetrack.lm.harness run {options} ...")
+    console.print(f"With lm-eval itself: lm_eval run {options} ...")
+    console.print(
+        f"... and the models of this package: python -m statetrack.lm.harness run {options}"
+    )
     write_result(json, {"folder": str(out), "group": GROUP, "tasks": to_dict(index)["tasks"]})

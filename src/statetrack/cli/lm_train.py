@@ -149,8 +149,9 @@ def _with_options(
             name: options[name] for name in ("context_length", "batch_size") if name in options
         }
         options["steps"] = _steps(tokens, replace(base, **sizes).tokens_per_step)
-    if not base.data_folder and "warmup" not in options:  # a preset's, not that of a resumed run
-        options["warmup"] = min(base.warmup, options.get("steps", base.steps) // 10)
+    if not base.data_folder:  # a preset's, not those of a resumed run
+        options.setdefault("warmup", min(base.warmup, options.get("steps", base.steps) // 10))
+        options.setdefault("min_lr", base.min_lr / base.lr * options.get("lr", base.lr))
     return replace(
         base,
         model=model,

@@ -7,12 +7,10 @@ same kernels on tensors on the CPU, which is slow and for tests.
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from statetrack.kernels.operators import library
 from statetrack.kernels.transforms import transformed
+from statetrack.requirements import declared, untested_version
 
 BACKENDS = ("fla", "triton")
 """The backends of ops on GPUs, the preferred one first."""
@@ -28,46 +27,7 @@ _PACKAGES = {"triton": ("triton",), "fla": ("triton", "fla")}
 _DISTRIBUTIONS = {"triton": ("triton",), "fla": ("flash-linear-attention", "triton")}
 
 
-def _supported() -> dict[str, list[str]]:
-    """Read the bounds of versions that the extra `gpu` declares, such as [">=3.5", "<4"]."""
-    try:
-        declared = metadata.requires("statetrack") or []
-    except metadata.PackageNotFoundError:  # not installed: nothing is declared
-        return {}
-    found = {}
-    for line in declared:
-        requirement, _, condition = line.partition(";")
-        name, bounds = re.fullmatch(r"([\w.-]+)(.*)", requirement.strip()).groups()  # type: ignore[union-attr]
-        if 'extra == "gpu"' in condition:
-            found[name] = sorted(bounds.strip(" ()").split(","), reverse=True)
-    return found
-
-
-def untested_version(distribution: str, bounds: list[str]) -> str | None:
-    """Return a message if the installed version is outside the tested bounds, else None.
-
-    None also if the package is not installed under this name, as Triton's build for ROCm, or if its
-    installation is damaged and has no version.
-    """
-    try:
-        version: str | None = metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
-    for kind, limit in re.findall(r"(>=|<)([\d.]+)", ",".join(bounds)) if version else ():
-        if (_release(version or "") >= _release(limit)) != (kind == ">="):
-            wanted = ",".join(bounds)
-            command = f'pip install "{distribution}{wanted}"'
-            return f"{distribution} {version} is not tested, {wanted} is: {command}"
-    return None
-
-
-def _release(version: str) -> tuple[int, ...]:
-    """The three numbers of a version, without what follows them."""
-    numbers = [int(n) for n in re.findall(r"\d+", re.split(r"[^\d.]", version)[0])]
-    return tuple([*numbers, 0, 0, 0][:3])
-
-
-SUPPORTED = _supported()
+SUPPORTED = declared("gpu")
 INSTALL = {
     "triton": f'pip install "triton{",".join(SUPPORTED.get("triton", []))}"',
     "fla": 'pip install "statetrack[gpu]"',

@@ -11,6 +11,7 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.files import regular, unreadable
 from statetrack.lm.data.shards import DESCRIPTION, Ints, TokenData
@@ -30,6 +31,27 @@ class EvaluationData(NamedTuple):
     fingerprint: str  # equal for equal tokens
     byte_ends: Ints | None = None  # of a text file: how many bytes precede the end of each token
 
+    def chunks(self, length: int, most: int | None = None) -> int:
+        """Return how many chunks of a length there are, each with a token after it to predict.
+
+        Args:
+            length: tokens of a chunk.
+            most: count no more than so many.
+
+        Raises:
+            UserError: there is none, or a number is out of range.
+        """
+        at_least("max_length", length, 2)
+        if most is not None:
+            at_least("chunks", most, 1)
+        found = (self.num_tokens - 1) // length
+        if found < 1:
+            raise UserError(
+                f"{self.name} has {self.num_tokens:,} tokens; a chunk needs {length + 1:,}: "
+                "choose a smaller --max-length or more data"
+            )
+        return found if most is None else min(most, found)
+
 
 def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> list[EvaluationData]:
     """Open each of `paths` with `open_data`, and give them distinct names."""
@@ -41,9 +63,16 @@ def open_all(paths: Sequence[Path], language: LanguageModel, needed: int) -> lis
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """Name each path by as few of its last parts as make it unique: a/wide, b/wide."""
+    """Name each path by as few of its last parts as make it unique: a/wide, b/wide.
+
+    Raises:
+        UserError: a path is given twice.
+    """
     whole = [path.resolve() for path in paths]
     parts = [(path.parent if path.name == "model" else path).parts for path in whole]
+    for path, own in zip(paths, parts, strict=True):
+        if parts.count(own) > 1:
+            raise UserError(f"{path} is given twice")
     names = []
     for own in parts:
         ends = (own[-n:] for n in range(1, len(own)))
@@ -90,6 +119,13 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
             f"{path} was made with another tokenizer than that of {language.name}: make a data "
             "folder with the model's tokenizer.json, or give a text file"
         )
+    if data.description.bos != bool(_start(tokenizer)):
+        begins, reads = (
+            ("begin with BOS", "without") if data.description.bos else ("have no BOS", "with")
+        )
+        raise UserError(
+            f"the documents of {path} {begins}, but {language.name} was trained {reads} it"
+        )
     if data.vocab_size > language.model.config.vocab_size:
         vocabulary = (
             f"{data.vocab_size:,} tokens, {language.name} {language.model.config.vocab_size:,}"
@@ -99,8 +135,8 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
 
 
 def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> EvaluationData:
-    backend, start = _backend(tokenizer), tokenizer("").input_ids[:1]
-    tokens = [np.array(start if start == [tokenizer.bos_token_id] else [], np.int64)]
+    backend = _backend(tokenizer)
+    tokens = [np.array(_start(tokenizer), np.int64)]
     ends = [np.zeros(len(tokens[0]), np.int64)]
     size = 0  # bytes of the blocks so far
     for block in _blocks(path):
@@ -135,6 +171,12 @@ def _blocks(path: Path) -> Iterator[str]:
                 yield block + file.readline()
     except (OSError, UnicodeDecodeError) as error:
         raise unreadable(path, error, " as text in UTF-8") from None
+
+
+def _start(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return BOS if the tokenizer puts it before a text, else nothing."""
+    first: list[int] = tokenizer("").input_ids[:1]
+    return first if first == [tokenizer.bos_token_id] else []
 
 
 def _backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:

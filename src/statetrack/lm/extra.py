@@ -1,20 +1,27 @@
-"""Check that the packages of the extra `lm` are installed."""
+"""Check that the packages of the extra `lm` are installed, in versions that it admits."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
 from statetrack.errors import UserError
+from statetrack.requirements import declared, untested_version
 
 PACKAGES = ("transformers", "tokenizers", "accelerate", "datasets", "lm_eval")
 
 
 def missing_packages() -> list[str]:
-    """List the packages of the extra `lm` that are not installed."""
-    return [name for name in PACKAGES if find_spec(name) is None]
+    """List the packages of the extra `lm` that are missing, or are there in another version."""
+    absent = [name for name in PACKAGES if find_spec(name) is None]
+    other = [
+        f"{name}{','.join(bounds)}"
+        for name, bounds in declared("lm").items()
+        if untested_version(name, bounds)
+    ]
+    return absent + other
 
 
 def require_lm() -> None:
-    """Raise a UserError that says what to install if a package of the extra `lm` is missing."""
+    """Raise a UserError that says what to install if a package of the extra `lm` is not right."""
     if missing := missing_packages():
         raise UserError(f'language models need {", ".join(missing)}: pip install "statetrack[lm]"')

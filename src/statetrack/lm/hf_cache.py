@@ -74,7 +74,8 @@ class StateTrackCache(Cache):
     def decoder(self, model: SequenceModel, batch_size: int) -> ModelDecoder:
         """Return a decoder of the model; record it anew if the weights have moved in memory."""
         recorded_for = self._situation(batch_size)
-        if self._decoder is None or recorded_for != self._recorded_for:
+        same = self._decoder is not None and self._decoder.model is model
+        if not same or recorded_for != self._recorded_for:
             self._weights = list(model.parameters())
             self._recorded_for = self._situation(batch_size)
             self._decoder = model.decoder(batch_size)

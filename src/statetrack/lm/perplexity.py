@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.lm.evaluation_data import EvaluationData
 from statetrack.lm.hf_model import StateTrackForCausalLM
@@ -258,16 +257,7 @@ def measure_perplexity(
     Raises:
         UserError: there are too few tokens for one chunk, or the model cannot read so many.
     """
-    at_least("max_length", max_length, 2)
-    if chunks is not None:
-        at_least("chunks", chunks, 1)
-    there = (data.num_tokens - 1) // max_length
-    if there < 1:
-        raise UserError(
-            f"{data.name} has {data.num_tokens:,} tokens; a chunk needs {max_length + 1:,}: "
-            "choose a smaller --max-length or more data"
-        )
-    count = there if chunks is None else min(chunks, there)
+    count = data.chunks(max_length, chunks)
     reader = reader or make_reader(language)
     edges = window_edges(max_length)
     sizes = np.diff(edges)

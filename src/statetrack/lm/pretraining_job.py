@@ -45,7 +45,7 @@ class PretrainingJob(SweepJob):
     name: str = option("", "what people read; need not be unique")
     config: PretrainingConfig = option(PretrainingConfig(), "the run, without its data")  # noqa: RUF009
     data: DataConfig = option(DataConfig(), "the text that it reads")  # noqa: RUF009
-    texts: tuple[str, ...] = option((), "more text files to measure perplexity on")
+    texts: tuple[str, ...] = option((), "more text files, or data folders, for perplexity")
     max_length: int = option(4096, "greatest position of perplexity", low=2)
     chunks: int = option(16, "sequences of that length, per data set", low=1)
     audit_tokens: int = option(16384, "tokens of the audit", low=1)
@@ -89,8 +89,8 @@ class PretrainingJob(SweepJob):
     ) -> dict[str, Any]:
         texts = [Path(text) for text in self.texts]
         for text in texts:  # before the hours of training
-            if not text.is_file():
-                raise UserError(f"{text}, a text to measure perplexity on, is not a file")
+            if not text.exists():
+                raise UserError(f"{text}, a text to measure perplexity on, does not exist")
         selection = select_all(self.harness)
         place = folder.parents[1] / "data" / data_name(self.data)
         shared_data(self.data, place)

@@ -20,6 +20,7 @@ from transformers.models.mamba.modeling_mamba import MambaMixer
 from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer
 from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5GatedDeltaNet
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeGatedDeltaNet
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
 
 from statetrack.config import one_of
@@ -165,7 +166,7 @@ def _qwen3_next(layer: Qwen3NextGatedDeltaNet) -> Mixer:
     return _built(layer, _gated_delta_net(layer), rename)
 
 
-def _qwen3_5(layer: Qwen3_5GatedDeltaNet) -> Mixer:
+def _qwen3_5(layer: Qwen3_5GatedDeltaNet | Qwen3_5MoeGatedDeltaNet) -> Mixer:
     return _built(layer, _gated_delta_net(layer), qwen3_5_mixer)
 
 
@@ -186,6 +187,7 @@ MAKERS: dict[type[nn.Module], Callable[[Any], Mixer]] = {
     OlmoHybridGatedDeltaNet: _olmo_hybrid,
     Qwen3NextGatedDeltaNet: _qwen3_next,
     Qwen3_5GatedDeltaNet: _qwen3_5,
+    Qwen3_5MoeGatedDeltaNet: _qwen3_5,
 }
 """Layers of transformers, and the functions that convert them to ours."""
 

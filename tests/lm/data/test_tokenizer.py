@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import tokenizers
+from transformers import AutoTokenizer
 
 from statetrack.errors import UserError
 from statetrack.lm.data.tokenizer import load_tokenizer, train_tokenizer
@@ -30,9 +31,12 @@ def test_texts_are_decoded_again() -> None:
 
 def test_names_of_special_tokens_in_a_text_are_plain_text(tmp_path: Path) -> None:
     trained = train_tokenizer(TEXTS, 300)
-    (tmp_path / "tokenizer.json").write_text(trained.to_json())
+    (tmp_path / "tokenizer.json").write_text(trained.to_json(bos=True))
+    (tmp_path / "tokenizer_config.json").write_text(trained.settings(bos=True))
+    of_transformers = AutoTokenizer.from_pretrained(tmp_path)
     for tokenizer in (trained, load_tokenizer(str(tmp_path))):
         (ids,) = tokenizer.encode(["<|eos|> and <|bos|>"])
+        assert of_transformers("<|eos|> and <|bos|>").input_ids == [trained.bos_id, *ids]
         assert not {tokenizer.eos, tokenizer.bos_id} & set(ids)
         assert tokenizer.tokenizer.decode(ids) == "<|eos|> and <|bos|>"
 

@@ -180,6 +180,15 @@ def test_requests_that_are_too_long_are_counted(ours: Path, pack: Path) -> None:
     assert done.shortened == {"statetrack_parity_3": 16}  # 8 questions with 2 choices each
 
 
+def test_answers_need_room(ours: Path, sets: Path) -> None:
+    """In this set answers have up to 48 tokens; what is left of the length is for the question."""
+    chosen = select_tasks(["squad_questions"], [sets])
+    done = evaluate_one(ours, chosen, max_length=50)
+    assert done.shortened == {"squad_questions": done.scores[0].documents}
+    with pytest.raises(UserError, match="to squad_questions may be longer than 48 tokens, which"):
+        evaluate_one(ours, chosen, max_length=48)
+
+
 def test_online_takes_what_no_folder_has_from_lm_eval(
     sets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,10 +60,11 @@ def test_corrupt_data_are_refused(data: Path, refused: Refused) -> None:
 
 
 def test_tokens_in_place_of_steps(data: Path, tmp_path: Path, command: Command) -> None:
-    options = [*SIZES, *SHORT[2:], "--tokens=200", "--allow-neg-eigval"]
+    options = [*SIZES, *SHORT[2:], "--tokens=200", "--allow-neg-eigval", "--lr=1e-4"]
     assert command("lm", "train", "--data", data, "--out", tmp_path / "run", *options).code == 0
     config = PretrainingRun.open(tmp_path / "run").config
     assert (config.steps, config.warmup) == (3, 0)  # the preset's warm-up has more steps
+    assert config.min_lr == pytest.approx(1e-5)  # a tenth of the peak, as in the preset
     assert config.model.title == "DeltaNet [-1,1]"
 
 

@@ -182,7 +182,6 @@ def test_documents_kept_apart(data: Path, tmp_path: Path) -> None:
             "has 32 tokens, but the model's vocab_size is 33",
         ),
         ({"data_fingerprint": "0"}, "has changed since the run began"),
-        ({"sample_prompts": ("",)}, "the sample prompt '' has no tokens"),
     ],
 )
 def test_data_that_do_not_fit(

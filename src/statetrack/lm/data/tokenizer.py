@@ -72,7 +72,11 @@ def settings_json(eos: str | None, bos: str | None) -> str:
     """
     named = {"eos_token": eos, "bos_token": bos, "pad_token": eos}
     kept = {key: name for key, name in named.items() if name is not None}
-    made = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    made = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # their names in a text are plain text, as in `encode`
+    }
     return json.dumps({**made, **kept}, indent=2) + "\n"
 
 

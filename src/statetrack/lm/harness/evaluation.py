@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import lm_eval
 from lm_eval.api.task import Task
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
 from tqdm import tqdm
 
 from statetrack.config import at_least
@@ -84,7 +85,8 @@ def evaluate_checkpoints(
         progress: Called before each task with a text that names it and the model.
 
     Raises:
-        UserError: A model cannot be loaded or has no tokenizer, or a number is out of range.
+        UserError: A model cannot be loaded or has no tokenizer, a number is out of range, or a task
+            asks for longer answers than a model reads.
     """
     at_least("the batch size", batch_size, 1)
     for name, number in (("the limit", limit), ("the greatest length", max_length)):
@@ -133,13 +135,19 @@ def evaluate_model(
             task = tasks[about.name]
             task.set_config(key="num_fewshot", value=task.get_config("num_fewshot") or 0)
             task.set_fewshot_seed(seed=SHOTS_SEED)
-            found = lm_eval.evaluate(
-                lm=harness,
-                task_dict={"tasks": {about.name: task}},
-                limit=limit,
-                bootstrap_iters=BOOTSTRAPS,
-                log_samples=False,
-            )
+            try:
+                found = lm_eval.evaluate(
+                    lm=harness,
+                    task_dict={"tasks": {about.name: task}},
+                    limit=limit,
+                    bootstrap_iters=BOOTSTRAPS,
+                    log_samples=False,
+                )
+            except AssertionError as error:
+                if "max tokens to generate" not in str(error):
+                    raise
+                reads = f"{harness.max_length:,} tokens, which {model.name} reads"
+                raise UserError(f"the answers to {about.name} may be longer than {reads}") from None
             scores += read_scores(about, found)
     counts = {name: shortened_requests(harness, task) for name, task in tasks.items()}
     return ModelScores(model.name, scores, {name: count for name, count in counts.items() if count})
@@ -158,14 +166,19 @@ def read_scores(about: TaskAbout, found: dict[str, Any]) -> Iterator[Score]:
 
 
 def shortened_requests(harness: HFLM, task: Task) -> int:
-    """Count the requests of a task that are longer than the model reads."""
-    texts: Sequence[str] = [
-        "".join(request.args)
-        for request in task.instances
-        if request.request_type == "loglikelihood"
-    ]
-    lengths = map(len, harness.tokenizer(list(texts))["input_ids"]) if texts else ()
-    return sum(length > harness.max_length + 1 for length in lengths)  # the last is not read
+    """Count the requests of a task that are longer than the model reads, and so are cut."""
+    texts, limits = list[str](), list[int]()
+    for request in task.instances:
+        if request.request_type == "loglikelihood":
+            texts.append("".join(request.args))
+            limits.append(harness.max_length + 1)  # the last token is not read
+        elif request.request_type == "generate_until":
+            context, options = request.args
+            answer = normalize_gen_kwargs(options, harness.max_gen_toks)["max_gen_toks"]
+            texts.append(context)
+            limits.append(harness.max_length - answer)
+    lengths = map(len, harness.tokenizer(texts)["input_ids"]) if texts else ()
+    return sum(length > limit for length, limit in zip(lengths, limits, strict=True))
 
 
 def _finite(value: Any) -> float | None:

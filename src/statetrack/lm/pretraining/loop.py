@@ -20,12 +20,13 @@ from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.files import check_new, sole_writer
 from statetrack.lm.data import PackedBatch, PackedBatches, TokenData
+from statetrack.lm.generation import continue_text
 from statetrack.lm.hf_model import StateTrackForCausalLM
+from statetrack.lm.load import LanguageModel, load_tokenizer
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.config import PretrainingConfig
 from statetrack.lm.pretraining.distributed import Processes, whole
 from statetrack.lm.pretraining.objective import MicroBatch, Objective
-from statetrack.lm.pretraining.samples import Prompts
 from statetrack.models import SequenceModel, compile_blocks
 from statetrack.training import DivergedError
 from statetrack.training.device_batches import Prefetched
@@ -85,8 +86,7 @@ def pretrain(
     """
     processes = Processes(config.shard, config.device)
     data = _Data(config, processes)
-    if processes.main:
-        data.verify()
+    data.verify()
     folder = Path(folder)
     run = PretrainingRun(folder, config)
     exists = (folder / "config.json").is_file()
@@ -95,7 +95,7 @@ def pretrain(
     else:
         check_new(folder)
     if processes.device.type == "cpu":
-        micro = config.batch_size // processes.count // data.parts
+        micro = config.batch_size // processes.count // data.accumulation
         check_training_memory(config.model, micro, config.context_length, config.backward_chunk)
     processes.wait()  # before the first process writes to the folder, all must have read it
     with sole_writer(folder) if processes.main else nullcontext():
@@ -123,24 +123,23 @@ class _Data:
         if self.train.vocab_size != config.model.vocab_size:
             has = f"{config.data_folder} has {self.train.vocab_size:,} tokens"
             raise UserError(f"{has}, but the model's vocab_size is {config.model.vocab_size:,}")
-        self.parts = config.accumulation(processes.count)
+        self.accumulation = config.accumulation(processes.count)
         self.rank, self.count = processes.rank, processes.count
         sizes = config.context_length, config.batch_size
         apart = config.keep_documents_apart
         self.batches = PackedBatches(self.train, *sizes, config.seed, apart)
         self.held_out = PackedBatches(self.validation, *sizes, VALIDATION_SEED, apart)
         self.validations = min(config.validation_batches, self.held_out.steps_per_epoch)
-        self.prompts = Prompts(self.train, config.sample_prompts, config.sample_tokens)
 
     def verify(self) -> None:
-        """Raise a UserError if a file of the data folder has changed since it was written."""
+        """Raise a UserError if one of this process's files has changed since it was written."""
         for tokens in (self.train, self.validation):
-            tokens.verify()
+            tokens.verify(self.rank, self.count)
 
     def micro_batches(self, batches: PackedBatches, step: int) -> list[PackedBatch]:
-        """Return this process's share of a batch, as if every part had a process of its own."""
-        ranks = [self.rank + part * self.count for part in range(self.parts)]
-        return [batches.batch(step, rank, self.parts * self.count) for rank in ranks]
+        """Return this process's micro batches, as if each had a process of its own."""
+        ranks = [self.rank + micro * self.count for micro in range(self.accumulation)]
+        return [batches.batch(step, rank, self.accumulation * self.count) for rank in ranks]
 
 
 class _Loop:
@@ -219,12 +218,12 @@ class _Loop:
 
         They stay on the device: reading them waits for it.
         """
-        config, parts = self.config, self.data.parts
+        config, accumulation = self.config, self.data.accumulation
         torch.manual_seed(_random_seed(config.seed, step, self.processes.rank))
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.processes.device)
-        for part, batch in enumerate(self.batches.batch(step)):
-            total += self.objective.backward(batch, parts, average=part == parts - 1)
+        for micro, batch in enumerate(self.batches.batch(step), 1):
+            total += self.objective.backward(batch, accumulation, average=micro == accumulation)
         limit = math.inf if config.clip is None else config.clip
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         for group in self.optimizer.param_groups:
@@ -248,13 +247,15 @@ class _Loop:
         for number in range(count):
             for batch in self.micro_batches(self.data.held_out, number):
                 total += self.objective.loss(batch)
-        loss = float(self.processes.mean(total / (count * self.data.parts)))
+        loss = float(self.processes.mean(total / (count * self.data.accumulation)))
         tokens = count * self.config.tokens_per_step
         self.log({"step": step, "kind": "validation", "loss": loss, "tokens": tokens})
         if self.config.sample_prompts and (model := self.whole_model()) is not None:
-            seed = _random_seed(self.config.seed, step, 0)
-            texts = self.data.prompts.continued(model.eval(), seed)
-            for prompt, text in zip(self.config.sample_prompts, texts, strict=True):
+            tokenizer = load_tokenizer(self.data.train.folder, model)
+            language = LanguageModel(model.eval(), tokenizer, "the model", None)
+            count, seed = self.config.sample_tokens, self.config.seed
+            for prompt in self.config.sample_prompts:
+                text = continue_text(language, prompt, tokens=count, seed=seed).text
                 self.log({"step": step, "kind": "sample", "prompt": prompt, "text": text})
         self.wrapped.train()
 
@@ -287,7 +288,11 @@ class _Loop:
         """
         model = self.model
         if self.processes.sharded:
-            weights = {f"model.{n}": whole(p) for n, p in self.model.named_parameters()}
+            weights = {}
+            for name, parameter in self.model.named_parameters():
+                weight = whole(parameter)
+                if self.processes.main:  # elsewhere memory need not hold them all
+                    weights[f"model.{name}"] = weight
             if self.processes.main:
                 model = SequenceModel(self.config.model)
                 restore_tensors(weights, model, self.run.folder)

@@ -32,15 +32,15 @@ class Objective:
             torch.autocast(processes.device.type, torch.bfloat16) if bf16 else nullcontext()
         )
 
-    def backward(self, batch: MicroBatch, parts: int, *, average: bool) -> Tensor:
-        """Add the gradients of loss / parts to those of the parameters; return loss / parts.
+    def backward(self, batch: MicroBatch, accumulation: int, *, average: bool) -> Tensor:
+        """Add the gradients of loss / accumulation to those of the parameters; return that loss.
 
         With `average`, the gradients are averaged over the processes afterwards.
         """
         loss, _ = chunked_backward(
             self._run,
             batch.tokens,
-            lambda logits, columns: batch.loss(logits, columns) / parts,
+            lambda logits, columns: batch.loss(logits, columns) / accumulation,
             batch.chunk_length,
             cu_seqlens=batch.cu_seqlens,
             context=lambda last: self.processes.gradients(self.model, average=average and last),

@@ -39,7 +39,8 @@ def restore(
 
     Returns:
         config, with the model's range, and the model's weights as tensors like those in `like`;
-        tensors that the conversion leaves out are those of `like`.
+        rows that are still as they were converted, and tensors that the conversion leaves out, are
+        those of `like`.
 
     Raises:
         UserError: the checkpoint's options or sizes are not those of the model.
@@ -69,6 +70,7 @@ def restore(
     for ours, weight in weights.items():
         constants = added[ours].flatten()
         rows = weight.reshape(len(constants), -1)  # one for each row of their tensors
+        kept = (rows == renamed[ours].to(rows.dtype).reshape(rows.shape)).all(1, keepdim=True)
         if constants.any():
             rows = rows - constants[:, None]
         numbers = (places[ours].flatten() - constants).long()
@@ -77,8 +79,9 @@ def restore(
             name, here = names[owner], owners == owner
             if name not in out:
                 out[name] = torch.empty_like(like[name])
-            target = out[name].view(len(out[name]), -1)
-            target[numbers[here] - starts[owner]] = rows[here].to(target.dtype)
+            target, old = (t.view(len(t), -1) for t in (out[name], like[name]))
+            place = numbers[here] - starts[owner]
+            target[place] = torch.where(kept[here], old[place], rows[here].to(target.dtype))
     if HEAD in like and HEAD not in names:
         out[HEAD] = weights["head.weight"].to(like[HEAD].dtype)
     return config, {name: out.get(name, tensor) for name, tensor in like.items()}
