@@ -73,13 +73,13 @@ class StateTrackCache(Cache):
 
     def decoder(self, model: SequenceModel, batch_size: int) -> ModelDecoder:
         """Return a decoder of the model; record it anew if the weights have moved in memory."""
-        recorded_for = self._situation(batch_size)
-        same = self._decoder is not None and self._decoder.model is model
-        if not same or recorded_for != self._recorded_for:
+        decoder = self._decoder
+        recorded = self._recorded_for == self._situation(batch_size)
+        if decoder is None or decoder.model is not model or not recorded:
             self._weights = list(model.parameters())
             self._recorded_for = self._situation(batch_size)
-            self._decoder = model.decoder(batch_size)
-        return self._decoder
+            decoder = self._decoder = model.decoder(batch_size)
+        return decoder
 
     def _situation(self, batch_size: int) -> tuple[int, ...]:
         """Return the values that a recording depends on; if one changes, it is made anew."""
