@@ -46,6 +46,8 @@ HF_LAYERS: dict[str, Functions] = {
     },
     "transformers.models.olmo_hybrid.modeling_olmo_hybrid.OlmoHybridGatedDeltaNet": _DELTA,
     "transformers.models.qwen3_next.modeling_qwen3_next.Qwen3NextGatedDeltaNet": _DELTA,
+    "transformers.models.qwen3_5.modeling_qwen3_5.Qwen3_5GatedDeltaNet": _DELTA,
+    "transformers.models.qwen3_5_moe.modeling_qwen3_5_moe.Qwen3_5MoeGatedDeltaNet": _DELTA,
 }
 """By layer: the functions that its `forward` calls, and their replacements."""
 
@@ -79,7 +81,9 @@ class NativeKernels:
 
 
 def use_native_kernels(model: nn.Module) -> NativeKernels:
-    """Run the Mamba, Mamba2, Qwen3-Next and OLMo-Hybrid layers of a model on the native kernels.
+    """Run the linear layers of a model of transformers on the native kernels.
+
+    These are the layers of Mamba, Mamba2, Qwen3-Next, Qwen3.5 and OLMo-Hybrid.
 
     The model is changed in place. Outputs, gradients and generated tokens stay the same up to
     rounding.

@@ -90,7 +90,7 @@ def load_language_model(
     else:
         model = _load_hf(folder)
     model = model.to(target).eval()
-    return LanguageModel(model, load_tokenizer(folder, model), _name(path), length)
+    return LanguageModel(model, pretrained_tokenizer(folder, model), _name(path), length)
 
 
 def model_folder(path: Path) -> Path:
@@ -149,7 +149,7 @@ def _is_causal(model: PreTrainedModel) -> bool:
     return torch.equal(first, other)
 
 
-def load_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+def pretrained_tokenizer(folder: Path, model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
     """Load tokenizer.json, if there is one; BOS and EOS are the model's if it names none."""
     file = folder / "tokenizer.json"
     if not file.is_file():

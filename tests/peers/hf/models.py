@@ -62,7 +62,7 @@ def qwen3_next(**options: Any) -> Any:
 
 
 def qwen3_5(**options: Any) -> Any:
-    """The text model of Qwen3.5; `MODELS` are those that `use_native_kernels` knows."""
+    """The text model of Qwen3.5."""
     chosen = QWEN | {"intermediate_size": 40} | options
     config = transformers.Qwen3_5TextConfig(**TOKENS, **chosen)
     return random_weights(transformers.Qwen3_5ForCausalLM(config))
@@ -91,7 +91,9 @@ def qwen3_5_images(**options: Any) -> Any:
 
 MODELS: dict[str, Callable[..., Any]] = {
     "mamba": mamba, "mamba2": mamba2, "olmo_hybrid": olmo_hybrid, "qwen3_next": qwen3_next,
+    "qwen3_5": qwen3_5, "qwen3_5_moe": qwen3_5_moe,
 }  # fmt: skip
+"""Those with layers that `use_native_kernels` knows."""
 
 
 def tokens(batch: int, length: int, seed: int = 0) -> Tensor:

@@ -22,7 +22,7 @@ from statetrack.files import check_new, sole_writer
 from statetrack.lm.data import PackedBatch, PackedBatches, TokenData
 from statetrack.lm.generation import continue_text
 from statetrack.lm.hf_model import StateTrackForCausalLM
-from statetrack.lm.load import LanguageModel, load_tokenizer
+from statetrack.lm.load import LanguageModel, pretrained_tokenizer
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.config import PretrainingConfig
 from statetrack.lm.pretraining.distributed import Processes, whole
@@ -251,7 +251,7 @@ class _Loop:
         tokens = count * self.config.tokens_per_step
         self.log({"step": step, "kind": "validation", "loss": loss, "tokens": tokens})
         if self.config.sample_prompts and (model := self.whole_model()) is not None:
-            tokenizer = load_tokenizer(self.data.train.folder, model)
+            tokenizer = pretrained_tokenizer(self.data.train.folder, model)
             language = LanguageModel(model.eval(), tokenizer, "the model", None)
             count, seed = self.config.sample_tokens, self.config.seed
             for prompt in self.config.sample_prompts:
