@@ -1,4 +1,4 @@
-// RMSNorm, SwiGLU and cross-entropy: functions of one row after the other.
+// RMSNorm, SwiGLU, softplus and cross-entropy: functions of one row, or one number, after the other.
 #pragma once
 
 #include "pointwise.h"
@@ -93,6 +93,32 @@ void swiglu_backward(const SwiGLU& x) {
         store_first(d_gate + x.size + i, d * z * s, n);
       });
     }
+  });
+}
+
+// ---- softplus
+
+constexpr int64_t SOFTPLUS_BLOCK = 8192;  // numbers in a unit of work
+
+// f(i, n) for the n numbers from i on, in parallel.
+template <class F>
+void each_vector_of_blocks(int64_t count, int64_t threads, const F& f) {
+  parallel_for(divide_up(count, SOFTPLUS_BLOCK), threads, [&](int64_t block) {
+    const int64_t first = block * SOFTPLUS_BLOCK;
+    each_vector(at_most(SOFTPLUS_BLOCK, count - first),
+                [&](int64_t i, int64_t n) INLINE { f(first + i, n); });
+  });
+}
+
+void softplus_forward(const Softplus& x) {
+  each_vector_of_blocks(x.count, x.threads, [&](int64_t i, int64_t n) INLINE {
+    store_first(x.y + i, softplus(load_first(x.x + i, n)), n);
+  });
+}
+
+void softplus_backward(const Softplus& x) {
+  each_vector_of_blocks(x.count, x.threads, [&](int64_t i, int64_t n) INLINE {
+    store_first(x.dx + i, load_first(x.dy + i, n) * sigmoid(load_first(x.x + i, n)), n);
   });
 }
 

@@ -87,6 +87,7 @@ def run_kernels() -> None:
         *ops.short_conv(normal(2, 19, 38), normal(38, 4), silu=True, backend="native", **parts)[0],
         ops.rms_norm(x, normal(38), backend="native"),
         ops.swiglu(x, backend="native"),
+        ops.softplus(x, backend="native"),
         ops.cross_entropy(x, torch.tensor([3, 1, -100, 37, 0]), backend="native"),
     ]
     torch.autograd.backward([y.square().sum() for y in results])

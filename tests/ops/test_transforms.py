@@ -21,6 +21,7 @@ from statetrack.ops import (
     selective_scan,
     short_conv,
     slstm,
+    softplus,
     swiglu,
 )
 from statetrack.ops.linear_scan import linear_scan
@@ -70,6 +71,7 @@ CASES: dict[str, tuple[Callable[..., object], dict[str, Tensor]]] = {
         {"x": normal(2, 4, 6), "weight": normal(6, 3), "window": normal(2, 2, 6)},
     ),
     "rms_norm": (rms_norm, {"x": normal(2, 4, 6), "weight": normal(6)}),
+    "softplus": (softplus, {"x": normal(2, 4, 6)}),
     "swiglu": (swiglu, {"x": normal(2, 4, 6)}),
     "cross_entropy": (
         lambda logits, **options: cross_entropy(

@@ -161,6 +161,15 @@ typedef struct {
   int64_t rows, size, threads;
 } SwiGLU;
 
+// y = log(1 + e^x)
+typedef struct {
+  const float* x;   // [count]
+  float* y;         // [count]
+  const float* dy;  // [count]; from here on for the backward pass alone
+  float* dx;
+  int64_t count, threads;
+} Softplus;
+
 // loss = mean of -log softmax(logits)[target] over the rows whose target is not `ignore`
 typedef struct {
   const float* logits;     // [rows, classes]
@@ -269,6 +278,8 @@ typedef struct {
   X(rms_norm_backward, RMSNorm)             \
   X(swiglu_forward, SwiGLU)                 \
   X(swiglu_backward, SwiGLU)                \
+  X(softplus_forward, Softplus)             \
+  X(softplus_backward, Softplus)            \
   X(cross_entropy_forward, CrossEntropy)    \
   X(cross_entropy_backward, CrossEntropy)   \
   X(linear, Linear)                         \

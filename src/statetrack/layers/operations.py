@@ -15,7 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from statetrack.ops import delta_product, gated_linear_attention, selective_scan, swiglu
+from statetrack.ops import (
+    delta_product,
+    gated_linear_attention,
+    selective_scan,
+    softplus,
+    swiglu,
+)
 from statetrack.ops.l2_norm import l2_normalize
 from statetrack.ops.linear_scan import linear_scan
 
@@ -165,7 +171,7 @@ class TensorOps:
         The gate is a = exp(-exp(log_rates) delta), or 2 a - 1 if signed; empty without rates.
         """
         x = wide(x)
-        delta = F.softplus(x if bias is None else x + bias)
+        delta = softplus(x if bias is None else x + bias, backend=self.backend)
         if least > 0 or most is not None:
             delta = delta.clamp(least, most)
         if log_rates is None:

@@ -16,6 +16,7 @@ from statetrack.ops.rms_norm import rms_norm
 from statetrack.ops.selective_scan import selective_scan, selective_scan_step
 from statetrack.ops.short_conv import short_conv
 from statetrack.ops.slstm import SLSTMMemory, slstm
+from statetrack.ops.softplus import softplus
 from statetrack.ops.swiglu import swiglu
 
 __all__ = [
@@ -32,5 +33,6 @@ __all__ = [
     "selective_scan_step",
     "short_conv",
     "slstm",
+    "softplus",
     "swiglu",
 ]

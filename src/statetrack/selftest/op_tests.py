@@ -23,6 +23,7 @@ from statetrack.ops import (
     selective_scan_step,
     short_conv,
     slstm,
+    softplus,
     swiglu,
 )
 from statetrack.ops.linear_scan import linear_scan
@@ -177,6 +178,7 @@ def _others(T: int) -> Iterator[OpTest]:
     yield _plain("short_conv", conv, case, {**inputs, "window": normal(2, 3, 10)})
     yield _plain("rms_norm", rms_norm, case, {"x": normal(2, T, 37), "weight": normal(37)})
     yield _plain("swiglu", swiglu, case, {"x": normal(2, T, 74)})
+    yield _plain("softplus", softplus, case, {"x": normal(2, T, 37)})
     targets = torch.arange(2 * T) % 7
     targets[0] = -100  # not counted
     yield _plain(
