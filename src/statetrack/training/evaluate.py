@@ -121,8 +121,6 @@ def evaluate(
     else:
         whole = answers if task.metric == "answer" else right == asked
         score, (bottom, top) = whole.mean(), map(float, wilson(whole.sum(), samples))
-    # guessing a whole sequence right has a negligible probability
-    chance = 0.0 if task.metric == "sequence" else task.chance
     right_at, asked_at = right_at[asked_at > 0], asked_at[asked_at > 0]
     by_position = (right_at / asked_at, *wilson(right_at, asked_at))
     return Evaluation(
@@ -133,7 +131,7 @@ def evaluate(
         score=float(score),
         low=bottom,
         high=top,
-        scaled=float(scaled(score, chance)),
+        scaled=float(scaled(score, score_chance(task))),
         majority=task.majority(low, high),
         token_accuracy=float(token_accuracy),
         answer_accuracy=float(answers.mean()),
@@ -164,6 +162,12 @@ def _range(lengths: int | tuple[int, int]) -> tuple[int, int]:
     if not isinstance(ends, tuple | list) or [type(end) for end in ends] != [int, int]:
         raise UserError(f"lengths must be a whole number or a pair of them; got {lengths!r}")
     return ends[0], ends[1]
+
+
+def score_chance(task: Task) -> float:
+    """Return the score of guessing, by the task's metric."""
+    # guessing a whole sequence right has a negligible probability
+    return 0.0 if task.metric == "sequence" else task.chance
 
 
 def scaled(accuracy: Any, chance: float) -> Any:
