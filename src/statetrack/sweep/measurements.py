@@ -62,7 +62,7 @@ def measure(
 ) -> dict[str, Any]:
     """Train and measure; return the fields of a result that are known afterwards."""
     run = _train(job, folder, report, callbacks)
-    clock = Clock()  # of the measurements: the metrics have the time of training, over all resumes
+    clock = Clock()  # of the measurements: the metrics have the time of training
     model = run.model(device=job.device)
     rows = run.metrics()
     steps = [row for row in rows if row["kind"] == "train"]

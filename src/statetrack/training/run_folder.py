@@ -267,7 +267,11 @@ class Run(RunFolder):
 
 
 class Clock:
-    """Seconds and CPU seconds of a run, those of the processes before this one included."""
+    """Seconds and CPU seconds of a run.
+
+    Earlier processes count up to the last row of metrics that is kept, so steps that a resumed run
+    repeats count once.
+    """
 
     def __init__(self, run: RunFolder) -> None:
         timed = [row for row in run.metrics() if "cpu_seconds" in row]
