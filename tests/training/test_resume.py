@@ -28,11 +28,11 @@ def test_killed_and_resumed() -> None:
     """A few of what `python -m benchmarks kills` tries."""
     program = [sys.executable, "-m", "benchmarks", "kills", "--count=12", "--json=-"]
     done = subprocess.run(program, cwd=ROOT, env=ONE_THREAD, stdout=subprocess.PIPE, check=False)
-    told = json.loads(done.stdout)
-    assert (told["resumed"], told["failed"]) == (12, [])
+    reported = json.loads(done.stdout)
+    assert (reported["resumed"], reported["failed"]) == (12, [])
     moments = ["half-written file", "half-written line"]
     moments += [f"{when} {what}" for when in ("before", "after") for what in ("rename", "unlink")]
-    assert {moment: told["tried"][moment] for moment in moments} == dict.fromkeys(moments, 1)
+    assert {moment: reported["tried"][moment] for moment in moments} == dict.fromkeys(moments, 1)
 
 
 def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
@@ -67,10 +67,10 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     config = small_config(steps=4, checkpoint_every=2)
     run = train(config, tmp_path / "run")
     before = snapshot(run.folder)
-    told: list[Any] = []
-    train(config, run.folder, resume=True, on_progress=told.append)
+    reported: list[Any] = []
+    train(config, run.folder, resume=True, on_progress=reported.append)
     assert snapshot(run.folder) == before
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.parametrize(

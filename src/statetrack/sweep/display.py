@@ -53,11 +53,11 @@ class SweepDisplay:
             self.latest.pop(key, None)
             if event.value is not None:
                 self.spent[key] = event.value["cpu_seconds"]
-            self.console.print(f"{self._clock()} {event.job.name}: {_end_text(event)}")
+            self.console.print(f"{self._time_and_counts()} {event.job.name}: {_end_text(event)}")
         if self.console.is_terminal:
             self.live.update(self._table(), refresh=True)
 
-    def _clock(self) -> str:
+    def _time_and_counts(self) -> str:
         counts = Counter(self.status.values())
         failed = f", {counts['failed']} failed" if counts["failed"] else ""
         done = f"{counts['done']}/{len(self.jobs)} done"
@@ -74,7 +74,7 @@ class SweepDisplay:
 
     def _table(self) -> Group:
         left = self.seconds_left()
-        title = self._clock() + ("" if left is None else f" about {left:.0f} s left")
+        title = self._time_and_counts() + ("" if left is None else f" about {left:.0f} s left")
         table = _progress_table()
         running = {key for key, kind in self.status.items() if kind in ("start", "progress")}
         for key in list(running)[: max(1, self.console.height - 6)]:
