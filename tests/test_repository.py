@@ -44,7 +44,7 @@ def test_make_targets_of_the_workflows_exist() -> None:
 
 def run_script(script: Path, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script with the programs of one folder, and the tools that every script needs."""
-    for tool in ("dirname", "bash", "sh"):
+    for tool in ("dirname", "bash"):
         (path / tool).symlink_to(str(shutil.which(tool)))
     plain = {name: value for name, value in os.environ.items() if name != "CI"}
     command = [str(path / "bash"), str(script), sys.executable]
