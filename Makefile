@@ -64,12 +64,12 @@ sanitize: .venv/installed-dev
 	$(BIN)/pytest -n 2 -m native tests/ops tests/layers/test_decoder*.py'
 
 # The kernels as clang compiles them, and for ARM under qemu, against the library here. Where a tool is
-# missing it says which Debian packages to install, and fails if REQUIRED=1.
+# missing it says which Debian packages to install, and fails if the variable CI is set.
 cross: .venv/installed-dev
 	tests/cross/run.sh $(BIN)/python
 
-# The page of a report in a real Chromium. Where it is missing it says which Debian packages to
-# install, and fails if REQUIRED=1.
+# Pages of reports in a real Chromium. Where it is missing it says which Debian packages to install,
+# and fails if the variable CI is set.
 browser: .venv/installed-dev
 	tests/browser/run.sh $(BIN)/python
 

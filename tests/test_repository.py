@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -35,8 +38,50 @@ def test_make_targets_of_the_workflows_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     files = [*SCHEMAS["github-workflows"], GITHUB / "PULL_REQUEST_TEMPLATE.md"]
     named = {name for file in files for name in re.findall(r"\bmake ([\w-]+)", file.read_text())}
-    assert named >= {"test", "docs"}
+    assert named >= {"test", "docs", "cross", "browser"}
     assert [name for name in named if f"\n{name}:" not in makefile] == []
+
+
+def run_script(script: Path, path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with the programs of one folder, and the tools that every script needs."""
+    for tool in ("dirname", "bash"):
+        (path / tool).symlink_to(str(shutil.which(tool)))
+    plain = {name: value for name, value in os.environ.items() if name != "CI"}
+    command = [str(path / "bash"), str(script), sys.executable]
+    return subprocess.run(
+        command, env={**plain, "PATH": str(path), **environment}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
+@pytest.mark.parametrize(("target", "package"), [("browser", "chromium"), ("cross", "clang")])
+def test_a_missing_tool_is_named_and_fails_in_ci(
+    target: str, package: str, ci: str, code: int, tmp_path: Path
+) -> None:
+    done = run_script(ROOT / "tests" / target / "run.sh", tmp_path, CI=ci)
+    assert f"make {target} needs {package}" in done.stderr
+    assert f"apt-get install {package}" in done.stderr
+    assert done.returncode == code
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize(("user", "ci"), [(0, "1"), (1000, "")])
+def test_ci_run_requires_the_tools_that_root_may_install(
+    user: int, ci: str, tmp_path: Path
+) -> None:
+    programs = {
+        "id": f"echo {user}",
+        "apt-get": "exit 100",  # as without a network
+        "make": 'echo "$1 CI=$CI"',
+    }
+    for name, line in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    done = run_script(ROOT / ".ci" / "run", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [f"cross CI={ci}", f"browser CI={ci}"]
 
 
 def test_the_citation_is_of_this_version() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,7 +82,11 @@ def browser(**options: Any) -> Iterator[Browser]:
             )
             wanted = {
                 "browserName": "chrome",
-                "goog:chromeOptions": {"args": ARGUMENTS, **options},
+                "goog:chromeOptions": {
+                    "args": ARGUMENTS,
+                    "binary": shutil.which("chromium"),  # the one that run.sh has found
+                    **options,
+                },
                 "goog:loggingPrefs": {"browser": "ALL"},
             }
             address = f"http://127.0.0.1:{port}/session"

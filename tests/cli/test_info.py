@@ -14,7 +14,7 @@ from statetrack.kernels import gpu, library
 from tests.conftest import Command
 
 
-def told(command: Command) -> Any:
+def read_info(command: Command) -> Any:
     return json.loads(command("info", "--json", "-").out)
 
 
@@ -33,7 +33,7 @@ def install(monkeypatch: pytest.MonkeyPatch, *backends: str) -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_without_gpus(command: Command) -> None:
-    assert told(command)["gpus"] == "none"
+    assert read_info(command)["gpus"] == "none"
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -49,7 +49,7 @@ def test_gpus_have_names_and_memory(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
     monkeypatch.setattr(torch.cuda, "get_device_properties", cards.__getitem__)
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert told(command)["gpus"] == (
+    assert read_info(command)["gpus"] == (
         f"cuda:0 (Small, 24 GiB, {kind}), cuda:1 (Large, 192 GiB, {kind})"
     )
 
@@ -58,13 +58,13 @@ def test_gpus_have_names_and_memory(
 def test_the_gpu_of_a_mac(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 11 * 2**30)
-    assert told(command)["gpus"] == "mps (Apple, 11 GiB)"
+    assert read_info(command)["gpus"] == "mps (Apple, 11 GiB)"
 
 
 def test_what_is_missing_has_its_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     monkeypatch.setattr(library, "WHY_MISSING", "not built: install a C++ compiler")
-    facts = told(command)
+    facts = read_info(command)
     assert facts["triton"] == 'not installed: pip install "triton>=3.5,<4"'
     assert facts["flash-linear-attention"] == 'not installed: pip install "statetrack[gpu]"'
     assert facts["native kernels"] == "not built: install a C++ compiler"
@@ -89,7 +89,7 @@ def test_what_is_installed(
 
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(gpu, "UNTESTED", {})
-    facts = told(command)
+    facts = read_info(command)
     assert facts["triton"] == "3.9.0"
     assert (facts["flash-linear-attention"] == "installed") == ("fla" in backends)
     assert facts["default backend"] == f"native on the CPU; {default} on GPUs"
@@ -101,4 +101,4 @@ def test_a_version_that_was_not_tested(command: Command, monkeypatch: pytest.Mon
     reason = gpu.untested_version("triton", gpu.SUPPORTED["triton"])
     monkeypatch.setattr(gpu, "UNTESTED", {"triton": reason})
     sentence = 'triton 4.1.0 is not tested, >=3.5,<4 is: pip install "triton>=3.5,<4"'
-    assert told(command)["triton"] == sentence
+    assert read_info(command)["triton"] == sentence

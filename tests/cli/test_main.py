@@ -351,11 +351,11 @@ def test_a_file_with_an_older_result_is_replaced(command: Command, tmp_path: Pat
 
 
 def test_models_are_told_to_programs(command: Command) -> None:
-    told = json.loads(command("models", "--json", "-").out)
-    assert [m["mixer"] for m in told["models"]] == list(MIXERS)
-    switches = {m["mixer"]: m["switch"] for m in told["models"]}
+    data = json.loads(command("models", "--json", "-").out)
+    assert [m["mixer"] for m in data["models"]] == list(MIXERS)
+    switches = {m["mixer"]: m["switch"] for m in data["models"]}
     assert (switches["mamba"], switches["attention"]) == ("yes", "no")
-    large = {m["language model"]: m["parameters"] for m in told["language models"]}
+    large = {m["language model"]: m["parameters"] for m in data["language models"]}
     assert large["delta_net-340M"] == "341,594,112"
     options = json.loads(command("models", "mamba", "--json", "-").out)["models"]
     assert {"option": "d_state", "default": "16", "what it is": "states per channel"} in options
@@ -368,18 +368,18 @@ def test_models_are_told_to_programs(command: Command) -> None:
 
 
 def test_a_task_is_told_to_programs(command: Command) -> None:
-    told = json.loads(command("tasks", "parity", "--json", "-").out)
-    assert (told["name"], told["chance"], told["metric"]) == ("parity", 0.5, "answer")
-    assert told["vocab"] == ["PAD", "0", "1"]
-    example = told["example"]
+    data = json.loads(command("tasks", "parity", "--json", "-").out)
+    assert (data["name"], data["chance"], data["metric"]) == ("parity", 0.5, "answer")
+    assert data["vocab"] == ["PAD", "0", "1"]
+    example = data["example"]
     odd = example["input"].count("1") % 2
     assert example["target"] == ["."] * (len(example["input"]) - 1) + [str(odd)]
 
 
 def test_info_is_true(command: Command) -> None:
-    told = json.loads(command("info", "--json", "-").out)
-    assert told["torch threads"] == torch.get_num_threads()
-    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
+    data = json.loads(command("info", "--json", "-").out)
+    assert data["torch threads"] == torch.get_num_threads()
+    assert data["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
 # -- progress -------------------------------------------------------------------------------------

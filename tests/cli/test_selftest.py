@@ -35,11 +35,13 @@ def test_the_cpu_passes(command, tmp_path, monkeypatch):
     assert found["device"]["device"] == "cpu"
     assert found["versions"]["torch"] == torch.__version__
 
-    seen = {(c["subject"], c["backend"], c["dtype"]) for c in found["checks"] if c["kind"] == "op"}
+    checked = {
+        (c["subject"], c["backend"], c["dtype"]) for c in found["checks"] if c["kind"] == "op"
+    }
     for backend in ("auto", "naive", "torch"):
         for title in ("[0,1]", "[-1,1]"):
             for op in ("delta_rule", "selective_scan"):
-                assert (f"{op} {title}", backend, "float32") in seen
+                assert (f"{op} {title}", backend, "float32") in checked
     every = [r for check in found["checks"] for r in check["results"]]
     assert any(r["check"].startswith("all_gradients") for r in every)
     layers = {check["subject"] for check in found["checks"] if check["kind"] == "layer"}
@@ -198,10 +200,10 @@ def test_a_time_with_a_result_that_is_not_finite_can_be_written():
 def test_candidates_on_a_gpu(monkeypatch):
     """Other packages are candidates there, and what is missing says how to install it."""
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    asked = {}
+    candidates_of = {}
 
     def record(what, candidates, device, rounds, comparable=True):
-        asked[what.rpartition(", 1 x")[0]] = candidates
+        candidates_of[what.rpartition(", 1 x")[0]] = candidates
         return []
 
     monkeypatch.setattr(speed, "time_candidates", record)
@@ -209,14 +211,14 @@ def test_candidates_on_a_gpu(monkeypatch):
     size = Size(1, 4, 2, 4, 4, 8, (torch.float32,), 1, compiled=True)
     list(speed.time_ops(torch.device("cuda"), size))
     list(speed.time_layers(torch.device("cuda"), size))
-    assert "torch.compile of the definition" in asked["delta_rule"]
+    assert "torch.compile of the definition" in candidates_of["delta_rule"]
     with pytest.raises(UserError, match="pip install mamba-ssm"):
-        asked["selective_scan [0,1]"]["mamba-ssm"]()
-    assert "mamba-ssm" not in asked["selective_scan [-1,1]"]
+        candidates_of["selective_scan [0,1]"]["mamba-ssm"]()
+    assert "mamba-ssm" not in candidates_of["selective_scan [-1,1]"]
     with pytest.raises(UserError, match="flash-linear-attention is not installed"):
         peers.fla_layer("delta_net", 8, 2)
-    assert "flash-linear-attention" in asked["DeltaNet [-1,1]"]
-    assert "flash-linear-attention" not in asked["sLSTM"]
+    assert "flash-linear-attention" in candidates_of["DeltaNet [-1,1]"]
+    assert "flash-linear-attention" not in candidates_of["sLSTM"]
 
 
 def test_sizes():

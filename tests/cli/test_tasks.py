@@ -33,13 +33,13 @@ SMALL = ("--lengths", "5", "8-12", "--samples", "20")
 def test_curve(command: Command, run_folder: Path) -> None:
     code, out, err = command("eval", run_folder, *SMALL, "--curve", "30", "--json", "-")
     assert code == 0
-    told = json.loads(out)
+    data = json.loads(out)
     run = Run.open(run_folder)
     wanted = curve(run.model(), run.config.task, 30, samples=20)
-    assert told["curve"] == wanted.to_json()
-    assert told["curve"]["lengths"] == list(range(2, 31))
-    assert told["curve"]["horizon"] is None
-    assert len(told["results"]) == 2
+    assert data["curve"] == wanted.to_json()
+    assert data["curve"]["lengths"] == list(range(2, 31))
+    assert data["curve"]["horizon"] is None
+    assert len(data["results"]) == 2
     assert "Accuracy stays at 0.99 or above at no length (of 30)." in err
 
 
@@ -176,8 +176,8 @@ def test_export_with_the_tasks_options(command: Command, tmp_path: Path) -> None
     )
     assert (code, err) == (0, f"5 sequences of S3 in {file}\n")
     task = make_task("S3", tokens_per_element=2, generators=[1, 2])
-    told = {"file": str(file), "format": "jsonl", "sequences": 5}
-    assert json.loads(out) == {**told, "task": to_dict(task)}
+    data = {"file": str(file), "format": "jsonl", "sequences": 5}
+    assert json.loads(out) == {**data, "task": to_dict(task)}
     assert set(import_task(task, file).tokens[:, 1::2].ravel().tolist()) == {1, 2}
     assert set(import_task(task, file).tokens[:, 2::2].ravel().tolist()) == {6}  # the filler
 
@@ -196,15 +196,15 @@ def test_import(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     args = ("--n=30", "--min-length=5", "--max-length=9", "--supervision=dense")
     assert command("tasks", "export", "parity", "--out", file, *args).code == 0
-    asked = ("tasks", "import", file, "--task=parity", "--supervision=dense")
-    code, out, err = command(*asked)
+    words = ("tasks", "import", file, "--task=parity", "--supervision=dense")
+    code, out, err = command(*words)
     sizes = [len(json.loads(line)["input"]) for line in file.read_text().splitlines()]
     assert (code, err) == (0, "")
     assert out == (
         f"{file}: 30 sequences of lengths 5-9, {sum(sizes)} tokens\n"
         "30 of 30 have the targets of parity\n"
     )
-    code, out, _ = command(*asked, "--json", "-")
+    code, out, _ = command(*words, "--json", "-")
     assert json.loads(out) == {
         "file": str(file),
         "task": to_dict(make_task("parity", supervision="dense")),
@@ -239,17 +239,17 @@ def test_import_of_wrong_targets(command: Command, tmp_path: Path) -> None:
     file.write_text("seed,input,target\n0,3 4 1,3 2 3\n0,2 2 2,2 4 0\n0,1 1 1,1 2 4\n")
     code, out, err = command("tasks", "import", file, "--task", "Z5", "--json", "-")
     assert code == 2
-    told = json.loads(out)
-    assert (told["agree"], told["disagree"]) == (1, [2, 3])
+    data = json.loads(out)
+    assert (data["agree"], data["disagree"]) == (1, [2, 3])
     assert "1 of 3 have the targets of Z5\n" in err
     assert err.endswith(f"error: {file}, sequence 2: the target is not that of Z5\n")
 
 
 def test_a_task_shown_with_options(command: Command) -> None:
-    asked = ("tasks", "S3", "--tokens-per-element=2", "--filler", "repeat", "--json", "-")
-    told = json.loads(command(*asked).out)
-    assert (told["tokens_per_element"], told["filler"]) == (2, "repeat")
-    shown = told["example"]["input"]
+    words = ("tasks", "S3", "--tokens-per-element=2", "--filler", "repeat", "--json", "-")
+    data = json.loads(command(*words).out)
+    assert (data["tokens_per_element"], data["filler"]) == (2, "repeat")
+    shown = data["example"]["input"]
     assert shown[1:-1:2] == shown[2::2]
     code, out, _ = command("tasks", "S3", "--help")
     assert code == 0
@@ -357,8 +357,8 @@ def test_generators_that_do_not_generate(command: Command, tmp_path: Path) -> No
     args = ("--task=A4_x_Z5", "--generators", "0", "--out", tmp_path / "run")
     code, out, err = command("train", *FLAGS, *args)
     assert (code, out) == (2, "")
-    said = "(0,) do not generate A4_x_Z5: they reach 1 of 60 elements"
-    assert err == f"statetrack: error: {said}\n"
+    message = "(0,) do not generate A4_x_Z5: they reach 1 of 60 elements"
+    assert err == f"statetrack: error: {message}\n"
     assert not (tmp_path / "run").exists()
 
 
@@ -386,12 +386,12 @@ def test_add_a_task_as_the_page_says(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    told = json.loads(statetrack("tasks", "majority", "--json", "-"))
-    assert (told["name"], told["metric"]) == ("majority", "answer")
-    assert told["vocab"] == ["PAD", "0", "1"]
-    bits = told["example"]["input"]
+    data = json.loads(statetrack("tasks", "majority", "--json", "-"))
+    assert (data["name"], data["metric"]) == ("majority", "answer")
+    assert data["vocab"] == ["PAD", "0", "1"]
+    bits = data["example"]["input"]
     answer = "1" if bits.count("1") > bits.count("0") else "0"
-    assert told["example"]["target"] == ["."] * (len(bits) - 1) + [answer]
+    assert data["example"]["target"] == ["."] * (len(bits) - 1) + [answer]
     small = [flag for flag in FLAGS if not flag.startswith("--steps")]
     statetrack("train", "--task", "majority", *small, "--steps=2", "--out=run")
     config = json.loads((tmp_path / "run" / "config.json").read_text())

@@ -12,6 +12,7 @@ from statetrack.report.document import Document, Table
 from statetrack.report.runs import run_names, runs_document
 from statetrack.sweep.engine import write_sweep_file
 from statetrack.training import RunConfig, TrainingConfig, train
+from statetrack.training.evaluate import scaled
 from tests.report.html import Page
 
 from statetrack import DeltaNetConfig, MambaConfig, ModelConfig  # isort: skip
@@ -61,6 +62,21 @@ def test_two_runs(folders: list[Path]) -> None:
     assert figures["spectrum"].rows  # real eigenvalues
     assert all(0 <= x <= 1.001 for line in figures["spectrum"].series for x in line.x)
     assert set(document.configs) == {"a", "b"}
+
+
+def test_the_majority_baseline_stands_where_it_beats_chance(tmp_path: Path) -> None:
+    task = make_task("modular_arithmetic_brackets", modulus=3)
+    training = TrainingConfig(
+        steps=2, batch_size=4, max_length=8, eval_every=2, eval_samples=8, eval_lengths=("9-12",),
+    )  # fmt: skip
+    mixer = DeltaNetConfig(num_heads=2)
+    model = ModelConfig(vocab_size=len(task.vocab), hidden_size=8, num_layers=1, mixer=mixer)
+    train(RunConfig(task, model, training), tmp_path / "a")
+    scores = table(runs_document([tmp_path / "a"], longest=0), "scores")
+    at = scores.columns.index("majority baseline 9-12")
+    expected = scaled(task.majority(9, 12), task.chance)
+    assert scores.rows[0][at] == pytest.approx(expected)
+    assert expected > 0.05
 
 
 def test_one_run_without_a_curve(folders: list[Path]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,10 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
         result = {**made, "key": job.key, "seed": job.config.training.seed, "cpu_seconds": 2.0}
         if i == 6:
             result |= {"status": "failed", "error": "the loss diverged", "trained": None}
-        scored = made["trained"]["evaluations"]["9-12"] | {"scaled": i / 10}
+        scored = made["trained"]["evaluations"]["9-12"] | {
+            "scaled": i / 10,
+            "score": 0.5 + i / 20,
+        }
         if i != 6:
             result["trained"] = {**made["trained"], "evaluations": {"9-12": scored}}
         if i == 7:
@@ -82,6 +87,26 @@ def test_grid(sweep: Path) -> None:
     assert failures.rows == [["parity-mamba", 0, "the loss diverged"]]
     assert document.summary[0] == "6 of 8 runs are done, 1 failed."
     assert "mamba, lr 0.001" in document.summary[1]
+
+
+def test_the_majority_baseline_stands_where_it_beats_chance(sweep: Path, tmp_path: Path) -> None:
+    assert "majority" not in "".join(sweep_document(sweep).tables[0].columns)  # of parity: 0
+
+    shutil.copytree(sweep, tmp_path / "sweep")
+    for path in (tmp_path / "sweep" / "jobs").glob("parity-delta_net-*/result.json"):
+        result = json.loads(path.read_text())
+        scored = result["trained"]["evaluations"]["9-12"]
+        # one model is perfect: the chance of 1/4 follows from the others
+        scored |= {"majority": 0.4, "score": 0.25 + 0.75 * scored["scaled"]}
+        if result["seed"] == 0:
+            scored |= {"scaled": 1.0, "score": 1.0}
+        write_json(path, result)
+    grid = sweep_document(tmp_path / "sweep").tables[0]
+    column = grid.columns.index("majority baseline at 9-12")
+    found = {(row[0], row[1]): row[column] for row in grid.rows}
+    assert found["delta_net", "0.01"] == pytest.approx((0.4 - 0.25) / 0.75)
+    assert found["mamba", "0.01"] is None  # nothing was evaluated
+    assert "most frequent answer" in grid.note
 
 
 def test_figures_and_facts(sweep: Path) -> None:

@@ -46,8 +46,12 @@ def sweep_text(*, terminal: bool) -> str:
 
 
 def test_of_a_sweep_a_line_for_every_end() -> None:
-    lines = [line.partition("] ")[2] for line in sweep_text(terminal=False).splitlines()]
-    assert lines == [
+    counts, lines = zip(
+        *(line.split(" s, ")[1].split("] ") for line in sweep_text(terminal=False).splitlines()),
+        strict=True,
+    )
+    assert counts == ("1/4 done", "1/4 done", "2/4 done", "2/4 done, 1 failed")
+    assert list(lines) == [
         "two: running in another process",
         "one: exit code -9; trying again",
         "one: 0.988 at 40-256, not hardened, stopped: score",
@@ -57,7 +61,15 @@ def test_of_a_sweep_a_line_for_every_end() -> None:
 
 def test_of_a_sweep_a_live_table() -> None:
     text = sweep_text(terminal=True)
-    for part in ("3/8", "0.5000", "starting", "1/4] done", "about 60 s left", "failed: not finite"):
+    for part in (
+        "3/8",
+        "0.5000",
+        "starting",
+        "1/4 done]",
+        "2/4 done, 1 failed]",
+        "about 60 s left",
+        "failed: not finite",
+    ):
         assert part in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor comes back
 

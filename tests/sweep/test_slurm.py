@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from statetrack.errors import UserError
 from statetrack.sweep.engine import read_results, run_sweep
+from statetrack.sweep.slurm import run_jobs
 from statetrack.training import Run
 from tests.sweep.processes import LONG, start, worker_of
 from tests.sweep.small import slow_jobs, small_job
@@ -59,3 +61,19 @@ def test_options_that_submitit_refuses(
     pytest.importorskip("submitit")
     with pytest.raises(UserError, match=f"the options of the engine slurm: .*{message}"):
         run_sweep(tmp_path, lambda results: [small_job()], engine="slurm", engine_options=options)
+
+
+# submitit's executor for debugging leaves the job's logs open
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("options", "threads"), [({}, 1), ({"cpus_per_task": 3}, 3)])
+def test_a_job_has_a_thread_for_each_cpu(
+    tmp_path: Path, options: dict[str, int], threads: int
+) -> None:
+    pytest.importorskip("submitit")
+    before = torch.get_num_threads()
+    try:
+        here = {"cluster": "debug", **options}  # submitit runs the job in this process
+        events = list(run_jobs(lambda job, report: torch.get_num_threads(), [0], tmp_path, 1, here))
+    finally:
+        torch.set_num_threads(before)
+    assert [(event.kind, event.value) for event in events] == [("start", None), ("done", threads)]

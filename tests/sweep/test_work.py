@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.reliability.processes import snapshot
 from statetrack.compiler import compile
 from statetrack.layers import DeltaNetConfig
 from statetrack.models import ModelConfig
 from statetrack.recipes.presets import demo_parity
-from statetrack.sweep import measurements
+from statetrack.sweep import measurements, work
 from statetrack.sweep.job import THEOREM_6, Job
 from statetrack.sweep.work import do_job, read_result
 from statetrack.tasks import make_task
@@ -59,6 +60,22 @@ def test_a_job_trains_evaluates_and_writes_its_result_last(folder: Path) -> None
     assert set(result["environment"]) - {"revision"} == {
         "statetrack", "torch", "python", "machine", "cpu", "cores", "device",
     }  # fmt: skip
+
+
+def test_a_deleted_result_is_measured_again_without_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/sweeps.md says; the key does not depend on the version of the code."""
+    job = small_job(lengths=("12",))
+    monkeypatch.setattr(work, "environment", lambda device="cpu": {"revision": "old"})
+    old = do_job(job, folder)
+    before = snapshot(folder / "run")
+    (folder / "result.json").unlink()
+    monkeypatch.setattr(work, "environment", lambda device="cpu": {"revision": "new"})
+    new = do_job(job, folder)
+    assert snapshot(folder / "run") == before
+    assert (old["key"], old["trained"]) == (new["key"], new["trained"])
+    assert (old["environment"], new["environment"]) == ({"revision": "old"}, {"revision": "new"})
 
 
 def test_layers_without_transitions_have_no_spectrum(folder: Path) -> None:

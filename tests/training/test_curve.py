@@ -145,13 +145,13 @@ def test_a_dip_ends_the_horizon() -> None:
 
 def test_json() -> None:
     got = measured(right_up_to(WORDS, 4), WORDS, 9, samples=10)
-    told = json.loads(json.dumps(got.to_json()))
-    assert told["lengths"] == list(range(1, 10))
-    assert (told["samples"], told["horizon"]) == (10, 4)
-    assert told["metric"] == "answer"
+    data = json.loads(json.dumps(got.to_json()))
+    assert data["lengths"] == list(range(1, 10))
+    assert (data["samples"], data["horizon"]) == (10, 4)
+    assert data["metric"] == "answer"
     for name in ("accuracy", "low", "high", "scaled", "majority", "sequence_accuracy"):
-        assert told[name] == getattr(got, name).tolist()
-        assert len(told[name]) == 9
+        assert data[name] == getattr(got, name).tolist()
+        assert len(data[name]) == 9
 
 
 def test_what_lies_beside_a_curve_of_prefixes() -> None:

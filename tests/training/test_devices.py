@@ -95,7 +95,7 @@ def test_a_stage_that_ends_early_has_its_own_batches(tmp_path: Path) -> None:
 def test_numbers_are_read_when_they_are_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, seen = [], []
+    read, losses = [], []
     measured = loop._Measured
 
     def count(self: Any) -> tuple[float, float, float]:
@@ -106,10 +106,10 @@ def test_numbers_are_read_when_they_are_logged(
     monkeypatch.setattr(measured, "read", count)
     config = small_config(steps=7, log_every=3)
     with simulated_device():
-        train(on(NAME, config), tmp_path / NAME, on_progress=lambda p: seen.append(p.loss))
+        train(on(NAME, config), tmp_path / NAME, on_progress=lambda p: losses.append(p.loss))
     assert len(read) == 4  # after the steps 1, 3, 6 and 7
-    assert seen[0] == seen[1] != seen[2] == seen[3]
-    assert all(map(math.isfinite, seen))
+    assert losses[0] == losses[1] != losses[2] == losses[3]
+    assert all(map(math.isfinite, losses))
     train(config, tmp_path / "cpu")
     assert len(read) == 4 + 7
 

@@ -19,6 +19,7 @@ from statetrack.training import train
 from tests.conftest import ROOT
 from tests.training.small import small_config
 
+TIMES = ("seconds", "cpu_seconds")
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -27,11 +28,11 @@ def test_killed_and_resumed() -> None:
     """A few of what `python -m benchmarks kills` tries."""
     program = [sys.executable, "-m", "benchmarks", "kills", "--count=12", "--json=-"]
     done = subprocess.run(program, cwd=ROOT, env=ONE_THREAD, stdout=subprocess.PIPE, check=False)
-    told = json.loads(done.stdout)
-    assert (told["resumed"], told["failed"]) == (12, [])
+    reported = json.loads(done.stdout)
+    assert (reported["resumed"], reported["failed"]) == (12, [])
     moments = ["half-written file", "half-written line"]
     moments += [f"{when} {what}" for when in ("before", "after") for what in ("rename", "unlink")]
-    assert {moment: told["tried"][moment] for moment in moments} == dict.fromkeys(moments, 1)
+    assert {moment: reported["tried"][moment] for moment in moments} == dict.fromkeys(moments, 1)
 
 
 def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
@@ -46,14 +47,30 @@ def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
     assert run.metrics_file.read_text().endswith("}\n")  # and it is gone
 
 
+def test_repeated_steps_count_once_in_the_times(tmp_path: Path) -> None:
+    """As docs/run-folder.md says."""
+    config = small_config(steps=4, checkpoint_every=2)
+    run = train(config, tmp_path / "run")
+    for suffix in (".json", ".safetensors"):
+        run.checkpoint_file(4).with_suffix(suffix).unlink()  # as if killed before it
+    seconds = {1: 1.0, 2: 100.0, 3: 200.0, 4: 300.0}
+    timed = [row | dict.fromkeys(TIMES, seconds[row["step"]]) for row in run.metrics()]
+    run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in timed))
+    train(config, run.folder, resume=True)
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3, 4]
+    for name in TIMES:
+        *_, kept, third, last = (row[name] for row in run.metrics())
+        assert 100.0 == kept < third < last < 200.0
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     config = small_config(steps=4, checkpoint_every=2)
     run = train(config, tmp_path / "run")
     before = snapshot(run.folder)
-    told: list[Any] = []
-    train(config, run.folder, resume=True, on_progress=told.append)
+    reported: list[Any] = []
+    train(config, run.folder, resume=True, on_progress=reported.append)
     assert snapshot(run.folder) == before
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.parametrize(

@@ -66,13 +66,13 @@ def test_validation_does_not_change_training(tmp_path: Path) -> None:
 
 
 def test_progress_is_told_at_every_step(tmp_path: Path) -> None:
-    told: list[Progress] = []
-    run = train(small_config(steps=5), tmp_path / "run", on_progress=told.append)
-    assert [(p.step, p.steps) for p in told] == [(n, 5) for n in range(1, 6)]
-    assert [(p.loss, p.accuracy) for p in told] == [
+    reported: list[Progress] = []
+    run = train(small_config(steps=5), tmp_path / "run", on_progress=reported.append)
+    assert [(p.step, p.steps) for p in reported] == [(n, 5) for n in range(1, 6)]
+    assert [(p.loss, p.accuracy) for p in reported] == [
         (row["loss"], row["accuracy"]) for row in run.metrics()
     ]
-    assert told[-1].seconds_left == 0
+    assert reported[-1].seconds_left == 0
 
 
 def test_accuracy_is_that_of_the_supervised_positions(tmp_path: Path) -> None:

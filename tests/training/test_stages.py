@@ -328,17 +328,17 @@ def test_carry_needs_answers_everywhere() -> None:
 
 
 def test_callbacks_see_every_row(tmp_path: Path) -> None:
-    told: list[Any] = []
+    received: list[Any] = []
 
     class Listener(Callback):
         def on_start(self, run: Run) -> None:
-            told.append("start")
+            received.append("start")
 
         def on_row(self, run: Run, row: dict[str, Any]) -> None:
-            told.append(row)
+            received.append(row)
 
         def on_end(self, run: Run) -> None:
-            told.append("end")
+            received.append("end")
 
     run = train(small_config(), tmp_path / "run", callbacks=[Listener()])
-    assert told == ["start", *run.metrics(), "end"]
+    assert received == ["start", *run.metrics(), "end"]

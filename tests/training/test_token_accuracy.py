@@ -177,9 +177,9 @@ def test_accuracy_by_position(task: Task) -> None:
     for n, right in enumerate([30, 0, *asked[2:]]):
         interval = (got.position_low[n], got.position_high[n])
         assert interval == pytest.approx(wilson(right, asked[n]))
-    told = got.to_json()
-    assert told["position_accuracy"] == got.position_accuracy
-    assert set(told) - set(got.to_json(positions=False)) == {
+    data = got.to_json()
+    assert data["position_accuracy"] == got.position_accuracy
+    assert set(data) - set(got.to_json(positions=False)) == {
         "position_accuracy", "position_low", "position_high",
     }  # fmt: skip
 

@@ -246,17 +246,17 @@ def several_values(option: Option, text: str) -> tuple[Any, ...]:
     one = option._replace(several=False)
     kind, _ = _plain(option.type)
     found: list[Any] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"([0-9]{1,15})-([0-9]{1,15})", part)
+    for item in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,15})-([0-9]{1,15})", item)
         if kind is int and match:
             low, high = int(match[1]), int(match[2])
             if not 0 <= high - low < MAX_RANGE:
-                raise UserError(f"{option.shown}: a range has 1 to {MAX_RANGE:,} numbers: {part}")
+                raise UserError(f"{option.shown}: a range has 1 to {MAX_RANGE:,} numbers: {item}")
             found += range(low, high + 1)
-        elif kind is bool and part == "both":
+        elif kind is bool and item == "both":
             found += [False, True]
         else:
-            found.append(_value(one, part))
+            found.append(_value(one, item))
     return tuple(dict.fromkeys(found))
 
 

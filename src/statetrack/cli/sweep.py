@@ -178,11 +178,11 @@ def _grid(
             cell = dict(zip(axes, point, strict=True))
             config = with_options(base_config(**names, values=cell), cell)
             t = config.training
-            wanted = lengths or (f"{t.min_length}-{t.max_length}", *t.eval_lengths)
+            evaluated = lengths or (f"{t.min_length}-{t.max_length}", *t.eval_lengths)
             varied = {n: v for n, v in cell.items() if len(axes[n]) > 1 and n != "allow_neg_eigval"}
-            told = [f"{name} {value}" for name, value in varied.items()]
-            name = " ".join([config.task.name, config.model.title, *told])
-            yield Job(name, config, wanted, **measured)
+            labels = [f"{name} {value}" for name, value in varied.items()]
+            name = " ".join([config.task.name, config.model.title, *labels])
+            yield Job(name, config, evaluated, **measured)
 
 
 def engine_option(text: str) -> tuple[str, int | float | str]:

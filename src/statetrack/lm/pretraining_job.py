@@ -25,7 +25,7 @@ from statetrack.lm.pretraining.config import PRETRAINING_SCHEMA, PretrainingConf
 from statetrack.lm.pretraining.loop import pretrain
 from statetrack.models import count_parameters
 from statetrack.sweep.job import JOB_SCHEMA, SweepJob
-from statetrack.sweep.work import Clock
+from statetrack.sweep.work import Stopwatch
 from statetrack.training import Callback
 from statetrack.training.trackers import Tracker
 
@@ -103,7 +103,7 @@ class PretrainingJob(SweepJob):
         )
         trackers = [callback for callback in callbacks if isinstance(callback, Tracker)]
         run = pretrain(config, folder / "run", trackers=trackers, on_progress=report)
-        clock = Clock()  # of the measurements: the metrics have the time of training
+        stopwatch = Stopwatch()  # of the measurements: the metrics have the time of training
         rows = run.metrics()
         steps = [row for row in rows if row["kind"] == "train"]
         validation = [row for row in rows if row["kind"] == "validation"]
@@ -135,7 +135,7 @@ class PretrainingJob(SweepJob):
             "audit": audited,
             "harness": selection and harness_scores(language, selection, self.harness_limit),
             "summary": f"validation loss {validation[-1]['loss']:.4f}",
-        } | {name: round(steps[-1][name] + spent, 2) for name, spent in clock.elapsed().items()}
+        } | {name: round(steps[-1][name] + spent, 2) for name, spent in stopwatch.elapsed().items()}
 
 
 def select_all(folders: Sequence[str]) -> Selection | None:

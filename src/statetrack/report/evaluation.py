@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,18 @@ from numpy.typing import NDArray
 
 from statetrack.report.document import Figure, Series
 from statetrack.training import Curve, Evaluation
+from statetrack.training.evaluate import scaled
 
 Floats = NDArray[np.float64]
 Lengths = NDArray[np.integer[Any]] | Floats
 Table = tuple[str, list[str], list[list[str]]]
 
 MAJORITY = "always the most frequent answer"
+BASELINE = "majority baseline"  # in tables of scaled scores
+BASELINE_NOTE = (
+    "The majority baseline is the scaled score of giving the most frequent answer at each position."
+)
+ABOVE_CHANCE = 0.01  # scaled; the baseline's score is measured, to 0.003
 POSITIONS = 8  # columns that fit on a line beside the length
 
 
@@ -57,6 +63,22 @@ def evaluation_tables(title: str, results: Sequence[Evaluation]) -> list[Table]:
 def lengths_text(low: int, high: int) -> str:
     """Format a length, or a range of lengths."""
     return str(low) if low == high else f"{low}-{high}"
+
+
+def chance_level(evaluations: Iterable[Mapping[str, Any]]) -> float | None:
+    """Return the score of guessing, from evaluations of one task; None if all are perfect."""
+    lowest = min(evaluations, key=lambda e: float(e["scaled"]), default=None)
+    if lowest is None or lowest["scaled"] >= 1:
+        return None
+    return float((lowest["score"] - lowest["scaled"]) / (1 - lowest["scaled"]))
+
+
+def scaled_majority(evaluation: Mapping[str, Any], chance: float | None) -> float | None:
+    """Return the scaled score of the majority baseline if it beats chance, else None."""
+    if chance is None or "majority" not in evaluation:  # older versions did not measure it
+        return None
+    level = float(scaled(evaluation["majority"], chance))
+    return level if level > ABOVE_CHANCE else None
 
 
 def smooth(lengths: Lengths, values: Floats) -> tuple[Floats, Floats]:

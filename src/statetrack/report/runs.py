@@ -16,7 +16,7 @@ from statetrack.compiler.folders import is_compiled, is_hardened
 from statetrack.errors import UserError
 from statetrack.report.configs import flat, option_text, varying
 from statetrack.report.document import Cell, Document, Figure, Table
-from statetrack.report.evaluation import lengths_text
+from statetrack.report.evaluation import BASELINE, BASELINE_NOTE, lengths_text, scaled_majority
 from statetrack.report.results import (
     Result,
     learning_figure,
@@ -26,6 +26,7 @@ from statetrack.report.results import (
 )
 from statetrack.sweep.spectrum import sampled_spectrum
 from statetrack.training import Run, curve, finite_training_set
+from statetrack.training.evaluate import score_chance
 
 POINTS = 200  # of a line
 CURVE_MULTIPLE = 8  # the curve goes up to this multiple of the training length
@@ -59,7 +60,7 @@ def runs_document(
     folders = list({Path(folder).resolve(): folder for folder in folders}.values())
     runs = dict(zip(run_names(folders), map(Run.open, folders), strict=True))
     results = {name: read_run(run, longest, samples, device) for name, run in runs.items()}
-    tables = [_runs_table(runs, results), _scores_table(results), *_differences(runs)]
+    tables = [_runs_table(runs, results), _scores_table(runs, results), *_differences(runs)]
     seeds = sorted({run.config.training.seed for run in runs.values()})
     seconds = [s for r in results.values() if (s := r["cpu_seconds"]) is not None]
     facts: dict[str, Any] = {"seeds": seeds, "report made with": versions()}
@@ -189,9 +190,11 @@ def _runs_table(runs: dict[str, Run], results: dict[str, dict[str, Any]]) -> Tab
     return Table("Runs", columns, rows, name="runs")
 
 
-def _scores_table(results: dict[str, dict[str, Any]]) -> Table:
+def _scores_table(runs: dict[str, Run], results: dict[str, dict[str, Any]]) -> Table:
     lengths = {name: _validation_scores(result) for name, result in results.items()}
     ranges = sorted({pair for scores in lengths.values() for pair in scores})
+    majorities = {name: _majorities(run, results[name]) for name, run in runs.items()}
+    above_chance = [pair for pair in ranges if any(pair in found for found in majorities.values())]
     rows: list[list[Cell]] = []
     for name, r in results.items():
         found = _horizon(r)
@@ -200,13 +203,17 @@ def _scores_table(results: dict[str, dict[str, Any]]) -> Table:
             horizon = "none" if found[0] is None else f"{found[0]:,}"
             horizon += " or more" if found[0] == found[1] else ""
         validation = [lengths[name].get(pair) for pair in ranges]
-        rows.append([name, r["train_loss"], r["train_accuracy"], *validation, horizon])
+        baselines = [majorities[name].get(pair) for pair in above_chance]
+        rows.append([name, r["train_loss"], r["train_accuracy"], *validation, *baselines, horizon])
     scored = [f"validation {lengths_text(*pair)}" for pair in ranges]
     note = (
         "Loss and accuracy are those of the last logged training batch. Validation scores are the "
         "last ones, scaled: chance is 0. The horizon is the longest length up to which the "
         "accuracy stays at 0.99 or above."
     )
+    if above_chance:
+        note += f" {BASELINE_NOTE}"
+    scored += [f"{BASELINE} {lengths_text(*pair)}" for pair in above_chance]
     columns = ["run", "training loss", "training accuracy", *scored, "horizon"]
     return Table("Scores", columns, rows, note, name="scores")
 
@@ -214,6 +221,15 @@ def _scores_table(results: dict[str, dict[str, Any]]) -> Table:
 def _validation_scores(result: Result) -> dict[tuple[int, int], float]:
     """Return the last validation score for each range of lengths."""
     return {(v["min_length"], v["max_length"]): v["scaled"] for v in result["validation"]}
+
+
+def _majorities(run: Run, result: Result) -> dict[tuple[int, int], float]:
+    """Return the scaled majority baseline of each range of lengths where it beats chance."""
+    chance = score_chance(run.config.task)
+    found = {
+        (v["min_length"], v["max_length"]): scaled_majority(v, chance) for v in result["validation"]
+    }
+    return {pair: level for pair, level in found.items() if level is not None}
 
 
 def _differences(runs: dict[str, Run]) -> list[Table]:

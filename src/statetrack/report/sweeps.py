@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from statetrack.errors import UserError
 from statetrack.files import read_json
 from statetrack.report.configs import Options, distinguishing, flat, option_text
 from statetrack.report.document import Cell, Document, Figure, Table
+from statetrack.report.evaluation import BASELINE, BASELINE_NOTE, chance_level, scaled_majority
 from statetrack.report.results import (
     Groups,
     Result,
@@ -157,6 +159,13 @@ def _grid(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Listed
     for which, lengths in measured:
         place = f"{lengths}{', hardened' if which == 'hardened' else ''}"
         head += [f"best at {place}", f"median at {place}", f"95 % of the mean at {place}"]
+    majorities = _majorities(groups)
+    above_chance = [
+        lengths
+        for lengths in dict.fromkeys(lengths for _, lengths in measured)
+        if any(lengths in found for found in majorities.values())
+    ]
+    head += [f"{BASELINE} at {lengths}" for lengths in above_chance]
     rows: list[list[Cell]] = []
     for key, group in groups.items():
         results = _results(group)
@@ -164,13 +173,49 @@ def _grid(names: Sequence[str], groups: Mapping[tuple[str, ...], Sequence[Listed
         for which, lengths in measured:
             s = _spread(results, which, lengths)
             row += [None] * 3 if s is None else [s.best, s.median, s.interval_text or None]
+        row += [majorities[key].get(lengths) for lengths in above_chance]
         stopped = Counter(str(r["stopped"]) for r in results if r.get("stopped"))
         row.append(", ".join(f"{reason} {n}" for reason, n in stopped.items()) or None)
         seconds = [r["cpu_seconds"] for r in results if r.get("cpu_seconds") is not None]
         rows.append([*row, round(sum(seconds) / len(seconds)) if seconds else None])
     note = "Accuracies are scaled: chance is 0. Intervals are of the mean over seeds."
+    if above_chance:
+        note += f" {BASELINE_NOTE}"
     columns = [*head, "stopped early", "CPU seconds a run"]
     return Table("Accuracy by option", columns, rows, note, name="grid")
+
+
+def _majorities(
+    groups: Mapping[tuple[str, ...], Sequence[ListedJob]],
+) -> dict[tuple[str, ...], dict[str, float]]:
+    """Return for each group the scaled majority baseline by lengths, where it beats chance.
+
+    What guessing scores is found from all evaluations of a task. It is unknown, and there is no
+    baseline, if all of them are perfect.
+    """
+    by_task: dict[str, list[Any]] = {}
+    for one in itertools.chain(*groups.values()):
+        by_task.setdefault(_task(one), []).extend(e for _, e in _evaluations(_results([one])))
+    chances = {task: chance_level(found) for task, found in by_task.items()}
+    made: dict[tuple[str, ...], dict[str, float]] = {}
+    for key, group in groups.items():
+        levels = {
+            lengths: scaled_majority(e, chances[_task(group[0])])
+            for lengths, e in _evaluations(_results(group))
+        }
+        made[key] = {lengths: level for lengths, level in levels.items() if level is not None}
+    return made
+
+
+def _evaluations(results: Sequence[Result]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return every evaluation with its lengths, of trained and hardened models."""
+    measured = [(r.get(which) or {}) for r in results for which in ("trained", "hardened")]
+    return [pair for found in measured for pair in found.get("evaluations", {}).items()]
+
+
+def _task(one: ListedJob) -> str:
+    """Return the task and its options as text."""
+    return str(flat(one.job["config"]["task"]))
 
 
 def _verdict(

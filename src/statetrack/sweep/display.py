@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import Any
 
 from rich import box
-from rich.console import JustifyMethod
+from rich.console import Group, JustifyMethod
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from statetrack.sweep.engine import SweepEvent
 from statetrack.sweep.job import SweepJob
@@ -51,15 +53,15 @@ class SweepDisplay:
             self.latest.pop(key, None)
             if event.value is not None:
                 self.spent[key] = event.value["cpu_seconds"]
-            self.console.print(f"{self._clock()} {event.job.name}: {_end_text(event)}")
+            self.console.print(f"{self._time_and_counts()} {event.job.name}: {_end_text(event)}")
         if self.console.is_terminal:
             self.live.update(self._table(), refresh=True)
 
-    def _clock(self) -> str:
-        return f"[{time.perf_counter() - self.began:5.0f} s, {self._count('done')}]"
-
-    def _count(self, *kinds: str) -> str:
-        return f"{sum(kind in kinds for kind in self.status.values())}/{len(self.jobs)}"
+    def _time_and_counts(self) -> str:
+        counts = Counter(self.status.values())
+        failed = f", {counts['failed']} failed" if counts["failed"] else ""
+        done = f"{counts['done']}/{len(self.jobs)} done"
+        return f"[{time.perf_counter() - self.began:5.0f} s, {done}{failed}]"
 
     def seconds_left(self) -> float | None:
         """Estimate from the jobs that ended how long the others take; None if none has ended."""
@@ -70,15 +72,17 @@ class SweepDisplay:
         left = sum(job.seconds for key, job in self.jobs.items() if self.status[key] not in ended)
         return left * sum(self.spent.values()) / expected / self.workers
 
-    def _table(self) -> Table:
+    def _table(self) -> Group:
         left = self.seconds_left()
-        title = f"{self._clock()} done" + ("" if left is None else f", about {left:.0f} s left")
-        table = _progress_table(title)
+        title = self._time_and_counts() + ("" if left is None else f" about {left:.0f} s left")
+        table = _progress_table()
         running = {key for key, kind in self.status.items() if kind in ("start", "progress")}
         for key in list(running)[: max(1, self.console.height - 6)]:
             p, name = self.latest.get(key), self.jobs[key].name
             table.add_row(name, *_progress_cells(p), "" if p else "starting")
-        return table
+        return Group(
+            Text(title), table
+        )  # a title of the table's own wraps where the table is narrow
 
 
 def _end_text(event: SweepEvent) -> str:
@@ -91,8 +95,8 @@ def _end_text(event: SweepEvent) -> str:
     return f"{'failed: ' if event.kind == 'failed' else ''}{result_text(event.value)}"
 
 
-def _progress_table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+def _progress_table() -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     for name in ("model", "step", "loss", "accuracy", "left", ""):
         justify: JustifyMethod = "left" if name in ("model", "") else "right"
         table.add_column(name, justify=justify, no_wrap=True)

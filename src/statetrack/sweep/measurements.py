@@ -24,7 +24,7 @@ from statetrack.models import SequenceModel, count_parameters
 from statetrack.sweep.job import THEOREM_6, Job
 from statetrack.sweep.pool import Report
 from statetrack.sweep.spectrum import sampled_spectrum
-from statetrack.sweep.work import Clock
+from statetrack.sweep.work import Stopwatch
 from statetrack.training import (
     Callback,
     Curve,
@@ -62,7 +62,7 @@ def measure(
 ) -> dict[str, Any]:
     """Train and measure; return the fields of a result that are known afterwards."""
     run = _train(job, folder, report, callbacks)
-    clock = Clock()  # of the measurements: the metrics have the time of training, over all resumes
+    stopwatch = Stopwatch()  # of the measurements: the metrics have the time of training
     model = run.model(device=job.device)
     rows = run.metrics()
     steps = [row for row in rows if row["kind"] == "train"]
@@ -83,7 +83,7 @@ def measure(
         "spectrum": sampled_spectrum(job.config, model) if job.spectrum else None,
     }
     training = next(row for row in rows[::-1] if "cpu_seconds" in row)
-    times = clock.elapsed()
+    times = stopwatch.elapsed()
     return facts | {name: round(training[name] + spent, 2) for name, spent in times.items()}
 
 

@@ -52,40 +52,40 @@ def run_jobs(
         jobs: The jobs. Whoever handles an event may add some at the end.
         workers: Processes side by side; one per core if absent.
     """
-    crew: dict[Connection, _Worker] = {}
+    by_pipe: dict[Connection, _Worker] = {}
     following = 0  # the next job
     most = workers or cores()
     try:
         while True:
             while following < len(jobs):
-                worker = next((w for w in crew.values() if w.job is None), None)
+                worker = next((w for w in by_pipe.values() if w.job is None), None)
                 if worker is None:
-                    if len(crew) >= most:
+                    if len(by_pipe) >= most:
                         break
-                    taken = {worker.number for worker in crew.values()}
-                    worker = _Worker(function, next(n for n in count() if n not in taken))
-                    crew[worker.pipe] = worker
+                    numbers = {worker.number for worker in by_pipe.values()}
+                    worker = _Worker(function, next(n for n in count() if n not in numbers))
+                    by_pipe[worker.pipe] = worker
                 worker.job, following = following, following + 1
                 worker.send(jobs[worker.job])
                 yield Event(worker.job, "start", None)
-            busy = [pipe for pipe, worker in crew.items() if worker.job is not None]
+            busy = [pipe for pipe, worker in by_pipe.items() if worker.job is not None]
             if not busy:
                 break
             for pipe in wait(busy):
                 assert isinstance(pipe, Connection)
-                worker = crew[pipe]
+                worker = by_pipe[pipe]
                 event = worker.receive()
                 if event.kind == "died":
-                    del crew[pipe]
+                    del by_pipe[pipe]
                 yield event
-        for worker in crew.values():
+        for worker in by_pipe.values():
             worker.pipe.close()  # it sees the end and leaves
             worker.process.join()
-        crew.clear()
+        by_pipe.clear()
     finally:
-        for worker in crew.values():
+        for worker in by_pipe.values():
             worker.process.terminate()
-        for worker in crew.values():
+        for worker in by_pipe.values():
             worker.process.join()
 
 
@@ -106,11 +106,13 @@ class _Worker:
     def __init__(self, function: Callable[[Any, Report], Any], number: int) -> None:
         self.number = number
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(function, theirs, number), daemon=True)
+        self.pipe, child_pipe = context.Pipe()
+        self.process = context.Process(
+            target=_work, args=(function, child_pipe, number), daemon=True
+        )
         with _sigint_ignored():  # inherited: Ctrl-C is the parent's to handle
             self.process.start()
-        theirs.close()
+        child_pipe.close()
         self.job: int | None = None
 
     def send(self, job: Any) -> None:

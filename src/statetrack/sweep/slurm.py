@@ -34,10 +34,12 @@ def run_jobs(
         workers: Slurm jobs at a time; all if absent.
         options: `cluster` (slurm, or local for processes of this machine), parameters of submitit's
             AutoExecutor (timeout_min, mem_gb, cpus_per_task, ...), and those of Slurm (partition,
-            account, time, ...).
+            account, time, ...). A job has as many threads as cpus_per_task, by default one.
     """
     submitit = _import_submitit()
-    executor = _executor(submitit, folder, dict(options or {}))
+    options = {**DEFAULTS, **(options or {})}
+    executor = _executor(submitit, folder, dict(options))
+    call = _Resumable(function, options["cpus_per_task"])
     submitted: dict[int, Any] = {}
     started: set[int] = set()
     following = 0  # the next job
@@ -49,7 +51,7 @@ def run_jobs(
             fresh = range(following, following + count)
             if fresh:
                 with executor.batch():  # one array of Slurm
-                    made = [executor.submit(_Resumable(function), jobs[i]) for i in fresh]
+                    made = [executor.submit(call, jobs[i]) for i in fresh]
                 submitted.update(zip(fresh, made, strict=True))
                 following += count
             if not submitted:
@@ -83,8 +85,8 @@ def _executor(submitit: Any, folder: Path, options: dict[str, Any]) -> Any:
     try:
         executor = submitit.AutoExecutor(folder, cluster=cluster)
         shared = executor._valid_parameters()  # noqa: SLF001
-        named = {name if name in shared else f"slurm_{name}": v for name, v in options.items()}
-        executor.update_parameters(**{**DEFAULTS, **named})
+        named = {n if n in shared else f"slurm_{n}": v for n, v in options.items()}
+        executor.update_parameters(**named)
     except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"submitit refuses the options of the engine slurm: {reason}") from None
@@ -105,13 +107,13 @@ def _end(submitit: Any, index: int, job: Any) -> Event:
 class _Resumable:
     """The call of a Slurm job; submitit queues it again after a time-out or preemption."""
 
-    def __init__(self, function: Callable[[Any, Report], Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[[Any, Report], Any], threads: int) -> None:
+        self.function, self.threads = function, threads
 
     def __call__(self, job: Any) -> Any:
         import torch
 
-        torch.set_num_threads(1)
+        torch.set_num_threads(self.threads)
         tune_allocator()
         return self.function(job, lambda progress: None)
 

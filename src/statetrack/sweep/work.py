@@ -46,7 +46,7 @@ def do_job(
     Raises:
         OSError, MemoryError: the job was cut short.
     """
-    began = Clock()
+    stopwatch = Stopwatch()
     environment()  # it reads the commit once, before another one can be checked out
     for file in leftovers(folder):
         file.unlink()
@@ -65,7 +65,7 @@ def do_job(
         **job.description(),
         "environment": environment(job.device),
     }
-    result = {**description, **NO_MEASUREMENTS, **began.elapsed(), **facts}
+    result = {**description, **NO_MEASUREMENTS, **stopwatch.elapsed(), **facts}
     write_json(folder / RESULT, result)
     return result
 
@@ -96,7 +96,7 @@ NO_MEASUREMENTS: dict[str, Any] = {
 
 
 @dataclass
-class Clock:
+class Stopwatch:
     """The time since it was made."""
 
     def __post_init__(self) -> None:

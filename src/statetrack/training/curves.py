@@ -112,8 +112,8 @@ def _curve_of_prefixes(
     rng = generator(data_seed, split, max_length)
     size = dense.input_size(max_length)
     right, whole = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-    for part in batches(samples, size):
-        batch = draw(rng, np.full(part.stop - part.start, max_length))
+    for rows in batches(samples, size):
+        batch = draw(rng, np.full(rows.stop - rows.start, max_length))
         correct = predict(model, batch.tokens) == batch.targets
         right += correct.sum(0)
         whole += np.logical_and.accumulate(correct, axis=1).sum(0)

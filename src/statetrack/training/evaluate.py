@@ -102,29 +102,27 @@ def evaluate(
     all_given = None if given is None else task.sample(rng, drawn)
     size = task.input_size(high)
     right = np.zeros(samples, dtype=np.int64)  # right positions of each sequence
-    asked = np.zeros(samples, dtype=np.int64)
+    num_scored = np.zeros(samples, dtype=np.int64)
     answers = np.zeros(samples, dtype=bool)
     right_at = np.zeros(size, dtype=np.int64)  # sequences whose n-th scored position is right
-    asked_at = np.zeros(size, dtype=np.int64)
-    for part in batches(samples, size):
-        batch = _rows(all_given, part) if all_given is not None else draw(rng, drawn[part])
+    scored_at = np.zeros(size, dtype=np.int64)
+    for rows in batches(samples, size):
+        batch = _rows(all_given, rows) if all_given is not None else draw(rng, drawn[rows])
         scored = task.scored(batch.targets)
         correct = (predict(model, batch.tokens) == batch.targets) & scored
         ranks = np.cumsum(scored, axis=1) - 1
-        right[part], asked[part] = correct.sum(1), scored.sum(1)
-        answers[part] = (correct & (ranks == ranks[:, -1:])).any(1)
+        right[rows], num_scored[rows] = correct.sum(1), scored.sum(1)
+        answers[rows] = (correct & (ranks == ranks[:, -1:])).any(1)
         right_at += np.bincount(ranks[correct], minlength=size)
-        asked_at += np.bincount(ranks[scored], minlength=size)
-    token_accuracy = right.sum() / asked.sum()
+        scored_at += np.bincount(ranks[scored], minlength=size)
+    token_accuracy = right.sum() / num_scored.sum()
     if task.metric == "token":
-        score, (bottom, top) = token_accuracy, bootstrap(right, asked)
+        score, (bottom, top) = token_accuracy, bootstrap(right, num_scored)
     else:
-        whole = answers if task.metric == "answer" else right == asked
+        whole = answers if task.metric == "answer" else right == num_scored
         score, (bottom, top) = whole.mean(), map(float, wilson(whole.sum(), samples))
-    # guessing a whole sequence right has a negligible probability
-    chance = 0.0 if task.metric == "sequence" else task.chance
-    right_at, asked_at = right_at[asked_at > 0], asked_at[asked_at > 0]
-    by_position = (right_at / asked_at, *wilson(right_at, asked_at))
+    right_at, scored_at = right_at[scored_at > 0], scored_at[scored_at > 0]
+    by_position = (right_at / scored_at, *wilson(right_at, scored_at))
     return Evaluation(
         min_length=low,
         max_length=high,
@@ -133,19 +131,19 @@ def evaluate(
         score=float(score),
         low=bottom,
         high=top,
-        scaled=float(scaled(score, chance)),
+        scaled=float(scaled(score, score_chance(task))),
         majority=task.majority(low, high),
         token_accuracy=float(token_accuracy),
         answer_accuracy=float(answers.mean()),
-        sequence_accuracy=float((right == asked).mean()),
+        sequence_accuracy=float((right == num_scored).mean()),
         position_accuracy=tuple(by_position[0].tolist()),
         position_low=tuple(by_position[1].tolist()),
         position_high=tuple(by_position[2].tolist()),
     )
 
 
-def _rows(batch: Batch, part: slice) -> Batch:
-    return Batch(batch.tokens[part], batch.targets[part], batch.lengths[part])
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return Batch(batch.tokens[rows], batch.targets[rows], batch.lengths[rows])
 
 
 def check_arguments(model: object, task: Task | str, samples: int, exclude: object) -> Task:
@@ -164,6 +162,12 @@ def _range(lengths: int | tuple[int, int]) -> tuple[int, int]:
     if not isinstance(ends, tuple | list) or [type(end) for end in ends] != [int, int]:
         raise UserError(f"lengths must be a whole number or a pair of them; got {lengths!r}")
     return ends[0], ends[1]
+
+
+def score_chance(task: Task) -> float:
+    """Return the score of guessing, by the task's metric."""
+    # guessing a whole sequence right has a negligible probability
+    return 0.0 if task.metric == "sequence" else task.chance
 
 
 def scaled(accuracy: Any, chance: float) -> Any:
@@ -203,10 +207,10 @@ def wilson(right: Any, samples: Any, z: float = 1.959964) -> tuple[Floats, Float
     return np.maximum(0.0, centre - spread), np.minimum(1.0, centre + spread)
 
 
-def bootstrap(right: Ints, asked: Ints) -> tuple[float, float]:
-    """Return a 95 % interval of sum(right) / sum(asked), resampling the sequences."""
+def bootstrap(right: Ints, num_scored: Ints) -> tuple[float, float]:
+    """Return a 95 % interval of sum(right) / sum(num_scored), resampling the sequences."""
     rng = np.random.default_rng(0)
     shares = np.full(len(right), 1 / len(right))
     times = rng.multinomial(len(right), shares, size=RESAMPLES)  # [resamples, sequences]
-    low, high = np.quantile((times @ right) / (times @ asked), [0.025, 0.975])
+    low, high = np.quantile((times @ right) / (times @ num_scored), [0.025, 0.975])
     return float(low), float(high)

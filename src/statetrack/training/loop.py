@@ -291,7 +291,7 @@ class _Loop:
                 if not all(p.isfinite().all() for p in self.model.parameters()):
                     raise self.diverged(f"the weights are not finite after step {done}")
                 self.run.save(done, self.model, self.optimizer)
-            seconds = self.clock.here()
+            seconds = self.clock.process_seconds()
             left = seconds / (done - start) * (config.steps - done)
             on_progress(Progress(done, config.steps, loss, accuracy, seconds, left))
             if reason is not None:
@@ -343,7 +343,7 @@ class _Loop:
         chunk = config.backward_chunk or batch.tokens.shape[1]
         with objective.recording():
             _, self.state = chunked_backward(
-                objective.run, batch.tokens, objective.part, chunk, state=state
+                objective.run, batch.tokens, objective.chunk_loss, chunk, state=state
             )
         if config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip)

@@ -57,7 +57,7 @@ class Objective:
         with self.autocast:
             return self.model(tokens, state)
 
-    def part(self, logits: Tensor, columns: slice) -> Tensor:
+    def chunk_loss(self, logits: Tensor, columns: slice) -> Tensor:
         """Return the objective of a chunk that the model has just read."""
         loss = self.cross_entropy(logits, columns)
         self.loss = self.loss + loss.detach()

@@ -267,7 +267,11 @@ class Run(RunFolder):
 
 
 class Clock:
-    """Seconds and CPU seconds of a run, those of the processes before this one included."""
+    """Seconds and CPU seconds of a run.
+
+    Earlier processes count up to the last row of metrics that is kept, so steps that a resumed run
+    repeats count once.
+    """
 
     def __init__(self, run: RunFolder) -> None:
         timed = [row for row in run.metrics() if "cpu_seconds" in row]
@@ -275,11 +279,14 @@ class Clock:
         self.before = last["seconds"], last["cpu_seconds"]
         self.began = time.perf_counter(), time.process_time()
 
-    def here(self) -> float:
+    def process_seconds(self) -> float:
         """Return the seconds since this process began to train."""
         return time.perf_counter() - self.began[0]
 
     def times(self) -> dict[str, float]:
         """Return both, for a row of metrics."""
         cpu = time.process_time() - self.began[1]
-        return {"seconds": self.before[0] + self.here(), "cpu_seconds": self.before[1] + cpu}
+        return {
+            "seconds": self.before[0] + self.process_seconds(),
+            "cpu_seconds": self.before[1] + cpu,
+        }

@@ -47,12 +47,12 @@ def restore_tensors(
     Raises:
         UserError: A tensor is missing, unknown, or of another shape or dtype.
     """
-    wanted = {f"model.{name}": p for name, p in model.named_parameters()}
+    expected = {f"model.{name}": p for name, p in model.named_parameters()}
     found = {name for name in tensors if name.startswith("model.")}
-    for name in sorted(wanted.keys() ^ found):
-        where = "lacks" if name in wanted else "has an unknown"
+    for name in sorted(expected.keys() ^ found):
+        where = "lacks" if name in expected else "has an unknown"
         raise UserError(f"the checkpoint in {folder} {where} tensor {name}")
-    for name, parameter in wanted.items():
+    for name, parameter in expected.items():
         _check_like(parameter, name, tensors[name], folder)
         parameter.data.copy_(tensors[name])
     if optimizer is None or step == 0:

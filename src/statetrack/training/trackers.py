@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from statetrack.config import one_of
 from statetrack.errors import UserError
+from statetrack.files import write_atomic
 from statetrack.training.callbacks import Callback
 from statetrack.training.run_folder import RunFolder
 
@@ -79,14 +81,25 @@ class TensorBoard(Tracker):
 
 
 class WandB(Tracker):
-    """Writes a run of Weights & Biases; WANDB_MODE=offline keeps it on this machine."""
+    """Writes a run of Weights & Biases; WANDB_MODE=offline keeps it on this machine.
+
+    Its id is in RUN/wandb-id: a resumed run goes on there, and W&B skips the steps that it has.
+    """
 
     def start(self, run: RunFolder) -> None:
         import wandb
 
+        file = run.folder / "wandb-id"
+        if not file.exists():
+            write_atomic(file, secrets.token_hex(8))
         name = "/".join(run.folder.resolve().parts[-2:])
         self.log = wandb.init(
-            project="statetrack", name=name, dir=str(run.folder), config=run.config.to_json()
+            project="statetrack",
+            name=name,
+            id=file.read_text(),
+            resume="allow",
+            dir=str(run.folder),
+            config=run.config.to_json(),
         )
 
     def send(self, step: int, values: dict[str, float]) -> None:

@@ -208,7 +208,7 @@ class _Loop:
             if done % config.checkpoint_every == 0 or last:
                 self.save(done)
             if self.processes.main:
-                seconds = self.clock.here()
+                seconds = self.clock.process_seconds()
                 left = seconds / (done - self.start) * (config.steps - done)
                 speed = (done - self.start) * config.tokens_per_step / seconds
                 self.on_progress(PretrainingProgress(done, config.steps, loss, speed, left))
