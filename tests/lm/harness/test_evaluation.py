@@ -110,7 +110,8 @@ def test_the_command_of_lm_eval(ours: Path, pack: Path, tmp_path: Path) -> None:
     """It knows this package's models, in a process that has loaded nothing else."""
     export(ours, tmp_path / "exported")  # with a tokenizer_config.json
     save_model("llama", tmp_path / "llama")
-    (tmp_path / "llama" / "tokenizer_config.json").write_text(settings_json("<end>", None))
+    settings = settings_json("<end>", None, plain=False)
+    (tmp_path / "llama" / "tokenizer_config.json").write_text(settings)
     options = ["run", "--model", "hf", "--device", "cpu", "--limit", "2"]
     options += ["--include_path", str(pack), "--tasks", "statetrack_parity_3"]
     done = subprocess.run(
