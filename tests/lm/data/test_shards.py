@@ -47,6 +47,27 @@ def test_what_is_written_is_read(
     assert not (folder / PARTS).exists()
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3, 9])
+def test_processes_share_the_files(tmp_path: Path, processes: int) -> None:
+    """Each damaged file is found by exactly one of them."""
+    folder = written(tmp_path / "data", shard_tokens=4)
+    data = TokenData.open(folder)
+    files = [*folder.glob("train-*"), data.tokenizer_file]
+    assert len(files) == 4 + 2  # shards, where documents start, and the tokenizer
+    for file in files:
+        before = file.read_bytes()
+        flip_bit(file)
+        found = 0
+        for rank in range(processes):
+            try:
+                data.verify(rank, processes)
+            except UserError as error:
+                assert file.name in str(error)
+                found += 1
+        assert found == 1
+        file.write_bytes(before)
+
+
 def test_the_largest_token_fits(tmp_path: Path) -> None:
     for size in (2**16, 2**16 + 1, 200_000):
         folder = tmp_path / str(size)
