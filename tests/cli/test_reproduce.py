@@ -48,11 +48,27 @@ def test_the_command_of_a_report_repeats_every_setting(
 def test_a_text_or_a_folder_that_does_not_exist_leaves_no_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for option, says in (("texts", "is no file"), ("harness", "has no index.json")):
-        missing, out = tmp_path / "none", tmp_path / option
-        assert cli.main(["reproduce", "fig1", f"--{option}", f"{missing}", f"--out={out}"]) == 2
-        assert f"{missing} {says}" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}')
+    (tmp_path / "folder").mkdir()
+    no_text = "is neither a text file nor a data folder"
+    for option, name, says in (
+        ("texts", "none", no_text),
+        ("texts", "folder", no_text),
+        ("texts", "rows.jsonl", "has rows"),
+        ("harness", "none", "has no index.json"),
+    ):
+        given, out = tmp_path / name, tmp_path / option
+        assert cli.main(["reproduce", "fig1", f"--{option}", f"{given}", f"--out={out}"]) == 2
+        assert f"{given} {says}" in " ".join(capsys.readouterr().err.split())
         assert not out.exists()
+
+
+def test_a_data_folder_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statetrack.cli.reproduce.run_recipes", lambda *args, **options: 0)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "data.json").write_text("{}")
+    command = ["reproduce", "fig1", f"--texts={tmp_path / 'data'}", f"--out={tmp_path / 'out'}"]
+    assert cli.main(command) == 0
 
 
 def test_names_in_any_case(

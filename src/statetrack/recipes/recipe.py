@@ -39,7 +39,7 @@ class Settings:
     scale: Scale = "laptop"
     early: bool = False  # the settings of the paper's early version instead of the final one
     seeds: int | None = None  # seeds per model; None: the scale's number
-    texts: tuple[str, ...] = ()  # more text files on which language models are measured
+    texts: tuple[str, ...] = ()  # text files or data folders on which language models are measured
     harness: tuple[str, ...] = ()  # folders of tasks on which language models are scored
     mamba_conv: int = 4  # its text says 4, its code has 1
     xlstm_layers: int = 3  # of mLSTM and sLSTM on modular arithmetic: 3, as the others, or 2

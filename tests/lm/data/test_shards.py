@@ -47,6 +47,15 @@ def test_what_is_written_is_read(
     assert not (folder / PARTS).exists()
 
 
+def complaint(data: TokenData, rank: int, processes: int) -> str:
+    """Return the error that a process finds, if any."""
+    try:
+        data.verify(rank, processes)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
 @pytest.mark.parametrize("processes", [1, 2, 3, 9])
 def test_processes_share_the_files(tmp_path: Path, processes: int) -> None:
     """Each damaged file is found by exactly one of them."""
@@ -57,14 +66,8 @@ def test_processes_share_the_files(tmp_path: Path, processes: int) -> None:
     for file in files:
         before = file.read_bytes()
         flip_bit(file)
-        found = 0
-        for rank in range(processes):
-            try:
-                data.verify(rank, processes)
-            except UserError as error:
-                assert file.name in str(error)
-                found += 1
-        assert found == 1
+        found = [complaint(data, rank, processes) for rank in range(processes)]
+        assert [file.name in text for text in found if text] == [True]
         file.write_bytes(before)
 
 

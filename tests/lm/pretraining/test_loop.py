@@ -18,8 +18,8 @@ from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig
 from statetrack.lm.data import PackedBatches, TokenData
 from statetrack.lm.load import load_language_model
-from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining import loop
+from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.loop import PretrainingProgress, pretrain
 from statetrack.models import ModelConfig, SequenceModel
 from statetrack.training import DivergedError
