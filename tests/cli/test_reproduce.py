@@ -88,13 +88,16 @@ def test_a_recipe_whose_packages_are_missing(
     monkeypatch: pytest.MonkeyPatch,
     refused: Refused,
 ) -> None:
-    missing = replace(recipe.find_recipe("fig5"), missing=lambda: ["transformers"])
+    missing = replace(recipe.find_recipe("fig5"), unusable=lambda: ["transformers is missing"])
     few = [recipe.find_recipe("fig2"), missing]
     monkeypatch.setattr(recipe, "all_recipes", lambda: few)
     assert cli.main(["reproduce", "all", "--plan", f"--out={tmp_path}"]) == 0
     out = capsys.readouterr().out
-    assert "Left out: language-models, which needs transformers" in out
-    says = ["language-models needs transformers", 'pip install "statetrack[lm]"']
+    assert "Left out: language-models, which needs the extra lm: transformers is missing" in out
+    says = [
+        "language-models needs the extra lm: transformers is missing",
+        'pip install "statetrack[lm]"',
+    ]
     refused("reproduce", "fig5", f"--out={tmp_path}", says=says)
 
 

@@ -96,8 +96,8 @@ def reproduce(
         recipes, left_out = installed_recipes()
     else:
         recipes, left_out = [find_recipe(name)], []
-        if missing := recipes[0].missing():
-            needs = f"{recipes[0].name} needs {', '.join(missing)}"
+        if unusable := recipes[0].unusable():
+            needs = f"{recipes[0].name} needs the extra lm: {', '.join(unusable)}"
             raise UserError(f'{needs}: pip install "statetrack[lm]"')
     folder = out or Path("runs") / f"reproduce-{scale}{'-early' if early else ''}"
     console = make_console(json)

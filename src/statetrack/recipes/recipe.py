@@ -91,7 +91,7 @@ class Recipe:
     title: str
     jobs: Callable[[Settings, Results], Sequence[SweepJob]]
     document: Callable[[Settings, Results], Document]
-    missing: Callable[[], list[str]] = list  # packages that it needs and that are not installed
+    unusable: Callable[[], list[str]] = list  # says what is wrong with packages that it needs
 
 
 RECIPES: dict[str, Recipe] = {}
@@ -127,11 +127,12 @@ def installed_recipes() -> tuple[list[Recipe], list[str]]:
     """Return the recipes that can run here, and a sentence for each that cannot."""
     found = list(all_recipes())
     left_out = [
-        f'Left out: {recipe.name}, which needs {", ".join(missing)} (pip install "statetrack[lm]").'
+        f"Left out: {recipe.name}, which needs the extra lm: {', '.join(unusable)} "
+        '(pip install "statetrack[lm]").'
         for recipe in found
-        if (missing := recipe.missing())
+        if (unusable := recipe.unusable())
     ]
-    return [recipe for recipe in found if not recipe.missing()], left_out
+    return [recipe for recipe in found if not recipe.unusable()], left_out
 
 
 def shortened(job: Job) -> Job:
