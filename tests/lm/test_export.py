@@ -31,6 +31,7 @@ MODELS = {
     "qwen3_next": models.qwen3_next,
     "qwen3_5": models.qwen3_5_images,
     "qwen3_5_text": models.qwen3_5,
+    "qwen3_5_moe": models.qwen3_5_moe,
 }
 
 
