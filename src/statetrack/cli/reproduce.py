@@ -108,7 +108,8 @@ def reproduce(
     if plan:
         write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
         return 0
-    for text in map(Path, texts):  # before the settings are written, which stay the same
+    # before the settings are written, with which the command must continue
+    for text in map(Path, texts):
         if text.is_file() and text.suffix in ROW_FORMATS:
             raise UserError(f"{text} has rows: make a data folder of it with statetrack lm data")
         if not (text.is_file() or (text / "data.json").is_file()):
