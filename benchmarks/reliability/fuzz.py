@@ -40,7 +40,7 @@ from benchmarks.reliability.calls import CALLS, ODD
 from statetrack import cli
 from statetrack.errors import UserError
 from statetrack.kernels import gpu
-from statetrack.lm.extra import missing_packages
+from statetrack.lm.extra import unusable_packages
 
 SECONDS = 20  # of CPU time
 WAITING = 300  # seconds of wall time: many, since other processes slow this one down
@@ -218,7 +218,7 @@ def child(batch: list[tuple[int, Case]], scratch: Path, log: Path) -> None:
 
 def preload() -> None:
     """Import what commands import on first use, once for all processes."""
-    without = ("statetrack.lm.",) if missing_packages() else ()
+    without = ("statetrack.lm.",) if unusable_packages() else ()
     for module in pkgutil.walk_packages(statetrack.__path__, "statetrack."):
         left_out = module.name.endswith(("__main__", "_native")) or module.name.startswith(without)
         needs_triton = ".ops." in module.name and module.name.rpartition(".")[2].startswith("gpu")

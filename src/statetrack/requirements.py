@@ -15,7 +15,8 @@ def declared(extra: str) -> dict[str, list[str]]:
     found = {}
     for line in lines:
         requirement, _, condition = line.partition(";")
-        name, bounds = re.fullmatch(r"([\w.-]+)(.*)", requirement.strip()).groups()  # type: ignore[union-attr]
+        # a name, perhaps with extras of its own, and bounds: lm-eval[hf]<0.5,>=0.4.13
+        name, bounds = re.fullmatch(r"([\w.-]+)(?:\[[^\]]*\])?(.*)", requirement.strip()).groups()  # type: ignore[union-attr]
         if f'extra == "{extra}"' in condition:
             found[name] = sorted(bounds.strip(" ()").split(","), reverse=True)
     return found

@@ -48,11 +48,27 @@ def test_the_command_of_a_report_repeats_every_setting(
 def test_a_text_or_a_folder_that_does_not_exist_leaves_no_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for option, says in (("texts", "is no file"), ("harness", "has no index.json")):
-        missing, out = tmp_path / "none", tmp_path / option
-        assert cli.main(["reproduce", "fig1", f"--{option}", f"{missing}", f"--out={out}"]) == 2
-        assert f"{missing} {says}" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}')
+    (tmp_path / "folder").mkdir()
+    no_text = "is neither a text file nor a data folder"
+    for option, name, says in (
+        ("texts", "none", no_text),
+        ("texts", "folder", no_text),
+        ("texts", "rows.jsonl", "has rows"),
+        ("harness", "none", "has no index.json"),
+    ):
+        given, out = tmp_path / name, tmp_path / option
+        assert cli.main(["reproduce", "fig1", f"--{option}", f"{given}", f"--out={out}"]) == 2
+        assert f"{given} {says}" in " ".join(capsys.readouterr().err.split())
         assert not out.exists()
+
+
+def test_a_data_folder_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("statetrack.cli.reproduce.run_recipes", lambda *args, **options: 0)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "data.json").write_text("{}")
+    command = ["reproduce", "fig1", f"--texts={tmp_path / 'data'}", f"--out={tmp_path / 'out'}"]
+    assert cli.main(command) == 0
 
 
 def test_names_in_any_case(
@@ -72,13 +88,16 @@ def test_a_recipe_whose_packages_are_missing(
     monkeypatch: pytest.MonkeyPatch,
     refused: Refused,
 ) -> None:
-    missing = replace(recipe.find_recipe("fig5"), missing=lambda: ["transformers"])
+    missing = replace(recipe.find_recipe("fig5"), unusable=lambda: ["transformers is missing"])
     few = [recipe.find_recipe("fig2"), missing]
     monkeypatch.setattr(recipe, "all_recipes", lambda: few)
     assert cli.main(["reproduce", "all", "--plan", f"--out={tmp_path}"]) == 0
     out = capsys.readouterr().out
-    assert "Left out: language-models, which needs transformers" in out
-    says = ["language-models needs transformers", 'pip install "statetrack[lm]"']
+    assert "Left out: language-models, which needs the extra lm: transformers is missing" in out
+    says = [
+        "language-models needs the extra lm: transformers is missing",
+        'pip install "statetrack[lm]"',
+    ]
     refused("reproduce", "fig5", f"--out={tmp_path}", says=says)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statetrack.lm.extra import missing_packages
+from statetrack.lm.extra import unusable_packages
 
-if missing_packages():
+if unusable_packages():
     collect_ignore_glob = ["*test_*.py"]  # in subfolders, too

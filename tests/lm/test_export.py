@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from statetrack.lm import StateTrackForCausalLM, load_language_model
+from statetrack.lm.export import export
 from statetrack.lm.load import quiet
 from statetrack.models.convert import load_pretrained
 from tests.conftest import Command, Refused
@@ -29,6 +31,7 @@ MODELS = {
     "qwen3_next": models.qwen3_next,
     "qwen3_5": models.qwen3_5_images,
     "qwen3_5_text": models.qwen3_5,
+    "qwen3_5_moe": models.qwen3_5_moe,
 }
 
 
@@ -69,6 +72,21 @@ def test_there_and_back(original: Path, tmp_path: Path, command: Command) -> Non
     again = load_language_model(back).model
     with torch.no_grad():
         assert_close(again(tokens, use_cache=False).logits, expected, 0)
+
+
+def test_special_tokens_are_read_as_by_the_original(tmp_path: Path) -> None:
+    original, ours = tmp_path / "original", tmp_path / "ours"
+    models.mamba().save_pretrained(original)
+    write_tokenizer(original)
+    tokenizer = Tokenizer.from_file(str(original / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(original / "tokenizer.json"))
+    export(original, ours)
+    assert (ours / "tokenizer_config.json").exists()
+    readers = [load_language_model(folder).tokenizer for folder in (original, ours)]
+    read = [reader("w2 <end> w3").input_ids for reader in readers if reader is not None]
+    read.append(AutoTokenizer.from_pretrained(ours)("w2 <end> w3").input_ids)
+    assert read == [[2, 1, 3]] * 3
 
 
 def test_converted_on_loading(tmp_path: Path) -> None:

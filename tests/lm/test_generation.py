@@ -76,17 +76,23 @@ def test_the_command(folder: Path, command: Command) -> None:
     assert out.startswith(f"w2 w3{result['text']}\n\n{len(result['tokens'])} tokens in")
 
 
-def test_what_a_terminal_would_obey_is_not_printed() -> None:
+def test_control_characters_are_replaced() -> None:
     assert printable("caf\xe9\xa0\u3000\U0001f468\u200d\U0001f469\n") == (
         "caf\xe9\xa0\u3000\U0001f468\u200d\U0001f469\n"
     )
     assert printable("\x1b[2J\x9b\u202e") == "\ufffd[2J\ufffd\ufffd"
+    assert printable("\u061c\u200e\u200f\u2066") == "\ufffd" * 4
 
 
-def test_what_is_refused(model: LanguageModel, run_folder: Path, refused: Refused) -> None:
+def test_what_is_refused(
+    folder: Path, model: LanguageModel, run_folder: Path, refused: Refused
+) -> None:
     refused("lm", "generate", run_folder, says=["has no tokenizer.json"])
     wrong = ["--prompt", "w2", "--tokens", "0"]
     refused("lm", "generate", run_folder, *wrong, says=["tokens must lie in 1.."])
+    refused(
+        "lm", "generate", folder / "model", "--prompt", "w2 \udcff", says=["is not text in UTF-8"]
+    )
     for value, says in (("1e-9", "a temperature other than 0 must lie"), ("-1", "at least 0")):
         refused("lm", "generate", run_folder, f"--temperature={value}", says=[says])
     refused("lm", "generate", run_folder, "--top-p", "2", says=["top_p must lie in 0..1"])

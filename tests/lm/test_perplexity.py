@@ -20,7 +20,7 @@ from statetrack.errors import UserError
 from statetrack.layers import MIXERS, AttentionConfig, DeltaNetConfig, MambaConfig, MixerConfig
 from statetrack.layers.base import VARIANT_SIZE
 from statetrack.lm import StateTrackConfig, StateTrackForCausalLM, perplexity
-from statetrack.lm.data.tokenizer import train_tokenizer
+from statetrack.lm.data.tokenizer import settings_json, train_tokenizer
 from statetrack.lm.evaluation_data import EvaluationData, distinct_names, open_data
 from statetrack.lm.load import LanguageModel
 from statetrack.lm.perplexity import (
@@ -41,6 +41,7 @@ from statetrack.report.spread import Spread
 from tests.conftest import Command
 from tests.lm.common import causal_model
 from tests.lm.evaluation import (
+    TEXTS,
     VOCAB,
     checkpoint,
     data_folder,
@@ -411,7 +412,18 @@ def test_refusals(command: Command, tmp_path: Path) -> None:
     assert "another tokenizer" in refused(folder, "--data", elsewhere)
     assert "no tokenizer.json" in refused(bare, "--data", data)
     begun = data_folder(tmp_path / "begun", bos=True)
-    assert "was trained without it" in refused(folder, "--data", begun)
+    assert (
+        f"begin with BOS, but the tokenizer of {tmp_path.name} does not put it before a text"
+        in refused(folder, "--data", begun)
+    )
+    with_bos = checkpoint(model, tmp_path / "with_bos")
+    (with_bos / "tokenizer.json").write_text(train_tokenizer(TEXTS, VOCAB).to_json(bos=True))
+    names = settings_json("<|eos|>", "<|bos|>", plain=True)
+    (with_bos / "tokenizer_config.json").write_text(names)
+    assert "do not begin with BOS, which the tokenizer of with_bos puts before a text" in refused(
+        with_bos, "--data", data
+    )
+    assert "a chunk needs" in refused(with_bos, "--data", begun)  # the data are the right ones
     assert "is empty" in refused(folder, "--data", tmp_path / "empty.txt")
     assert "as text in UTF-8" in refused(folder, "--data", tmp_path / "latin.txt")
     rows = refused(folder, "--data", tmp_path / "rows.jsonl")

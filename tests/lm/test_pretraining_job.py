@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from statetrack.errors import UserError
+from statetrack.lm.data.build import build_data
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.harness.pack import write_pack
 from statetrack.lm.pretraining.presets import preset
@@ -182,13 +183,46 @@ def test_without_results_the_page_says_so() -> None:
     assert not document.tables
 
 
-def test_a_text_that_does_not_exist_fails_the_job(text: Path, tmp_path: Path) -> None:
-    job = replace(small_job(text), texts=(str(tmp_path / "none.txt"),))
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("none.txt", "none.txt does not exist"),
+        ("rows.jsonl", "rows.jsonl has rows, which need a data folder"),
+        ("empty.txt", "empty.txt is empty"),
+        ("text", "text is not a data folder"),
+        ("other", "other was made with another tokenizer than that of small"),
+    ],
+)
+def test_a_text_that_cannot_be_read_fails_the_job_before_training(
+    text: Path, tmp_path: Path, name: str, says: str
+) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "empty.txt").write_text("")
+    if name == "other":
+        source = DataConfig(source=(str(text),), vocab_size=265, suffix=(".txt",))
+        build_data(source, tmp_path / name)
+    job = replace(small_job(text), texts=(str(tmp_path / name),))
     folder = tmp_path / "sweep" / "jobs" / job.folder
     folder.mkdir(parents=True)
     result = do_job(job, folder)
     assert result["status"] == "failed"
-    assert "none.txt, a text to measure perplexity on, does not exist" in result["error"]
+    assert says in result["error"]
     assert not (folder / "run").exists()
+
+
+def test_a_data_folder_is_a_text(text: Path, tmp_path: Path) -> None:
+    job = small_job(text)
+    build_data(job.data, tmp_path / "again")
+    job = replace(job, texts=(str(tmp_path / "again"),))
+    folder = tmp_path / "sweep" / "jobs" / job.folder
+    folder.mkdir(parents=True)
+    result = do_job(job, folder)
+    assert result["error"] is None
+    held_out, again = result["perplexity"]
+    assert (held_out["data"], again["data"]) == ("held-out", "again")
+    assert again["running_perplexity"] == held_out["running_perplexity"]
+
+
+def test_a_name_is_a_text() -> None:
     with pytest.raises(UserError):
         PretrainingJob(name=3)  # type: ignore[arg-type]

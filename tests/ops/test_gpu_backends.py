@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from importlib import metadata
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,27 +99,6 @@ def test_an_untested_version_is_warned_of_once(asked: str, monkeypatch: pytest.M
         assert choose("op", asked, ALL, on_gpu()) == "fla"
     assert choose("op", "triton", ALL, on_gpu()) == "triton"  # warnings are errors here
     gpu.warn_untested.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("version", "tested"),
-    [
-        *(("3.5", True), ("3.5.0", True), ("3.9.0+git1234", True), ("3.10.1", True)),
-        *(("3.4.9", False), ("2.9", False), ("4.0.0rc1", False), ("4", False), ("10.0", False)),
-    ],
-)
-def test_versions(version: str, tested: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set(gpu.SUPPORTED) == {"flash-linear-attention", "triton"}
-    monkeypatch.setattr(metadata, "version", lambda name: version)
-    assert (gpu.untested_version("triton", [">=3.5", "<4"]) is None) == tested
-
-
-def test_a_package_under_another_name_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", version)
-    assert gpu.untested_version("triton", [">=3.5", "<4"]) is None
 
 
 def test_what_could_not_serve_a_call_is_not_missed(installed: set[str]) -> None:

@@ -170,6 +170,20 @@ def test_data() -> None:
     assert to_csv(table) == "n,m\n3,0.250\n"
 
 
+@pytest.mark.parametrize(
+    ("number", "stored"),
+    [
+        (65536.0, 65536.0), (123457.0, 123457.0), (0.123456, 0.1235), (12.3456, 12.35),
+        (0.99996, 0.99996), (-0.999999961, -0.99999996), (2.00004, 2.00004), (12345.67, 12345.7),
+        (1e-9, 1e-9), (1 - 2**-53, 1 - 2**-53), (0.0, 0.0), (-1.0, -1.0), (math.inf, None),
+    ],
+)  # fmt: skip
+def test_numbers_of_figures(number: float, stored: float | None) -> None:
+    line = Series("a", [number], [1.0])
+    plain = to_plain(Document("d", "d", figures=[Figure("f", "", "", [line])]))
+    assert plain["figures"][0]["series"][0]["x"] == [stored]
+
+
 def test_document_json(written: Path) -> None:
     text = (written / "document.json").read_text()
     assert json.loads(text) == json.loads(json.dumps(to_plain(DOCUMENT)))

@@ -131,6 +131,10 @@ def test_an_error_of_the_job_is_its_result(folder: Path) -> None:
     assert "last good checkpoint" in result["error"]
     assert result["trained"] is None
     assert read_result(folder) == result
+    # as written by a version that did not know two of the measurements
+    older = {name: result[name] for name in result if name not in ("parameters", "validation")}
+    (folder / "result.json").write_text(json.dumps(older))
+    assert read_result(folder) == result | {"parameters": None, "validation": []}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a defect"), OSError(28, "disk full")])

@@ -8,8 +8,9 @@ from statetrack.lm.extra import require_lm
 from statetrack.terminal import make_console, write_result
 
 CONTROLS = {*map(chr, (*range(0x20), *range(0x7F, 0xA0)))} - {"\n", "\t"}
-DIRECTIONS = {*map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
-COMMANDS = CONTROLS | DIRECTIONS
+MARKS = (0x061C, 0x200E, 0x200F)
+DIRECTIONS = {*map(chr, (*MARKS, *range(0x202A, 0x202F), *range(0x2066, 0x206A)))}
+REPLACED = CONTROLS | DIRECTIONS
 
 
 def lm_generate(
@@ -57,5 +58,5 @@ def lm_generate(
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal would take for a command, or for a change of direction."""
-    return "".join("\ufffd" if c in COMMANDS else c for c in text)
+    """Replace control characters, except newline and tab, and those that change the direction."""
+    return "".join("\ufffd" if c in REPLACED else c for c in text)

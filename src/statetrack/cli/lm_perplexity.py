@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from statetrack.errors import UserError
 from statetrack.terminal import make_console, write_result
+
+if TYPE_CHECKING:
+    from statetrack.lm.evaluation_data import EvaluationData
 
 
 def lm_perplexity(
@@ -47,7 +52,7 @@ def lm_perplexity(
         raise UserError("CHECKPOINTS is missing: give folders of language models")
     if names and len(names) != len(checkpoints):
         raise UserError(f"{len(names)} --names for {len(checkpoints)} checkpoints: give one each")
-    from statetrack.lm.evaluation_data import distinct_names, open_all
+    from statetrack.lm.evaluation_data import distinct_names
     from statetrack.lm.load import load_language_model
     from statetrack.lm.perplexity import PerplexityCurve, make_reader, measure_perplexity
     from statetrack.lm.perplexity_report import figure_positions, perplexity_document
@@ -56,12 +61,10 @@ def lm_perplexity(
     curves: list[PerplexityCurve] = []
     with console.status("loading") as status:
         labels = distinct_names(checkpoints)
-        sources = []
-        for checkpoint, label in zip(checkpoints, labels, strict=True):  # all, to find errors early
-            language = load_language_model(checkpoint)._replace(name=label)
-            sources.append(open_all(data, language, chunks * max_length + 1))
-            for source in sources[-1]:
-                source.chunks(max_length, chunks)
+        sources = [  # of all models, to find errors early
+            _checked_sources(checkpoint, label, data, max_length, chunks)
+            for checkpoint, label in zip(checkpoints, labels, strict=True)
+        ]
         for number, (checkpoint, label) in enumerate(zip(checkpoints, labels, strict=True)):
             name = names[number] if names else label
             language = load_language_model(checkpoint, device=device)._replace(name=label)
@@ -84,3 +87,17 @@ def lm_perplexity(
     publish_document(console, document, out)
     positions = figure_positions(max_length)
     write_result(json, {"results": [curve.to_dict(positions) for curve in curves]})
+
+
+def _checked_sources(
+    checkpoint: Path, label: str, data: Sequence[Path], max_length: int, chunks: int
+) -> list[EvaluationData]:
+    """Open the data as tokens of a model, whose memory is released on return."""
+    from statetrack.lm.evaluation_data import open_all
+    from statetrack.lm.load import load_language_model
+
+    language = load_language_model(checkpoint)._replace(name=label)
+    sources = open_all(data, language, chunks * max_length + 1)
+    for source in sources:
+        source.count_chunks(max_length, chunks)  # raises if there is no chunk
+    return sources

@@ -7,6 +7,8 @@ from pathlib import Path
 from statetrack.lm.extra import require_lm
 from statetrack.terminal import make_console, print_table, write_result
 
+HARNESS = "python -m statetrack.lm.harness"
+
 
 def lm_tasks(
     *,
@@ -49,8 +51,6 @@ def lm_tasks(
     print_table(console, f"Tasks in {out}", ["task", "questions", "chance"], rows)
     console.print(f"Score a model on all: statetrack lm eval CHECKPOINT --tasks pack --data {out}")
     options = f"--include_path {out} --tasks {GROUP}"
-    console.print(f"With lm-eval itself: lm_eval run {options} ...")
-    console.print(
-        f"... and the models of this package: python -m statetrack.lm.harness run {options}"
-    )
+    for package, program in (("other packages", "lm_eval"), ("this package", HARNESS)):
+        console.print(f"With lm-eval, models of {package}: {program} run {options} ...")
     write_result(json, {"folder": str(out), "group": GROUP, "tasks": to_dict(index)["tasks"]})

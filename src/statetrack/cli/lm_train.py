@@ -151,7 +151,8 @@ def _with_options(
         options["steps"] = _steps(tokens, replace(base, **sizes).tokens_per_step)
     if not base.data_folder:  # a preset's, not those of a resumed run
         options.setdefault("warmup", min(base.warmup, options.get("steps", base.steps) // 10))
-        options.setdefault("min_lr", base.min_lr / base.lr * options.get("lr", base.lr))
+        if "lr" in options:
+            options.setdefault("min_lr", options["lr"] * (base.min_lr / base.lr))
     return replace(
         base,
         model=model,

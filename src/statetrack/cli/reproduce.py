@@ -53,7 +53,8 @@ def reproduce(
         early: the settings of the paper's early version instead of the final one, where they
             differ: at paper scale in chomsky, s5 and z60, on a laptop in chomsky alone.
         seeds: seeds per model; by default smoke has 1, laptop 5, paper 3 (a recipe may have more).
-        texts: text files on which the perplexity of language models is measured, too.
+        texts: text files, or data folders of `lm data`, on which the perplexity of language models
+            is measured, too.
         harness: folders of `lm tasks`, on all of whose tasks language models are scored, and of
             `lm fetch`, on the paper's.
         mamba_conv: width of Mamba's convolution: the paper says 4, its code has 1.
@@ -73,6 +74,7 @@ def reproduce(
     from statetrack.recipes.recipe import Settings, find_recipe, installed_recipes
     from statetrack.sweep.engine import check_options, read_results, write_sweep_file
     from statetrack.sweep.pool import cores
+    from statetrack.tasks.rows import ROW_FORMATS
 
     options = dict(map(engine_option, engine_options))
     check_options(jobs, engine, options, ())
@@ -94,8 +96,8 @@ def reproduce(
         recipes, left_out = installed_recipes()
     else:
         recipes, left_out = [find_recipe(name)], []
-        if missing := recipes[0].missing():
-            needs = f"{recipes[0].name} needs {', '.join(missing)}"
+        if unusable := recipes[0].unusable():
+            needs = f"{recipes[0].name} needs the extra lm: {', '.join(unusable)}"
             raise UserError(f'{needs}: pip install "statetrack[lm]"')
     folder = out or Path("runs") / f"reproduce-{scale}{'-early' if early else ''}"
     console = make_console(json)
@@ -106,9 +108,14 @@ def reproduce(
     if plan:
         write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
         return 0
-    for text in texts:  # before the settings are written, with which the command must continue
-        if not Path(text).is_file():
-            raise UserError(f"{text} is no file; --texts takes text files")
+    # before the settings are written, with which the command must continue
+    for text in map(Path, texts):
+        if text.is_file() and text.suffix in ROW_FORMATS:
+            raise UserError(f"{text} has rows: make a data folder of it with statetrack lm data")
+        if not (text.is_file() or (text / "data.json").is_file()):
+            raise UserError(
+                f"{text} is neither a text file nor a data folder of statetrack lm data"
+            )
     for given in harness:
         if not (Path(given) / "index.json").is_file():
             raise UserError(

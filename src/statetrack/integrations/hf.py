@@ -81,7 +81,7 @@ class NativeKernels:
 
 
 def use_native_kernels(model: nn.Module) -> NativeKernels:
-    """Run the linear layers of a model of transformers on the native kernels.
+    """Run the recurrent layers of a model of transformers on the native kernels.
 
     These are the layers of Mamba, Mamba2, Qwen3-Next, Qwen3.5 and OLMo-Hybrid.
 

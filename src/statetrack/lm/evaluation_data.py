@@ -31,7 +31,7 @@ class EvaluationData(NamedTuple):
     fingerprint: str  # equal for equal tokens
     byte_ends: Ints | None = None  # of a text file: how many bytes precede the end of each token
 
-    def chunks(self, length: int, most: int | None = None) -> int:
+    def count_chunks(self, length: int, most: int | None = None) -> int:
         """Return how many chunks of a length there are, each with a token after it to predict.
 
         Args:
@@ -93,39 +93,17 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
 
     Raises:
         UserError: there is nothing to read, the file has rows and no text, the model has no
-            tokenizer, or the data folder was made with another one.
+            tokenizer, or the data folder was made with another one or differs from it in whether
+            documents begin with BOS.
     """
     path = Path(path)
-    if not path.exists():
-        raise UserError(f"{path} does not exist; --data takes data folders and text files")
+    data = check_path(path)
     tokenizer = language.tokenizer
     if tokenizer is None:
         raise UserError(f"{language.name} has no tokenizer.json: it cannot read text")
-    if not path.is_dir():
-        if path.suffix in ROW_FORMATS:
-            made = "--tokenizer CHECKPOINT --split validation --validation 1"
-            raise UserError(
-                f"{path} has rows, which need a data folder: `statetrack lm data --source {path} "
-                f"{made} --out DIR`"
-            )
+    if data is None:
         return _text_file(path, tokenizer, needed)
-    data = TokenData.open(path, "validation")
-    try:
-        made_with = Tokenizer.from_str(data.tokenizer_file.read_text())
-    except Exception as error:  # tokenizers raises no other type
-        raise UserError(f"cannot read {data.tokenizer_file}: {error}") from None
-    if _identity(made_with) != _identity(_backend(tokenizer)):
-        raise UserError(
-            f"{path} was made with another tokenizer than that of {language.name}: make a data "
-            "folder with the model's tokenizer.json, or give a text file"
-        )
-    if data.description.bos != bool(_start(tokenizer)):
-        begins, reads = (
-            ("begin with BOS", "without") if data.description.bos else ("have no BOS", "with")
-        )
-        raise UserError(
-            f"the documents of {path} {begins}, but {language.name} was trained {reads} it"
-        )
+    check_tokenizer(data, _backend(tokenizer), bos=bool(_bos(tokenizer)), name=language.name)
     if data.vocab_size > language.model.config.vocab_size:
         vocabulary = (
             f"{data.vocab_size:,} tokens, {language.name} {language.model.config.vocab_size:,}"
@@ -134,9 +112,61 @@ def open_data(path: Path, language: LanguageModel, needed: int) -> EvaluationDat
     return EvaluationData(path.name, data.num_tokens, data.read, data.fingerprint)
 
 
+def check_path(path: Path) -> TokenData | None:
+    """Check what `open_data` can check without a model; return the split if it is a data folder.
+
+    Raises:
+        UserError: see `open_data`.
+    """
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give a data folder or a text file")
+    if path.is_dir():
+        return TokenData.open(path, "validation")
+    if path.suffix in ROW_FORMATS:
+        made = "--tokenizer CHECKPOINT --split validation --validation 1"
+        raise UserError(
+            f"{path} has rows, which need a data folder: `statetrack lm data --source {path} "
+            f"{made} --out DIR`"
+        )
+    if not next(_blocks(path), ""):
+        raise UserError(f"{path} is empty")
+    return None
+
+
+def check_tokenizer(data: TokenData, tokenizer: Tokenizer, *, bos: bool, name: str) -> None:
+    """Raise a UserError if a model's tokenizer is not that of a data folder.
+
+    Args:
+        data: the data folder.
+        tokenizer: the model's.
+        bos: whether it puts BOS before a text.
+        name: of the model.
+    """
+    path = data.folder
+    try:
+        made_with = Tokenizer.from_str(data.tokenizer_file.read_text())
+    except Exception as error:  # tokenizers raises no other type
+        raise UserError(f"cannot read {data.tokenizer_file}: {error}") from None
+    if _identity(made_with) != _identity(tokenizer):
+        raise UserError(
+            f"{path} was made with another tokenizer than that of {name}: make a data folder with "
+            "the model's tokenizer.json, or give a text file"
+        )
+    if data.description.bos and not bos:
+        raise UserError(
+            f"the documents of {path} begin with BOS, but the tokenizer of {name} does not put it "
+            "before a text: make the data folder without --bos"
+        )
+    if bos and not data.description.bos:
+        raise UserError(
+            f"the documents of {path} do not begin with BOS, which the tokenizer of {name} puts "
+            "before a text: make the data folder with --bos"
+        )
+
+
 def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> EvaluationData:
     backend = _backend(tokenizer)
-    tokens = [np.array(_start(tokenizer), np.int64)]
+    tokens = [np.array(_bos(tokenizer), np.int64)]
     ends = [np.zeros(len(tokens[0]), np.int64)]
     size = 0  # bytes of the blocks so far
     for block in _blocks(path):
@@ -148,7 +178,7 @@ def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> E
         if sum(map(len, tokens)) >= needed:
             break
     if not any(map(len, tokens[1:])):
-        raise UserError(f"{path} is empty")
+        raise UserError(f"{path} is empty")  # or has no tokens, as spaces alone may have none
     found = np.concatenate(tokens)
     fingerprint = f"{path.resolve()} from {tokens[0]} in {_identity(backend)}"
     return EvaluationData(
@@ -173,7 +203,7 @@ def _blocks(path: Path) -> Iterator[str]:
         raise unreadable(path, error, " as text in UTF-8") from None
 
 
-def _start(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def _bos(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return BOS if the tokenizer puts it before a text, else nothing."""
     first: list[int] = tokenizer("").input_ids[:1]
     return first if first == [tokenizer.bos_token_id] else []

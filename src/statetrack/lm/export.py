@@ -62,7 +62,8 @@ def export(
             if (source / name).is_file():
                 shutil.copyfile(source / name, out / name)
         if tokenizer is not None and not (out / TOKENIZER_SETTINGS).exists():
-            settings = settings_json(tokenizer.eos_token, tokenizer.bos_token)
+            # without `plain`: the copy reads text as the checkpoint does
+            settings = settings_json(tokenizer.eos_token, tokenizer.bos_token, plain=False)
             (out / TOKENIZER_SETTINGS).write_text(settings)
         if like is None:
             config = model.config.to_dict()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from importlib.util import find_spec
 
 from statetrack.errors import UserError
@@ -10,11 +11,11 @@ from statetrack.requirements import declared, untested_version
 PACKAGES = ("transformers", "tokenizers", "accelerate", "datasets", "lm_eval")
 
 
-def missing_packages() -> list[str]:
-    """List the packages of the extra `lm` that are missing, or are there in another version."""
-    absent = [name for name in PACKAGES if find_spec(name) is None]
+def unusable_packages() -> list[str]:
+    """Say of each package of the extra `lm` that is missing or of another version what is wrong."""
+    absent = [f"{name} is missing" for name in PACKAGES if find_spec(name) is None]
     other = [
-        f"{name}{','.join(bounds)}"
+        f"{name} is {metadata.version(name)} (it must be {','.join(bounds)})"
         for name, bounds in declared("lm").items()
         if untested_version(name, bounds)
     ]
@@ -22,6 +23,7 @@ def missing_packages() -> list[str]:
 
 
 def require_lm() -> None:
-    """Raise a UserError that says what to install if a package of the extra `lm` is not right."""
-    if missing := missing_packages():
-        raise UserError(f'language models need {", ".join(missing)}: pip install "statetrack[lm]"')
+    """Raise a UserError that says what to install if a package of the extra `lm` is not usable."""
+    if unusable := unusable_packages():
+        wrong = ", ".join(unusable)
+        raise UserError(f'language models need the extra lm: {wrong}: pip install "statetrack[lm]"')

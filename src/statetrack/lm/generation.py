@@ -55,7 +55,8 @@ def continue_text(
         The new text and tokens, without the prompt and the end of the document.
 
     Raises:
-        UserError: there is no tokenizer, or no token to begin an empty prompt with.
+        UserError: there is no tokenizer, no token to begin an empty prompt with, or the prompt is
+            not valid text.
     """
     within("tokens", tokens, 1, MAX_WHOLE)
     within("seed", seed, 0, MAX_WHOLE)
@@ -66,6 +67,10 @@ def continue_text(
     model, tokenizer = language_model.model, language_model.tokenizer
     if tokenizer is None:
         raise UserError(f"{language_model.name} has no tokenizer.json: it cannot read text")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:  # as in an argument of a command that is not UTF-8
+        raise UserError("the prompt is not text in UTF-8") from None
     ids = tokenizer(prompt).input_ids
     end = tokenizer.eos_token_id
     if not ids:

@@ -72,7 +72,11 @@ class StateTrackCache(Cache):
         self.num_tokens += new_tokens
 
     def decoder(self, model: SequenceModel, batch_size: int) -> ModelDecoder:
-        """Return a decoder of the model; record it anew if the weights have moved in memory."""
+        """Return a decoder of the model.
+
+        Record it anew for another model, batch size or number of threads, or if the weights have
+        moved in memory.
+        """
         decoder = self._decoder
         recorded = self._recorded_for == self._situation(batch_size)
         if decoder is None or decoder.model is not model or not recorded:

@@ -257,7 +257,7 @@ def measure_perplexity(
     Raises:
         UserError: there are too few tokens for one chunk, or the model cannot read so many.
     """
-    count = data.chunks(max_length, chunks)
+    count = data.count_chunks(max_length, chunks)
     reader = reader or make_reader(language)
     edges = window_edges(max_length)
     sizes = np.diff(edges)

@@ -10,14 +10,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tokenizers import Tokenizer
+
 from statetrack.config import changed, check_types, option, to_dict
-from statetrack.errors import UserError
 from statetrack.files import LockedError
 from statetrack.lm.audit import audit
 from statetrack.lm.data.build import build_data
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.data.shards import TokenData
-from statetrack.lm.evaluation_data import open_all, open_data
+from statetrack.lm.evaluation_data import (
+    check_path,
+    check_tokenizer,
+    distinct_names,
+    open_all,
+    open_data,
+)
 from statetrack.lm.load import LanguageModel, load_language_model
 from statetrack.lm.perplexity import make_reader, measure_perplexity
 from statetrack.lm.perplexity_report import figure_positions
@@ -88,13 +95,15 @@ class PretrainingJob(SweepJob):
         self, folder: Path, report: Callable[[Any], None], callbacks: Sequence[Callback]
     ) -> dict[str, Any]:
         texts = [Path(text) for text in self.texts]
-        for text in texts:  # before the hours of training
-            if not text.exists():
-                raise UserError(f"{text}, a text to measure perplexity on, does not exist")
+        folders = [data for text in texts if (data := check_path(text)) is not None]
+        distinct_names(texts)
         selection = select_all(self.harness)
         place = folder.parents[1] / "data" / data_name(self.data)
         shared_data(self.data, place)
         tokens = TokenData.open(place)
+        tokenizer = Tokenizer.from_file(str(tokens.tokenizer_file))
+        for data in folders:  # before the hours of training
+            check_tokenizer(data, tokenizer, bos=tokens.description.bos, name=self.name)
         config = replace(
             self.config,
             model=replace(self.config.model, vocab_size=tokens.vocab_size),

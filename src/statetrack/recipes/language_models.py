@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from statetrack.lm.extra import missing_packages
+from statetrack.lm.extra import unusable_packages
 from statetrack.recipes.language_model_report import make_document
 from statetrack.recipes.recipe import Recipe, Results, Settings, register
 
@@ -117,6 +117,6 @@ RECIPE = register(
         title="Language models in both ranges (Figures 5 and 10)",
         jobs=jobs,
         document=document,
-        missing=missing_packages,
+        unusable=unusable_packages,
     )
 )

@@ -39,7 +39,7 @@ class Settings:
     scale: Scale = "laptop"
     early: bool = False  # the settings of the paper's early version instead of the final one
     seeds: int | None = None  # seeds per model; None: the scale's number
-    texts: tuple[str, ...] = ()  # more text files on which language models are measured
+    texts: tuple[str, ...] = ()  # text files or data folders on which language models are measured
     harness: tuple[str, ...] = ()  # folders of tasks on which language models are scored
     mamba_conv: int = 4  # its text says 4, its code has 1
     xlstm_layers: int = 3  # of mLSTM and sLSTM on modular arithmetic: 3, as the others, or 2
@@ -91,7 +91,7 @@ class Recipe:
     title: str
     jobs: Callable[[Settings, Results], Sequence[SweepJob]]
     document: Callable[[Settings, Results], Document]
-    missing: Callable[[], list[str]] = list  # packages that it needs and that are not installed
+    unusable: Callable[[], list[str]] = list  # says what is wrong with packages that it needs
 
 
 RECIPES: dict[str, Recipe] = {}
@@ -127,11 +127,12 @@ def installed_recipes() -> tuple[list[Recipe], list[str]]:
     """Return the recipes that can run here, and a sentence for each that cannot."""
     found = list(all_recipes())
     left_out = [
-        f'Left out: {recipe.name}, which needs {", ".join(missing)} (pip install "statetrack[lm]").'
+        f"Left out: {recipe.name}, which needs the extra lm: {', '.join(unusable)} "
+        '(pip install "statetrack[lm]").'
         for recipe in found
-        if (missing := recipe.missing())
+        if (unusable := recipe.unusable())
     ]
-    return [recipe for recipe in found if not recipe.missing()], left_out
+    return [recipe for recipe in found if not recipe.unusable()], left_out
 
 
 def shortened(job: Job) -> Job:

@@ -42,7 +42,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LegendEntry:
     """A line of the legend, with the series that it switches on and off."""
 
     label: str
@@ -86,7 +86,7 @@ def shared_styles(figures: Sequence[Figure]) -> dict[str, int]:
     return {g: i for i, g in enumerate(groups)} if len(groups) <= len(COLOURS) else {}
 
 
-def legend(series: Sequence[Series], styles: Mapping[str, int] | None = None) -> list[Entry]:
+def legend(series: Sequence[Series], styles: Mapping[str, int] | None = None) -> list[LegendEntry]:
     """Group series for the legend: faint ones belong to the first full line of their group.
 
     Args:
@@ -94,7 +94,7 @@ def legend(series: Sequence[Series], styles: Mapping[str, int] | None = None) ->
         styles: those of the document's groups; by default they are numbered.
     """
     styles = dict(styles or {})
-    entries: dict[str, Entry] = {}
+    entries: dict[str, LegendEntry] = {}
     for full in (True, False):
         for i, line in enumerate(series):
             if line.faint == full:
@@ -102,8 +102,8 @@ def legend(series: Sequence[Series], styles: Mapping[str, int] | None = None) ->
             style = styles.setdefault(line.group or line.label, len(styles))
             shared = [e for e in entries.values() if line.faint and line.group and e.style == style]
             key = shared[0].label if shared else line.label if full else line.group or line.label
-            old = entries.get(key, Entry(key, style, line.dashed, ()))
-            entries[key] = Entry(key, old.style, old.dashed, (*old.series, i))
+            old = entries.get(key, LegendEntry(key, style, line.dashed, ()))
+            entries[key] = LegendEntry(key, old.style, old.dashed, (*old.series, i))
     return list(entries.values())
 
 
@@ -210,7 +210,7 @@ def _draw(
 
 
 def _draw_panel(
-    axes: Axes, panel: Figure, variant: Variant, entries: Sequence[Entry], first: int
+    axes: Axes, panel: Figure, variant: Variant, entries: Sequence[LegendEntry], first: int
 ) -> dict[str, Artist]:
     """Draw lines, of which the first one has number `first`, or a heat map; return the handles."""
     axes.patch.set_alpha(0)
@@ -229,7 +229,7 @@ def _draw_panel(
     return handles
 
 
-def _draw_series(axes: Axes, line: Series, entry: Entry, points: bool) -> list[Any]:
+def _draw_series(axes: Axes, line: Series, entry: LegendEntry, points: bool) -> list[Any]:
     """Draw a series and its interval; return the artists, that of the line first."""
     x, y = np.array(line.x, dtype=float), np.array(line.y, dtype=float)  # NaN for None
     marker = MARKERS[entry.style % len(MARKERS)]

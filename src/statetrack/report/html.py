@@ -8,7 +8,14 @@ from html import escape
 from importlib.resources import files
 
 from statetrack.report.document import Document, Figure, Table
-from statetrack.report.figures import Entry, inline_svg, legend, lines, shared_styles, variants
+from statetrack.report.figures import (
+    LegendEntry,
+    inline_svg,
+    legend,
+    lines,
+    shared_styles,
+    variants,
+)
 from statetrack.report.text import CODE, cell_text, fact_text, numeric_columns
 
 
@@ -121,7 +128,7 @@ def figure_html(figure: Figure, styles: Mapping[str, int], name: str) -> str:
     )
 
 
-def _legend_html(entry: Entry, points: bool) -> str:
+def _legend_html(entry: LegendEntry, points: bool) -> str:
     """Return an entry of the legend with a short piece of its line, or a point."""
     series = " ".join(map(str, entry.series))
     dashes = "0 99" if points else " ".join(f"{3 * n:g}" for n in entry.dashes(entry.dashed))

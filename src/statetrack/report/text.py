@@ -160,7 +160,8 @@ def markdown_text(text: str) -> str:
 # -- JSON ----------------------------------------------------------------------------------------
 
 
-DIGITS = {"tables": 6, "figures": 4}  # of numbers in document.json
+DIGITS = {"tables": 6, "figures": 4}  # of numbers in document.json that are not whole
+EXACT_DIGITS = 17  # tell any two floats apart
 
 
 def to_json(document: Document) -> str:
@@ -173,7 +174,8 @@ def to_json(document: Document) -> str:
 def to_plain(document: Document) -> dict[str, Any]:
     """Return the data of a document as plain values.
 
-    Numbers of tables have six digits and those of figures four; infinite ones and NaN are None.
+    Whole numbers are exact. Others have six digits in tables and four in figures, or as many more
+    as keep them from becoming whole. Infinite ones and NaN are None.
     """
     plain = json.loads(json.dumps(asdict(document), default=lambda array: array.tolist()))
     rounded = {name: _round(plain[name], digits) for name, digits in DIGITS.items()}
@@ -186,5 +188,12 @@ def _round(value: Any, digits: int) -> Any:
     if isinstance(value, list):
         return [_round(v, digits) for v in value]
     if isinstance(value, float):
-        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+        return _round_number(value, digits) if math.isfinite(value) else None
     return value
+
+
+def _round_number(value: float, digits: int) -> float:
+    if value.is_integer():
+        return value
+    candidates = (float(f"{value:.{n}g}") for n in range(digits, EXACT_DIGITS))
+    return next((found for found in candidates if not found.is_integer()), value)

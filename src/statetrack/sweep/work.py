@@ -73,6 +73,9 @@ def do_job(
 def read_result(folder: Path) -> dict[str, Any]:
     """Read the result of a job from its folder.
 
+    Measurements that the file lacks have the values of NO_MEASUREMENTS: an earlier version of this
+    package may have written it.
+
     Raises:
         UserError: it cannot be read, has another schema or lacks a key.
     """
@@ -81,10 +84,10 @@ def read_result(folder: Path) -> dict[str, Any]:
     schema = result.get("schema") if isinstance(result, dict) else None
     if schema != RESULT_SCHEMA:
         raise UserError(f"{path} has schema {schema!r}; this version reads {RESULT_SCHEMA}")
-    for name in ("key", "name", "seed", "status", "error", *NO_MEASUREMENTS):
+    for name in ("key", "name", "seed", "status", "error"):
         if name not in result:
             raise UserError(f"{path} lacks the key {name!r}")
-    return dict(result)
+    return {**NO_MEASUREMENTS, **result}
 
 
 # fields of a result that a failed job does not measure

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import tokenizers
 from transformers import AutoTokenizer
 
 from statetrack.errors import UserError
-from statetrack.lm.data import TokenData, build
+from statetrack.lm.data import TokenData, build, sources
 from statetrack.lm.data.build import DataProgress, build_data
 from statetrack.lm.data.config import DataConfig
 from statetrack.lm.data.writer import PARTS
@@ -61,6 +62,16 @@ def test_documents_come_back(
     assert (named.eos_token, named.bos_token) == ("<|eos|>", before or None)
     assert shown[-1].doing == "tokenising"
     assert 0 < shown[-1].tokens <= made.train.tokens + made.validation.tokens
+
+
+def test_the_folder_may_have_the_name_of_its_source(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `statetrack lm data --out stdlib`, when the folder exists already."""
+    monkeypatch.setattr(sources.sysconfig, "get_path", lambda name: str(source))
+    monkeypatch.chdir(tmp_path)
+    made = build_data(replace(small(source), source=("stdlib",)), tmp_path / "stdlib")
+    assert made.train.documents + made.validation.documents == 60
 
 
 def test_the_tokenizer_is_trained_on_train_alone(source: Path, tmp_path: Path) -> None:

@@ -47,6 +47,30 @@ def test_what_is_written_is_read(
     assert not (folder / PARTS).exists()
 
 
+def complaint(data: TokenData, rank: int, processes: int) -> str:
+    """Return the error that a process finds, if any."""
+    try:
+        data.verify(rank, processes)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 9])
+def test_processes_share_the_files(tmp_path: Path, processes: int) -> None:
+    """Each damaged file is found by exactly one of them."""
+    folder = written(tmp_path / "data", shard_tokens=4)
+    data = TokenData.open(folder)
+    files = [*folder.glob("train-*"), data.tokenizer_file]
+    assert len(files) == 4 + 2  # shards, where documents start, and the tokenizer
+    for file in files:
+        before = file.read_bytes()
+        flip_bit(file)
+        found = [complaint(data, rank, processes) for rank in range(processes)]
+        assert [file.name in text for text in found if text] == [True]
+        file.write_bytes(before)
+
+
 def test_the_largest_token_fits(tmp_path: Path) -> None:
     for size in (2**16, 2**16 + 1, 200_000):
         folder = tmp_path / str(size)

@@ -208,13 +208,6 @@ def test_nothing_to_read_is_named(tmp_path: Path) -> None:
         read("nothing")
 
 
-def test_a_path_with_the_name_of_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_jsonl(tmp_path / "fineweb", ROWS)
-    with pytest.raises(UserError, match=r"a known source and a path here: give \./fineweb"):
-        read("fineweb")
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_hub_sets_with_a_validation_split(tmp_path: Path, named: bool) -> None:
     """A folder of JSONL files is a data set, too."""

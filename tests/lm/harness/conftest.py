@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from statetrack.lm.extra import missing_packages
+from statetrack.lm.extra import unusable_packages
 
-if not missing_packages():
+if not unusable_packages():
     from statetrack.lm.harness import fetch
     from statetrack.lm.harness.pack import write_pack
     from tests.lm.harness.models import save_model

@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from statetrack.errors import UserError
 from statetrack.lm.data.tokenizer import settings_json
 from statetrack.lm.export import export
 from statetrack.lm.harness import selection
-from statetrack.lm.harness.evaluation import ModelScores, evaluate_checkpoints
+from statetrack.lm.harness.evaluation import (
+    ModelScores,
+    evaluate_checkpoints,
+    load_tasks,
+    make_harness,
+    shortened_requests,
+)
 from statetrack.lm.harness.published import COLUMNS
 from statetrack.lm.harness.selection import Selection, select_tasks
 from statetrack.lm.load import LanguageModel, load_language_model
@@ -110,7 +117,8 @@ def test_the_command_of_lm_eval(ours: Path, pack: Path, tmp_path: Path) -> None:
     """It knows this package's models, in a process that has loaded nothing else."""
     export(ours, tmp_path / "exported")  # with a tokenizer_config.json
     save_model("llama", tmp_path / "llama")
-    (tmp_path / "llama" / "tokenizer_config.json").write_text(settings_json("<end>", None))
+    settings = settings_json("<end>", None, plain=False)
+    (tmp_path / "llama" / "tokenizer_config.json").write_text(settings)
     options = ["run", "--model", "hf", "--device", "cpu", "--limit", "2"]
     options += ["--include_path", str(pack), "--tasks", "statetrack_parity_3"]
     done = subprocess.run(
@@ -185,8 +193,53 @@ def test_answers_need_room(ours: Path, sets: Path) -> None:
     chosen = select_tasks(["squad_questions"], [sets])
     done = evaluate_one(ours, chosen, max_length=50)
     assert done.shortened == {"squad_questions": done.scores[0].documents}
-    with pytest.raises(UserError, match="to squad_questions may be longer than 48 tokens, which"):
-        evaluate_one(ours, chosen, max_length=48)
+    for length, refused in ((47, True), (48, True), (49, False)):
+        says = f"ours reads at most {length} tokens, and squad_questions reserves 48 for the answer"
+        with pytest.raises(UserError, match=says) if refused else nullcontext():
+            evaluate_one(ours, chosen, max_length=length, limit=1)
+
+
+def test_answers_are_checked_before_anything_is_evaluated(
+    ours: Path, sets: Path, tmp_path: Path
+) -> None:
+    """Also those of a later task, to a later checkpoint, which reads less than the first."""
+    shutil.copytree(ours, tmp_path / "short")
+    settings = {"model_max_length": 40, "eos_token": "<end>"}
+    (tmp_path / "short" / "tokenizer_config.json").write_text(json.dumps(settings))
+    shown: list[str] = []
+    with pytest.raises(UserError, match="short reads at most 40 tokens, and squad_questions"):
+        evaluate_checkpoints(
+            [ours, tmp_path / "short"],
+            select_tasks(["sciq", "squad_questions"], [sets]),
+            progress=shown.append,
+        )
+    assert not shown
+
+
+def test_requests_for_generated_answers_that_just_fit(ours: Path, sets: Path) -> None:
+    chosen = select_tasks(["squad_questions"], [sets])
+    model = load_language_model(ours)
+    (task,) = load_tasks(chosen).values()
+    task.build_all_requests()
+    assert model.tokenizer is not None
+    lengths = [len(model.tokenizer(request.args[0]).input_ids) for request in task.instances]
+    fits = max(lengths) + 48  # the answers have up to 48 tokens
+    for length, cut in ((fits, 0), (fits - 1, lengths.count(max(lengths)))):
+        assert shortened_requests(make_harness(model, 1, length), task) == cut
+
+
+def test_a_report_may_be_written_again(
+    ours: Path, pack: Path, tmp_path: Path, command: Command
+) -> None:
+    out = tmp_path / "report"
+    options = ["--tasks", "statetrack_parity_3", "--data", pack, "--out", out]
+    documents = []
+    for limit in ("1", "2"):
+        done = command("lm", "eval", ours, *options, "--limit", limit)
+        assert done.code == 0, done.err
+        documents.append(json.loads((out / "document.json").read_text()))
+    scores = [document["tables"][-1]["rows"] for document in documents]
+    assert [[row[6] for row in rows] for rows in scores] == [[1], [2]]  # documents
 
 
 def test_online_takes_what_no_folder_has_from_lm_eval(

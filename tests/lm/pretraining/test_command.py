@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.reliability.pretraining import write_data
 from benchmarks.reliability.processes import snapshot
+from statetrack.cli.lm_train import _with_options
 from statetrack.layers import MIXERS
-from statetrack.lm.data import write_tokens
+from statetrack.lm.data import TokenData, write_tokens
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
+from statetrack.lm.pretraining.presets import PRESETS
 from tests.conftest import Command
 from tests.lm.common import flip_bit
 from tests.training.refusal import Refused
@@ -66,6 +69,19 @@ def test_tokens_in_place_of_steps(data: Path, tmp_path: Path, command: Command) 
     assert (config.steps, config.warmup) == (3, 0)  # the preset's warm-up has more steps
     assert config.min_lr == pytest.approx(1e-5)  # a tenth of the peak, as in the preset
     assert config.model.title == "DeltaNet [-1,1]"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_without_options_is_unchanged(data: Path, name: str) -> None:
+    base = PRESETS[name]
+    made = _with_options(base, {}, None, data)
+    opened = TokenData.open(data)
+    assert made == replace(
+        base,
+        model=replace(base.model, vocab_size=opened.vocab_size),
+        data_folder=str(data.resolve()),
+        data_fingerprint=opened.fingerprint,
+    )
 
 
 def test_a_pair_and_its_continuation(data: Path, tmp_path: Path, command: Command) -> None:

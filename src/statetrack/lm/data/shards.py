@@ -170,18 +170,18 @@ class TokenData:
             place, shard = place + len(part), shard + 1
         return out
 
-    def verify(self, part: int = 0, parts: int = 1) -> None:
-        """Read every file of the split, and the tokenizer, and compare their checksums.
+    def verify(self, rank: int = 0, processes: int = 1) -> None:
+        """Read the files of the split and the tokenizer, and compare their checksums.
 
         Args:
-            part: number of this process, if several share the files.
-            parts: how many do.
+            rank: The number of this process, if several share the files.
+            processes: How many do.
 
         Raises:
             UserError: A file has changed since it was written.
         """
         files = (*self.files.shards, self.files.starts, self.description.tokenizer)
-        for stored in files[part::parts]:
+        for stored in files[rank::processes]:
             path = self._present(stored)
             with open(path, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != stored.sha256:

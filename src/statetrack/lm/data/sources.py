@@ -76,8 +76,6 @@ def _share(config: DataConfig, default: float = VALIDATION_SHARE) -> float:
 
 
 def _read(source: str, config: DataConfig, skipped: list[str]) -> Iterator[Document]:
-    if source in (STDLIB, *HUB_SETS) and Path(source).exists():
-        raise UserError(f"{source} is a known source and a path here: give ./{source} for the path")
     if source in HUB_SETS or source.startswith("hf:"):
         from statetrack.lm.data.hub import hub_documents  # `datasets` takes seconds to load
 

@@ -52,7 +52,7 @@ class TextTokenizer:
         """Return the contents of `tokenizer_config.json`; with `bos` it names BOS."""
         name = self.tokenizer.id_to_token
         bos_name = name(self.bos_id) if bos and self.bos_id is not None else None
-        return settings_json(name(self.eos), bos_name)
+        return settings_json(name(self.eos), bos_name, plain=True)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the tokens of each text, without BOS and EOS.
@@ -63,21 +63,19 @@ class TextTokenizer:
         return [one.ids for one in encoded]
 
 
-def settings_json(eos: str | None, bos: str | None) -> str:
+def settings_json(eos: str | None, bos: str | None, *, plain: bool) -> str:
     """Return the contents of `tokenizer_config.json`, by which transformers finds EOS and BOS.
 
     Args:
         eos: the name of EOS, which is also the padding.
         bos: the name of BOS, if texts begin with it.
+        plain: whether the names of special tokens in a text are plain text, as in `encode`.
     """
     named = {"eos_token": eos, "bos_token": bos, "pad_token": eos}
     kept = {key: name for key, name in named.items() if name is not None}
-    made = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        "split_special_tokens": True,  # their names in a text are plain text, as in `encode`
-    }
-    return json.dumps({**made, **kept}, indent=2) + "\n"
+    made = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    split = {"split_special_tokens": True} if plain else {}
+    return json.dumps({**made, **split, **kept}, indent=2) + "\n"
 
 
 def load_tokenizer(name: str) -> TextTokenizer:

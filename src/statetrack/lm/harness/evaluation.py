@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import lm_eval
+from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
@@ -93,14 +94,9 @@ def evaluate_checkpoints(
         if number is not None:
             at_least(name, number, 1)
     checkpoints = list(dict.fromkeys(checkpoints))
-    names = []
-    for checkpoint in checkpoints:
-        _, tokenizer, name, _ = load_language_model(checkpoint)
-        names.append(name)
-        if tokenizer is None:
-            raise UserError(f"{checkpoint} has no tokenizer.json: it cannot read text")
-        if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
-            raise UserError(f"{checkpoint} names neither a BOS nor an EOS token; lm-eval needs one")
+    with _quiet():
+        tasks = load_tasks(selection)
+    names = [check_checkpoint(checkpoint, tasks, max_length) for checkpoint in checkpoints]
     done = []
     for checkpoint in checkpoints:
         model = load_language_model(checkpoint, device=device)
@@ -108,6 +104,24 @@ def evaluate_checkpoints(
             model = model._replace(name=str(checkpoint))
         done.append(evaluate_model(model, selection, limit, batch_size, max_length, progress))
     return done
+
+
+def check_checkpoint(checkpoint: Path, tasks: dict[str, Task], max_length: int | None) -> str:
+    """Raise a UserError if a checkpoint cannot be evaluated, else return the model's name.
+
+    Args:
+        checkpoint: A folder, as `load_language_model` takes it.
+        tasks: What it is evaluated on.
+        max_length: The greatest number of tokens in a request.
+    """
+    model = load_language_model(checkpoint)
+    if model.tokenizer is None:
+        raise UserError(f"{checkpoint} has no tokenizer.json: it cannot read text")
+    if model.tokenizer.bos_token_id is None and model.tokenizer.eos_token_id is None:
+        raise UserError(f"{checkpoint} names neither a BOS nor an EOS token; lm-eval needs one")
+    with _quiet():
+        check_answers(model.name, make_harness(model, 1, max_length), tasks)
+    return model.name
 
 
 def evaluate_model(
@@ -120,37 +134,63 @@ def evaluate_model(
 ) -> ModelScores:
     """Evaluate a language model; see `evaluate_checkpoints`."""
     with _quiet():
-        harness = HFLM(
-            pretrained=model.model,
-            tokenizer=model.tokenizer,
-            backend="causal",
-            batch_size=batch_size,
-            max_length=max_length,
-        )
+        harness = make_harness(model, batch_size, max_length)
+        tasks = load_tasks(selection)
+        check_answers(model.name, harness, tasks)
         # not `lm_eval.simple_evaluate`: its other work takes longer than evaluating a small model
-        tasks = selection.manager.load([task.name for task in selection.tasks])["tasks"]
         scores: list[Score] = []
         for number, about in enumerate(selection.tasks, 1):
             progress(f"{model.name}: {about.name}, task {number} of {len(selection.tasks)}")
-            task = tasks[about.name]
-            task.set_config(key="num_fewshot", value=task.get_config("num_fewshot") or 0)
-            task.set_fewshot_seed(seed=SHOTS_SEED)
-            try:
-                found = lm_eval.evaluate(
-                    lm=harness,
-                    task_dict={"tasks": {about.name: task}},
-                    limit=limit,
-                    bootstrap_iters=BOOTSTRAPS,
-                    log_samples=False,
-                )
-            except AssertionError as error:
-                if "max tokens to generate" not in str(error):
-                    raise
-                reads = f"{harness.max_length:,} tokens, which {model.name} reads"
-                raise UserError(f"the answers to {about.name} may be longer than {reads}") from None
+            found = lm_eval.evaluate(
+                lm=harness,
+                task_dict={"tasks": {about.name: tasks[about.name]}},
+                limit=limit,
+                bootstrap_iters=BOOTSTRAPS,
+                log_samples=False,
+            )
             scores += read_scores(about, found)
     counts = {name: shortened_requests(harness, task) for name, task in tasks.items()}
     return ModelScores(model.name, scores, {name: count for name, count in counts.items() if count})
+
+
+def make_harness(model: LanguageModel, batch_size: int, max_length: int | None) -> HFLM:
+    """Return a language model as lm-eval uses it."""
+    return HFLM(
+        pretrained=model.model,
+        tokenizer=model.tokenizer,
+        backend="causal",
+        batch_size=batch_size,
+        max_length=max_length,
+    )
+
+
+def load_tasks(selection: Selection) -> dict[str, Task]:
+    """Load the tasks of a selection with their data, by name."""
+    tasks = selection.manager.load([task.name for task in selection.tasks])["tasks"]
+    for task in tasks.values():
+        task.set_config(key="num_fewshot", value=task.get_config("num_fewshot") or 0)
+        task.set_fewshot_seed(seed=SHOTS_SEED)
+    return dict(tasks)
+
+
+def check_answers(name: str, harness: HFLM, tasks: dict[str, Task]) -> None:
+    """Raise a UserError if the answers to a task leave no room for its questions."""
+    for task_name, task in tasks.items():
+        if task.OUTPUT_TYPE != "generate_until":
+            continue
+        task.build_all_requests(limit=1)  # some tasks set the length in their requests only
+        answer = max(_answer_length(harness, request) for request in task.instances)
+        if answer >= harness.max_length:
+            raise UserError(
+                f"{name} reads at most {harness.max_length:,} tokens, and {task_name} reserves "
+                f"{answer:,} for the answer: give a greater --max-length or leave out the task"
+            )
+
+
+def _answer_length(harness: HFLM, request: Instance) -> int:
+    """Return how many tokens a request reserves for its answer."""
+    options = normalize_gen_kwargs(request.args[1], harness.max_gen_toks)
+    return int(options["max_gen_toks"])
 
 
 def read_scores(about: TaskAbout, found: dict[str, Any]) -> Iterator[Score]:
@@ -173,10 +213,8 @@ def shortened_requests(harness: HFLM, task: Task) -> int:
             texts.append("".join(request.args))
             limits.append(harness.max_length + 1)  # the last token is not read
         elif request.request_type == "generate_until":
-            context, options = request.args
-            answer = normalize_gen_kwargs(options, harness.max_gen_toks)["max_gen_toks"]
-            texts.append(context)
-            limits.append(harness.max_length - answer)
+            texts.append(request.args[0])
+            limits.append(harness.max_length - _answer_length(harness, request))
     lengths = map(len, harness.tokenizer(texts)["input_ids"]) if texts else ()
     return sum(length > limit for length, limit in zip(lengths, limits, strict=True))
 

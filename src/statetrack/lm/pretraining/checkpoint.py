@@ -184,7 +184,7 @@ class PretrainingRun(RunFolder):
         name = Tokenizer.from_file(str(tokenizer)).id_to_token
         ends = (model.config.eos_token_id, model.config.bos_token_id)
         names = (None if token is None else name(token) for token in ends)
-        (parts / TOKENIZER_SETTINGS).write_text(settings_json(*names))
+        (parts / TOKENIZER_SETTINGS).write_text(settings_json(*names, plain=True))
         self.model_folder.mkdir(exist_ok=True)
         for file in sorted(parts.iterdir(), key=lambda file: file.suffix == ".safetensors"):
             _sync(file)

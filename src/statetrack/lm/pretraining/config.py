@@ -49,7 +49,9 @@ class PretrainingConfig:
         "steps over which the learning rate rises from 0; a preset's is at most a tenth of --steps",
         low=0,
     )
-    min_lr: float = option(3e-5, "learning rate at the end of the cosine", low=0)
+    min_lr: float = option(
+        3e-5, "learning rate at the end of the cosine; a preset's keeps its ratio to --lr", low=0
+    )
     weight_decay: float = option(0.01, "AdamW's weight decay", low=0)
     betas: tuple[float, float] = option((0.9, 0.95), "AdamW's betas")
     eps: float = option(1e-8, "AdamW's epsilon", low=0)

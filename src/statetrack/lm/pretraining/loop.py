@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedTokenizerBase
 
+from statetrack.config import MAX_WHOLE
 from statetrack.devices import on_cpu
 from statetrack.errors import UserError
 from statetrack.files import check_new, sole_writer
@@ -132,7 +134,10 @@ class _Data:
         self.validations = min(config.validation_batches, self.held_out.steps_per_epoch)
 
     def verify(self) -> None:
-        """Raise a UserError if one of this process's files has changed since it was written."""
+        """Raise a UserError if a file of the data folder has changed since it was written.
+
+        Each process reads its share of the files.
+        """
         for tokens in (self.train, self.validation):
             tokens.verify(self.rank, self.count)
 
@@ -172,6 +177,7 @@ class _Loop:
         self.objective = Objective(self.config, processes, self.wrapped)
         self.batches = Prefetched(partial(self.micro_batches, data.batches), processes.device)
         self.clock = Clock(run)
+        self.tokenizer: PreTrainedTokenizerBase | None = None  # of the data, for prompts
 
     def run_through(self) -> None:
         for tracker in self.trackers:
@@ -243,21 +249,26 @@ class _Loop:
     def validate(self, step: int) -> None:
         """Log the loss on held-out windows, and continue the prompts."""
         self.wrapped.eval()
-        count, total = self.data.validations, torch.zeros((), device=self.processes.device)
-        for number in range(count):
+        batches, total = self.data.validations, torch.zeros((), device=self.processes.device)
+        for number in range(batches):
             for batch in self.micro_batches(self.data.held_out, number):
                 total += self.objective.loss(batch)
-        loss = float(self.processes.mean(total / (count * self.data.accumulation)))
-        tokens = count * self.config.tokens_per_step
+        loss = float(self.processes.mean(total / (batches * self.data.accumulation)))
+        tokens = batches * self.config.tokens_per_step
         self.log({"step": step, "kind": "validation", "loss": loss, "tokens": tokens})
         if self.config.sample_prompts and (model := self.whole_model()) is not None:
-            tokenizer = pretrained_tokenizer(self.data.train.folder, model)
-            language = LanguageModel(model.eval(), tokenizer, "the model", None)
-            count, seed = self.config.sample_tokens, self.config.seed
-            for prompt in self.config.sample_prompts:
-                text = continue_text(language, prompt, tokens=count, seed=seed).text
-                self.log({"step": step, "kind": "sample", "prompt": prompt, "text": text})
+            self.continue_prompts(step, model.eval())
         self.wrapped.train()
+
+    def continue_prompts(self, step: int, model: StateTrackForCausalLM) -> None:
+        """Log a continuation of each prompt, with random numbers of its own at each step."""
+        if self.tokenizer is None:
+            self.tokenizer = pretrained_tokenizer(self.data.train.folder, model)
+        language = LanguageModel(model, self.tokenizer, "the model", None)
+        for number, prompt in enumerate(self.config.sample_prompts):
+            seed = _random_seed(self.config.seed, step, number) % MAX_WHOLE
+            made = continue_text(language, prompt, tokens=self.config.sample_tokens, seed=seed)
+            self.log({"step": step, "kind": "sample", "prompt": prompt, "text": made.text})
 
     def log(self, row: dict[str, Any]) -> None:
         if self.processes.main:
@@ -316,6 +327,6 @@ def digest(model: SequenceModel) -> str:
     return found.hexdigest()
 
 
-def _random_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of all random numbers that a process draws in a step."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+def _random_seed(seed: int, step: int, number: int) -> int:
+    """Return a seed of a run for a step, and the number of a process or of a prompt."""
+    return int(np.random.SeedSequence([seed, step, number]).generate_state(1, np.uint64)[0] >> 1)
