@@ -40,7 +40,7 @@ def _with_failures(document: Document) -> Document:
     count = len(document.facts["failed"])
     if not count:
         return document
-    text = f"{count:,} run{'s' if count > 1 else ''} failed; their errors are among the facts."
+    text = f"{count:,} run{'s' if count > 1 else ''} failed; the facts below have the errors."
     return replace(document, summary=[text, *document.summary])
 
 

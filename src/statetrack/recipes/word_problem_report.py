@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
 from statetrack.recipes.selection import (
@@ -105,13 +106,16 @@ def accuracy_table(
 
 
 def _token_majority(entries: Entries, length: str, results: Results) -> float | None:
-    """Return the majority baseline's share of right positions, from a curve that has it."""
+    """Return the majority baseline's share of right positions, from a curve that has it.
+
+    A curve lacks some lengths; between its points the baseline is interpolated.
+    """
     for entry in entries.values():
         for result in entry.done(results):
             curve = (result.get("trained") or {}).get("curve") or {}
-            levels = dict(zip(curve.get("lengths", ()), curve.get("majority", ()), strict=False))
-            if levels.keys() >= set(range(1, int(length) + 1)):
-                return statistics.fmean(levels[n] for n in range(1, int(length) + 1))
+            if "majority" in curve and curve["lengths"][-1] >= int(length):
+                positions = np.arange(1, int(length) + 1)
+                return float(np.interp(positions, curve["lengths"], curve["majority"]).mean())
     return None
 
 
