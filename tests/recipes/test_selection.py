@@ -71,7 +71,7 @@ def test_a_claim_needs_three_seeds() -> None:
 
 
 def with_failures(*scores: float | None) -> tuple[Entry, dict[str, dict[str, Any]]]:
-    """A model of which each seed has this score; None failed, and a seed without one was not run."""
+    """A model and the scores of its seeds; None failed, and seeds without one were not run."""
     one = entry(lrs=(1e-2,))
     listed = zip(one.jobs(Results()), scores, strict=False)
     return one, {j.key: failed(j) if s is None else result(j, s) for j, s in listed}

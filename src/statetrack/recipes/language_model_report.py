@@ -151,7 +151,7 @@ def _summary(differences: Mapping[tuple[str, str], Spread]) -> list[str]:
         text += f" ({ends[0]:+{NATS}} to {ends[1]:+{NATS}}, {len(spread.scores)} pairs)"
         claim = "no difference is claimed between the ranges"
         if spread.failed:
-            claim += f", because {spread.failed} runs failed"
+            claim += f", because {spread.failed} run{'s' if spread.failed > 1 else ''} failed"
         sure = spread.claim_interval
         if sure and (sure[1] < 0 or sure[0] > 0):
             claim = f"[-1,1] is {'better' if sure[1] < 0 else 'worse'} than [0,1]"
