@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from statetrack.recipes.demo import list_models, make_recipe
+from statetrack.recipes.overview import make_documents
 from statetrack.recipes.recipe import Results, Settings
 from statetrack.report.document import Document
 from statetrack.report.render import write_document
@@ -191,7 +192,9 @@ def test_a_run_that_failed_is_told() -> None:
     failed = {**result(listed[0]), "status": "failed", "error": "diverged", "trained": None}
     made = make_recipe(0).document(LAPTOP, Results({**results, listed[0].key: failed}))
     assert made.facts["failed"] == ["swaps DeltaNet [-1,1] s0: diverged"]
-    assert "6 of 6 models with eigenvalues in [-1,1]" in made.summary[0]
+    assert "6 of 7 models with eigenvalues in [-1,1]" in made.summary[0]
+    (shown,) = make_documents([make_recipe(0)], LAPTOP, Results({**results, failed["key"]: failed}))
+    assert shown.summary[0] == "1 run failed; the facts below have the errors."
 
 
 # -- the command ----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from statetrack.models import ModelConfig
@@ -12,8 +14,10 @@ from statetrack.recipes.selection import (
     comparison_sentence,
     evaluated,
     intervals_disjoint,
+    not_judged,
     spread_of,
     validated,
+    without_result,
 )
 from statetrack.report.spread import Spread
 from statetrack.sweep.job import Job
@@ -56,6 +60,55 @@ def test_intervals_disjoint() -> None:
     assert not intervals_disjoint(high, Spread((0.9, -0.5, 0.0)))
     assert not intervals_disjoint(Spread((1.0,)), Spread((0.0,)))  # one seed has no interval
     assert not intervals_disjoint(high, None)
+
+
+def test_a_claim_needs_three_seeds() -> None:
+    """The interval of two equal seeds has no width."""
+    assert not intervals_disjoint(Spread((1.0, 1.0)), Spread((0.0, 0.0)))
+    assert not intervals_disjoint(Spread((1.0,) * 3), Spread((0.0, 0.0)))
+    assert intervals_disjoint(Spread((1.0,) * 3), Spread((0.0,) * 3))
+    assert not intervals_disjoint(Spread((1.0,) * 3), Spread((0.0,) * 3, failed=1))
+
+
+def with_failures(*scores: float | None) -> tuple[Entry, dict[str, dict[str, Any]]]:
+    """A model and the scores of its seeds; None failed, and seeds without one were not run."""
+    one = entry(lrs=(1e-2,))
+    listed = zip(one.jobs(Results()), scores, strict=False)
+    return one, {j.key: failed(j) if s is None else result(j, s) for j, s in listed}
+
+
+def test_runs_that_failed_are_counted() -> None:
+    one, done = with_failures(1.0, None)
+    results = Results(done)
+    spread = one.spread(results)
+    assert spread is not None
+    assert (spread.scores, spread.failed, spread.cell(spread.mean)) == (
+        (1.0,),
+        1,
+        "1.000 (1 failed)",
+    )
+    assert (len(one.reported(results)), len(one.done(results)), one.failed(results)) == (2, 1, 1)
+    assert one.seeds_text(results) == "1 of 3, 1 failed"
+    assert one.count_text(results, lambda result: True) == "1 of 3"
+    assert without_result(results, one, one) == " (2 failed, 2 not run yet)"
+    assert not_judged([one], results) == " Not judged, because runs failed: A (1 of 3)."
+    one, done = with_failures(1.0, 1.0, 1.0)
+    assert without_result(Results(done), one) == not_judged([one], Results(done)) == ""
+    assert one.seeds_text(Results(done)) == "3 of 3"
+
+
+@pytest.mark.parametrize("scores", [(0.9, 0.9, None), (None,) * 3])
+def test_no_difference_is_claimed_for_a_model_with_a_failed_run(
+    scores: tuple[float | None, ...],
+) -> None:
+    a, done = with_failures(*scores)
+    b = entry(lrs=(1e-3,), title="B")
+    done |= {job.key: result(job, 0.1) for job in b.jobs(Results())}
+    for pair in ((a, b), (b, a)):
+        text = comparison_sentence(*pair, Results(done), "parity")
+        assert text is not None
+        assert "no difference is claimed" in text
+        assert f"runs failed: A ({scores.count(None)} of 3)." in text
 
 
 def test_scores_are_read_from_evaluations_and_the_last_validation() -> None:

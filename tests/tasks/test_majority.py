@@ -14,14 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statetrack.errors import UserError
-from statetrack.tasks import FAMILIES, IGNORE, Batch, PrefixTask, Task, make_task
-from statetrack.tasks.arithmetic import ModularArithmeticBrackets
+from statetrack.tasks import FAMILIES, IGNORE, Batch, PrefixTask, Task, arithmetic, make_task
+from statetrack.tasks.arithmetic import ModularArithmetic
 from statetrack.tasks.base import Ints
 from statetrack.tasks.baseline import (
     STANDARD_ERROR,
     answers,
     constant_right,
     last_answers,
+    measured_majority,
     most_frequent,
 )
 
@@ -96,28 +97,49 @@ def test_of_brackets() -> None:
     assert shares.argmax() == 0
     assert shares.max() == pytest.approx(0.3052, abs=1e-4)
     task = make_task("modular_arithmetic_brackets")
-    assert task.majority(40, 256) == pytest.approx(shares.max(), abs=0.003)
+    assert task.majority(40, 256) == pytest.approx(shares.max(), abs=1e-12)
     assert task.majority(3, 40) == pytest.approx(0.2666, abs=0.003)
 
 
 def test_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For equal tasks and lengths; another option makes another task."""
-    drawn: list[bool] = []
-    sample = ModularArithmeticBrackets.sample
+    drawn: list[int] = []
+    sample = ModularArithmetic.sample
 
-    def counted(self: ModularArithmeticBrackets, *args: Any) -> Batch:
-        drawn.append(self.mult)
+    def counted(self: ModularArithmetic, *args: Any) -> Batch:
+        drawn.append(self.modulus)
         return sample(self, *args)
 
-    monkeypatch.setattr(ModularArithmeticBrackets, "sample", counted)
-    with_products = make_task("modular_arithmetic_brackets").majority(7, 17)
+    monkeypatch.setattr(ModularArithmetic, "sample", counted)
+    of_five = make_task("modular_arithmetic").majority(7, 17)
     count = len(drawn)
-    assert count == sum(drawn) > 0
-    assert make_task("modular_arithmetic_brackets").majority(7, 17) == with_products
+    assert set(drawn) == {5}
+    assert make_task("modular_arithmetic").majority(7, 17) == of_five
     assert len(drawn) == count
-    without = make_task("modular_arithmetic_brackets", mult=False).majority(7, 17)
+    of_two = make_task("modular_arithmetic", modulus=2).majority(7, 17)
     assert len(drawn) > count
-    assert without == pytest.approx(1 / 5, abs=0.01) != with_products
+    assert of_two > of_five
+
+
+@pytest.mark.parametrize("modulus", [2, 5, 7])
+@pytest.mark.parametrize("lengths", [(3, 12), (40, 60), (9, 9)])
+def test_brackets_are_exact(modulus: int, lengths: tuple[int, int]) -> None:
+    """The exact share is near the measured one; without products the answers are uniform."""
+    task = make_task("modular_arithmetic_brackets", modulus=modulus)
+    measured = measured_majority(task, *lengths, None)
+    assert task.majority(*lengths) == pytest.approx(measured, abs=4 * STANDARD_ERROR)
+    without = make_task("modular_arithmetic_brackets", modulus=modulus, mult=False)
+    assert without.majority(*lengths) == without.chance
+
+
+def test_brackets_too_long_for_the_exact_baseline_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = make_task("modular_arithmetic_brackets")
+    exact = task.majority(20, 40)
+    monkeypatch.setattr(arithmetic, "EXACT_MAJORITY", 0)
+    assert task.majority(20, 40) == pytest.approx(exact, abs=4 * STANDARD_ERROR)
+    assert task.majority(3, 4) >= task.chance
 
 
 def test_a_changed_file_is_measured_again(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 from statetrack.recipes.chomsky_runs import (
     FAR,
-    LAPTOP_CUTS,
     OWN_PARITY,
     TASKS,
     TEST,
     TRAINED,
     entries,
+    laptop_cuts,
 )
 from statetrack.recipes.published import (
     ARITHMETIC,
@@ -26,7 +26,14 @@ from statetrack.recipes.published import (
     Published,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Entry, comparison_sentence, exact_seeds
+from statetrack.recipes.selection import (
+    TUNING_SEEDS,
+    Entry,
+    comparison_sentence,
+    exact,
+    not_judged,
+    without_result,
+)
 from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import learning_figure, length_figure, spectrum_figure
 from statetrack.report.spread import Spread
@@ -59,7 +66,7 @@ def document(settings: Settings, results: Results) -> Document:
         tables=tables,
         figures=figures,
         notes=_notes(settings),
-        facts=facts("chomsky", settings, jobs(settings, results), results),
+        facts=facts("chomsky", settings, jobs(settings, results), results, TUNING_SEEDS),
         configs={
             f"{entry.column}, {entry.title}": made[0].config.to_json()
             for row in every
@@ -80,7 +87,10 @@ def majority(column: str) -> float:
 def _best_table(by_column: dict[str, list[Entry]], results: Results) -> Table:
     heads = [text for c in by_column for text in (c, "paper", "early")]
     rows = [
-        [title, *_version_cells(by_column, title, results, lambda s: s.best, lambda p: p.best)]
+        [
+            title,
+            *_version_cells(by_column, title, results, lambda s: s.cell(s.best), lambda p: p.best),
+        ]
         for title in _titles(by_column)
     ]
     note = (
@@ -93,7 +103,8 @@ def _best_table(by_column: dict[str, list[Entry]], results: Results) -> Table:
 
 def _median_table(by_column: dict[str, list[Entry]], results: Results) -> Table:
     def ours(s: Spread) -> str:
-        return f"{s.median:.3f} ± {s.mad:.3f}"
+        failed = f" ({s.failed} failed)" if s.failed else ""
+        return f"{s.median:.3f} ± {s.mad:.3f}{failed}"
 
     def paper(p: Published) -> str | None:
         return None if p.median is None else f"{p.median:.3f} ± {p.mad:.3f}"
@@ -137,16 +148,18 @@ def _detail_table(column: str, row: list[Entry], results: Results) -> Table:
         spread, done = entry.spread(results), entry.reported(results)
         line: list[Cell] = [entry.title, entry.lr(results)]
         if spread is None:
-            rows.append([*line, f"0 of {len(entry.seeds)}", *[None] * 7])
+            rows.append([*line, entry.seeds_text(results), *[None] * 7])
             continue
         ends = spread.interval or (None, None)
         stopped = [r["stopped"] for r in done if r.get("stopped")]
         counts = ", ".join(f"{stopped.count(s)} {s}" for s in dict.fromkeys(stopped))
-        seeds = f"{len(spread.scores)} of {len(entry.seeds)}"
-        rows.append([*line, seeds, spread.best, spread.median, spread.mad, spread.mean, *ends,
-                     counts or None])  # fmt: skip
+        rows.append([*line, entry.seeds_text(results), spread.best, spread.median, spread.mad,
+                     spread.mean, *ends, counts or None])  # fmt: skip
     rows.append(["majority baseline", None, None, *[None] * 3, majority(column), *[None] * 3])
-    note = "low and high are the 95 % interval of the mean over seeds (Student's t)."
+    note = (
+        "low and high are the 95 % interval of the mean over seeds (Student's t). Runs that failed "
+        "are in the count of seeds only."
+    )
     return Table(f"{column[0].upper()}{column[1:]}: lengths {TEST}", heads, rows, note)
 
 
@@ -173,17 +186,40 @@ def _notes(settings: Settings) -> list[str]:
         f"1); mLSTM and sLSTM have {2 if settings.early else settings.xlstm_layers} layers on "
         "modular arithmetic; the column with brackets has multiplication, the last one has not "
         "(the early version does not say whether its brackets had).",
+        *_open_points(settings),
         "DeltaProduct (n = 2) is not in the paper: DeltaNet's settings with two Householder "
         "factors per token, in [-1,1] only.",
     ]
     if settings.scale == "laptop":
-        notes += LAPTOP_CUTS
+        notes += laptop_cuts(settings)
     if settings.scale == "paper":
         notes.append(
             "The learning rate has the best median over the seeds that are reported, as in the "
             "paper; the score is that of the validation at the last step."
         )
     return notes
+
+
+def _open_points(settings: Settings) -> list[str]:
+    """State what the paper leaves open and no option sets, one sentence each."""
+    points = [
+        "The paper does not state the precision; the authors' code trains in bfloat16 autocast, "
+        "ours in float32.",
+        "The paper says that sequences begin with BOS, the authors' code has none on these tasks; "
+        "ours have none.",
+        "The authors' code skips batches whose loss is NaN or infinite; here such a run stops and "
+        "counts as failed.",
+        "The paper does not say which parameters have weight decay. As in the authors' code, "
+        "matrices other than the embedding have it in mLSTM and sLSTM, and in the other models "
+        "all parameters but Mamba's A_log and D; the Transformer, which that code lacks, is "
+        "treated like DeltaNet.",
+    ]
+    if not settings.early:
+        points.append(
+            "On modular arithmetic the paper's sentence on clipping leaves open whether it holds "
+            "for mLSTM and sLSTM; here they are trained without."
+        )
+    return points
 
 
 def _summary(by_column: dict[str, list[Entry]], results: Results) -> list[str]:
@@ -206,9 +242,11 @@ def _summary(by_column: dict[str, list[Entry]], results: Results) -> list[str]:
 
 def _parity_verdict(column: str, row: list[Entry], results: Results) -> str | None:
     """Say which models solve parity, and whether they are those of the paper."""
-    found = {entry.title: s for entry in row if (s := entry.spread(results)) is not None}
+    judged = [entry for entry in row if not entry.failed(results)]
+    found = {entry.title: s for entry in judged if (s := entry.spread(results)) is not None}
+    name, rest = f"{column[0].upper()}{column[1:]}", not_judged(row, results)
     if not found:
-        return None
+        return f"{name}: no verdict.{rest}" if rest else None
     solved = [t for t, s in found.items() if s.median >= SOLVED]
     failed = [t for t, s in found.items() if s.best <= UNSOLVED]
     between = [t for t in found if t not in solved + failed]
@@ -220,33 +258,37 @@ def _parity_verdict(column: str, row: list[Entry], results: Results) -> str | No
               for t in between]  # fmt: skip
     differ = [t for t in found if t not in (solved if t in SOLVE_PARITY else failed)]
     verdict = f"unlike the paper for {', '.join(differ)}" if differ else "as in the paper"
-    missing = [entry.title for entry in row if entry.title not in found]
-    rest = f" No result yet: {', '.join(missing)}." if missing else ""
-    return f"{column[0].upper()}{column[1:]}, {verdict}: {'; '.join(parts)}.{rest}"
+    missing = [entry.title for entry in judged if entry.title not in found]
+    if not differ and len(found) < len(row):
+        verdict += " as far as it was measured"
+    rest += f" No result yet: {', '.join(missing)}." if missing else ""
+    return f"{name}, {verdict}: {'; '.join(parts)}.{rest}"
 
 
 def _hardened(entry: Entry, results: Results) -> str | None:
     """Say how many seeds are exact after hardening; None if none is hardened."""
-    done = [r for r in entry.reported(results) if r.get("harden") is not None]
+    done = [r for r in entry.done(results) if r.get("harden") is not None]
     if not any(r["harden"]["changed"] for r in done):
         return None
+    count = entry.count_text(results, exact((TEST, FAR)))
     return (
         f"{OWN_PARITY.capitalize()}: after hardening, {entry.title} makes no mistake at lengths "
-        f"{TEST} and {int(FAR):,} for {exact_seeds(done, (TEST, FAR))} of {len(done)} seeds."
+        f"{TEST} and {int(FAR):,} for {count} seeds{without_result(results, entry)}."
     )
 
 
 def _above_majority(column: str, row: list[Entry], results: Results) -> str | None:
     """Say which models' intervals lie above the majority baseline."""
     found = {entry.title: s for entry in row if (s := entry.spread(results)) is not None}
-    if not found:
+    rest = not_judged(row, results)
+    if not found and not rest:
         return None
     level = majority(column)
-    above = [t for t, s in found.items() if s.interval and s.interval[0] > level]
+    above = [t for t, s in found.items() if (ends := s.claim_interval) and ends[0] > level]
     names = ", ".join(above) or "no model"
     return (
         f"{ARITHMETIC.capitalize()} {column}: {names} above the majority baseline ({level:.3f}) "
-        "with the whole 95 % interval over seeds."
+        f"with the whole 95 % interval over seeds.{rest}"
     )
 
 

@@ -1,6 +1,6 @@
 """The runs of `chomsky`: the models of Tables 3 and 5 on their four tasks, at every scale.
 
-`paper` follows the protocol. `laptop` cuts the budget to what two cores do in hours; `LAPTOP_CUTS`
+`paper` follows the protocol. `laptop` cuts the budget to what two cores do in hours; `laptop_cuts`
 says how, and is printed with the results.
 """
 
@@ -82,39 +82,46 @@ def _listed(values: Iterable[float]) -> str:
     return ", ".join(f"{value:g}" for value in values)
 
 
-LAPTOP_CUTS = (
-    "Parity, small models: one layer instead of two, width 32 (Mamba 16) instead of 128, 2 heads "
-    "instead of 4, targets at every position instead of the answer alone, 300 (DeltaNet) or 400 "
-    "steps of batch 64 (Mamba 32) instead of 100,000 of 1,024. DeltaNet and Mamba have no "
-    "convolution, Mamba has a final norm. DeltaNet has the measures of the demo in both ranges: "
-    "beta stretched by 0.1, a saturation penalty and a larger epsilon in the head norm.",
-    f"Parity, small models: the learning rate is one of {_listed(PARITY_LRS)}, chosen on the seeds "
-    f"{_listed(TUNING_SEEDS)}; the seeds that are reported are others. The paper's grid is "
-    f"{_listed(PAPER_LRS)}, chosen on the seeds that are reported.",
-    "Parity, the paper's model (2 layers, width 128, answer only): batch 64 instead of 1,024, at "
-    f"most 15 CPU minutes and {OWN_PARITY_RUNS['mamba'].steps:,} (DeltaNet "
-    f"{OWN_PARITY_RUNS['delta_net'].steps:,}) steps instead of 100,000, learning rate "
-    f"{OWN_PARITY_RUNS['mamba'].lr:g} (DeltaNet and xLSTM {OWN_PARITY_RUNS['delta_net'].lr:g}). "
-    f"DeltaNet has a late saturation penalty of {OWN_PARITY_RUNS['delta_net'].saturation:g} in "
-    "both ranges. Rate and penalty were chosen on the seeds 100 and 101 (sLSTM: on 100), for "
-    "DeltaNet after first results on the reported seeds; mLSTM has sLSTM's settings and the "
-    f"Transformer Mamba's. A run ends when 0.999 is reached on {TEST}, or "
-    f"at step {OWN_PARITY_RUNS['mamba'].until:,} (DeltaNet "
-    f"{OWN_PARITY_RUNS['delta_net'].until:,}) if no "
-    "validation has reached 0.1. DeltaNet is hardened afterwards; the tables have the scores "
-    "before.",
-    "Modular arithmetic: width 64 instead of 128 (mLSTM and sLSTM have 64 in the paper), MLP 128 "
-    f"instead of 512, batch 64 instead of 1,024, {ARITHMETIC_STEPS:,} steps instead of 100,000, "
-    f"targets at every digit instead of the answer alone, learning rate {ARITHMETIC_LR:g}. Rate "
-    "and steps were chosen for DeltaNet on the seeds 100 to 102, the steps after first results on "
-    "the reported seeds.",
-    f"With brackets: as without, but {BRACKET_STEPS:,} steps and the answer alone.",
-    "All but the paper's model of parity: no weight decay instead of 0.1, warm-up over 5 % of the "
-    "steps instead of 10 %, cosine to 0 instead of 1e-6.",
-    "The score is a test after training, on 1,024 sequences (modular arithmetic 512), instead of "
-    "the last validation, on 8,192. The validations of the paper's model of parity, which can end "
-    "a run, have 512 sequences.",
-)
+def laptop_cuts(settings: Settings) -> list[str]:
+    """State every difference between the scale laptop and the paper's version that is set."""
+    early = settings.early
+    grid = EARLY_LRS if early else PAPER_LRS
+    batch = f"instead of 1,024 ({'sLSTM' if early else 'mLSTM'} 512)"
+    mamba, delta_net = OWN_PARITY_RUNS["mamba"], OWN_PARITY_RUNS["delta_net"]
+    borrowed = "mLSTM has sLSTM's settings"
+    if not early:
+        borrowed += " and the Transformer Mamba's"
+    narrow = "" if early else " (mLSTM and sLSTM have 64 in the paper)"
+    return [
+        "Parity, small models: one layer instead of two, width 32 (Mamba 16) instead of 128, 2 "
+        "heads instead of 4, targets at every position instead of the answer alone, 300 (DeltaNet) "
+        f"or 400 steps instead of 100,000, batch 64 (Mamba 32) {batch}. DeltaNet and Mamba have no "
+        "convolution, Mamba has a final norm. DeltaNet has the measures of the demo in both "
+        "ranges: beta stretched by 0.1, a saturation penalty and a larger epsilon in the head "
+        "norm.",
+        f"Parity, small models: the learning rate is one of {_listed(PARITY_LRS)}, chosen on the "
+        f"seeds {_listed(TUNING_SEEDS)}; the seeds that are reported are others. The paper's grid "
+        f"is {_listed(grid)}, chosen on the seeds that are reported.",
+        f"Parity, the paper's model (2 layers, width 128, answer only): batch 64 {batch}, at most "
+        f"15 CPU minutes and {mamba.steps:,} (DeltaNet {delta_net.steps:,}) steps instead of "
+        f"100,000, learning rate {mamba.lr:g} (DeltaNet and xLSTM {delta_net.lr:g}). DeltaNet has "
+        f"a late saturation penalty of {delta_net.saturation:g} in both ranges. Rate and penalty "
+        "were chosen on the seeds 100 and 101 (sLSTM: on 100), for DeltaNet after first results on "
+        f"the reported seeds; {borrowed}. A run ends when 0.999 is reached on {TEST}, or at step "
+        f"{mamba.until:,} (DeltaNet {delta_net.until:,}) if no validation has reached 0.1. "
+        "DeltaNet is hardened afterwards; the tables have the scores before.",
+        f"Modular arithmetic: width 64 instead of 128{narrow}, MLP 128 instead of 512, batch 64 "
+        f"{batch}, {ARITHMETIC_STEPS:,} steps instead of 100,000, targets at every digit instead "
+        f"of the answer alone, learning rate {ARITHMETIC_LR:g}. Rate and steps were chosen for "
+        f"DeltaNet on the seeds 100 to 102{', with three layers' if early else ''}, the steps "
+        "after first results on the reported seeds.",
+        f"With brackets: as without, but {BRACKET_STEPS:,} steps and the answer alone.",
+        "All but the paper's model of parity: no weight decay instead of 0.1, warm-up over 5 % of "
+        "the steps instead of 10 %, cosine to 0 instead of 1e-6.",
+        "The score is a test after training, on 1,024 sequences (modular arithmetic 512), instead "
+        "of the last validation, on 8,192. The validations of the paper's model of parity, which "
+        "can end a run, have 512 sequences.",
+    ]
 
 
 @cache
@@ -229,7 +236,7 @@ def _laptop_entries(settings: Settings) -> list[Entry]:
                     OWN_PARITY, _title(model), partial(_own_parity_job, settings, model),
                     (OWN_PARITY_RUNS[model[0]].lr,), settings.reported_seeds, evaluated(TEST),
                 )
-                for model in MODELS
+                for model in models
             ]  # fmt: skip
     return found
 

@@ -10,6 +10,7 @@ from typing import Any
 from statetrack.recipes import presets
 from statetrack.recipes.published import FINAL, PARITY
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, shortened
+from statetrack.recipes.selection import has_failed
 from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import hardening_figure
 from statetrack.sweep.job import Job
@@ -68,6 +69,7 @@ class Model:
     task: str  # "parity" or "swaps"
     jobs: Sequence[Job]  # one a seed
     results: Sequence[dict[str, Any]] = ()  # of those that are done
+    failed: int = 0
 
     @property
     def title(self) -> str:
@@ -140,11 +142,12 @@ def make_document(seed: int, settings: Settings, results: Results) -> Document:
     models = list_models(seed, settings)
     jobs = [job for model in models for job in model.jobs]
     ended = results.of(jobs)
-    done = [  # in the order of the tables
-        replace(model, results=found)
-        for model in reversed(models)
-        if (found := [r for r in results.of(model.jobs) if r["status"] == "done"])
-    ]
+    counted = []  # in the order of the tables
+    for model in reversed(models):
+        found = results.of(model.jobs)
+        good = [r for r in found if not has_failed(r)]
+        counted.append(replace(model, results=good, failed=len(found) - len(good)))
+    done = [model for model in counted if model.results]
     parity, swaps = ([m for m in done if m.task == task] for task in ("parity", "swaps"))
     warnings = []
     if len(ended) < len(jobs):
@@ -158,7 +161,7 @@ def make_document(seed: int, settings: Settings, results: Results) -> Document:
     return Document(
         f"seed{seed}",
         TITLE,
-        [*warnings, *_verdict(done)],
+        [*warnings, *_verdict([m for m in counted if m.results or m.failed])],
         [table for table in tables if table.rows],
         [figure for figure in figures if figure is not None],
         NOTES,
@@ -169,14 +172,15 @@ def make_document(seed: int, settings: Settings, results: Results) -> Document:
 
 
 def _verdict(models: Sequence[Model]) -> list[str]:
-    """Say how many models make no mistake in the longest sequences."""
-    negative = [m for m in models if m.results[0]["allow_neg_eigval"]]
+    """Say how many models make no mistake in the longest sequences; a failed run is none."""
+    negative = [m for m in models if m.jobs[0].config.model.pattern[0].allow_neg_eigval]
     positive = [m for m in models if m not in negative]
     if not (negative and positive):
         return []
 
     def count(side: Sequence[Model], which: str) -> str:
-        return f"{sum(m.exact(which) for m in side)} of {sum(len(m.results) for m in side)}"
+        ended = sum(len(m.results) + m.failed for m in side)
+        return f"{sum(m.exact(which) for m in side)} of {ended}"
 
     return [
         f"No mistake in {int(models[0].longest):,} tokens: {count(negative, 'hardened')} models "
@@ -192,7 +196,7 @@ def _long_table(models: Sequence[Model]) -> Table:
         row: list[Cell] = [model.task, model.title]
         for which in ("trained", "hardened"):
             found = model.at(model.longest, which)
-            exact = f"{model.exact(which)} of {len(model.results)}"
+            exact = f"{model.exact(which)} of {len(model.results) + model.failed}"
             row += [statistics.fmean(found), exact] if found else [None, None]
         rows.append(row)
     longest = f"{int(models[0].longest):,}" if models else ""

@@ -87,10 +87,10 @@ def _table(both: list[Entry], results: Results) -> Table:
     for entry in both:
         spread = entry.spread(results)
         if spread is None:
-            rows.append([entry.title, *[None] * 6])
+            rows.append([entry.title, entry.seeds_text(results), *[None] * 5])
         else:
-            rows.append([entry.title, len(spread.scores), spread.best, spread.median, spread.mad,
-                         spread.mean, spread.std])  # fmt: skip
+            rows.append([entry.title, entry.seeds_text(results), spread.best, spread.median,
+                         spread.mad, spread.mean, spread.std])  # fmt: skip
     heads = ["model", "seeds", "best", "median", "MAD", "mean", "std"]
     return Table(f"Validation at the last step, scaled, lengths {TEST}", heads, rows, name="last")
 

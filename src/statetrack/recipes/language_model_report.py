@@ -11,6 +11,7 @@ import numpy as np
 from statetrack.lm.harness.published import ERRORS
 from statetrack.lm.transition_kinds import KEEPS, KINDS, REFLECTS
 from statetrack.recipes.recipe import Results, Settings, facts
+from statetrack.recipes.selection import has_failed
 from statetrack.report.document import Cell, Document, Figure, Series, Table
 from statetrack.report.spread import Spread
 
@@ -37,11 +38,13 @@ def make_document(
         results: of the runs that are done.
         notes: what differs from the paper.
     """
-    done = [r for r in results.of(jobs) if r["status"] == "done"]
+    ended = results.of(jobs)
+    done = [r for r in ended if not has_failed(r)]
+    failed = [r["name"].rpartition(" seed ")[0] for r in ended if has_failed(r)]
     groups: dict[str, list[Found]] = {}
     for result in done:
         groups.setdefault(result["name"].rpartition(" seed ")[0], []).append(result)
-    differences = _differences(groups, jobs[0].config.context_length)
+    differences = _differences(groups, failed, jobs[0].config.context_length)
     return Document(
         name="language-models",
         title=title,
@@ -84,9 +87,12 @@ def _losses(groups: Mapping[str, Sequence[Found]]) -> Table:
 
 
 def _differences(
-    groups: Mapping[str, Sequence[Found]], trained: int
+    groups: Mapping[str, Sequence[Found]], failed: Sequence[str], trained: int
 ) -> dict[tuple[str, str], Spread]:
-    """Return log perplexity in [-1,1] minus that in [0,1] of each pair, by mixer and measure."""
+    """Return log perplexity in [-1,1] minus that in [0,1] of each pair, by mixer and measure.
+
+    `failed` are the models of the runs that failed, of either range.
+    """
     found: dict[tuple[str, str], Spread] = {}
     for title, wide in groups.items():
         narrow = {r["seed"]: r for r in groups.get(title.replace("[-1,1]", "[0,1]"), ())}
@@ -94,13 +100,14 @@ def _differences(
         if "[-1,1]" not in title or not pairs:
             continue
         mixer = title.replace(" [-1,1]", "")
+        broken = failed.count(title) + failed.count(title.replace("[-1,1]", "[0,1]"))
         losses = tuple(_last(a) - _last(b) for a, b in pairs)
-        found[mixer, "validation"] = Spread(losses)
+        found[mixer, "validation"] = Spread(losses, broken)
         for i, curve in enumerate(pairs[0][0]["perplexity"]):
             for position in _doubled(trained, curve["positions"]):
                 at = curve["positions"].index(position)
                 values = tuple(_log_at(a, i, at) - _log_at(b, i, at) for a, b in pairs)
-                found[mixer, f"{curve['data']}, {position:,} tokens"] = Spread(values)
+                found[mixer, f"{curve['data']}, {position:,} tokens"] = Spread(values, broken)
     return found
 
 
@@ -128,7 +135,10 @@ def _difference_table(differences: Mapping[tuple[str, str], Spread]) -> Table:
 
 
 def _summary(differences: Mapping[tuple[str, str], Spread]) -> list[str]:
-    """State each difference in validation loss; claim one only if its interval excludes 0."""
+    """State each difference in validation loss; claim one only if its interval excludes 0.
+
+    None is claimed if a run of the mixer failed.
+    """
     sentences = []
     for (mixer, measure), spread in differences.items():
         if measure != "validation":
@@ -140,8 +150,11 @@ def _summary(differences: Mapping[tuple[str, str], Spread]) -> list[str]:
             continue
         text += f" ({ends[0]:+{NATS}} to {ends[1]:+{NATS}}, {len(spread.scores)} pairs)"
         claim = "no difference is claimed between the ranges"
-        if ends[1] < 0 or ends[0] > 0:
-            claim = f"[-1,1] is {'better' if ends[1] < 0 else 'worse'} than [0,1]"
+        if spread.failed:
+            claim += f", because {spread.failed} run{'s' if spread.failed > 1 else ''} failed"
+        sure = spread.claim_interval
+        if sure and (sure[1] < 0 or sure[0] > 0):
+            claim = f"[-1,1] is {'better' if sure[1] < 0 else 'worse'} than [0,1]"
         sentences.append(f"{mixer}, validation loss: {claim}; [-1,1] minus [0,1] is {text}.")
     return sentences
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from statetrack.config import hints
-from statetrack.layers import MIXERS
+from statetrack.layers import MIXERS, DeltaNetConfig
 from statetrack.models import ModelConfig
 from statetrack.recipes import presets
 from statetrack.recipes.paper_models import formal_model
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register, shortened
-from statetrack.recipes.selection import Entry, Score, evaluated, intervals_disjoint, spread_of
+from statetrack.recipes.selection import (
+    Entry,
+    Score,
+    evaluated,
+    intervals_disjoint,
+    not_judged,
+    spread_of,
+)
 from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import length_figure, spectrum_figure
-from statetrack.report.spread import Spread
+from statetrack.report.spread import CLAIM_SEEDS, Spread
 from statetrack.sweep.job import Job
 from statetrack.tasks import Task, make_task
-from statetrack.training import RunConfig, Stage, TrainingConfig
+from statetrack.tasks.baseline import STANDARD_ERROR
+from statetrack.training import RunConfig, Stage, TrainingConfig, length_range
+from statetrack.training.evaluate import scaled
+
+MAJORITY = "majority baseline"
+MAJORITY_ERROR = 2 * STANDARD_ERROR  # a baseline this close to chance may be an error of sampling
 
 
 @dataclass(frozen=True)
@@ -123,11 +136,17 @@ def config(settings: Settings, test: LeaderboardTask, mixer: str, allow: bool, l
     if settings.scale == "paper":
         paper = presets.paper("delta_net", test.paper_task.name)
         task, training, stages = test.paper_task, paper.training, ()
-        size = (128, paper.model.num_layers, 4, test.conv)
+        size = (128, paper.model.num_layers, 4, _paper_conv(paper))
     training = replace(training, lr=lr, seed=seed)
     if training.dataset_size is None:
         training = replace(training, data_seed=seed)
     return RunConfig(task, model(mixer, allow, task, *size), training, stages)
+
+
+def _paper_conv(paper: RunConfig) -> int:
+    layer = paper.model.pattern[0]
+    assert isinstance(layer, DeltaNetConfig)
+    return layer.conv_size
 
 
 def _job(settings: Settings, name: str, mixer: str, allow: bool, lr: float, seed: int) -> Job:
@@ -177,8 +196,8 @@ def document(settings: Settings, results: Results) -> Document:
         title=RECIPE.title,
         summary=_summary(by_task, results),
         tables=[
-            _overview(by_task, results),
-            *(_detail(name, row, results) for name, row in by_task.items()),
+            _overview(by_task, settings, results),
+            *(_detail(name, row, settings, results) for name, row in by_task.items()),
         ],
         figures=[f for name, row in by_task.items() for f in _figures(name, row, results)],
         notes=_notes(settings),
@@ -201,7 +220,25 @@ def _measures(test: LeaderboardTask) -> dict[str, Score]:
     }
 
 
-def _overview(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> Table:
+def _majority(
+    test: LeaderboardTask, settings: Settings, lengths: str, field: str = "scaled"
+) -> float | None:
+    """Return the scaled score of the majority baseline: 0 unless a constant answer beats chance.
+
+    None for shares of right tokens, of which it is not known.
+    """
+    task = test.paper_task if settings.scale == "paper" else test.task
+    if field != "scaled":
+        return None
+    if task.metric == "sequence":
+        return 0.0
+    score = float(scaled(task.majority(*length_range(lengths)), task.chance))
+    return score if score > MAJORITY_ERROR else 0.0
+
+
+def _overview(
+    by_task: Mapping[str, Mapping[str, Entry]], settings: Settings, results: Results
+) -> Table:
     heads, rows = ["model"], []
     for name, test in TASKS.items():
         heads += [f"{name} {label}" for label in _measures(test)]
@@ -210,8 +247,15 @@ def _overview(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> T
         for name, test in TASKS.items():
             done = by_task[name][title].reported(results)
             spreads = [spread_of(done, score) for score in _measures(test).values()]
-            row += [None if s is None else s.mean for s in spreads]
+            row += [None if s is None else s.cell(s.mean) for s in spreads]
         rows.append(row)
+    levels = [
+        _majority(test, settings, lengths, field)
+        for test in TASKS.values()
+        for lengths, field in (test.score, *test.also)
+    ]
+    if any(levels):
+        rows.append([MAJORITY, *levels])
     note = (
         "Means over seeds. Scaled accuracy on lengths (chance is 0); for S5 swaps, the share of "
         "sequences with every position right at a length, and of right tokens."
@@ -219,21 +263,29 @@ def _overview(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> T
     return Table("Every mixer", heads, rows, note, name="leaderboard")
 
 
-def _detail(name: str, row: Mapping[str, Entry], results: Results) -> Table:
+def _detail(name: str, row: Mapping[str, Entry], settings: Settings, results: Results) -> Table:
     lengths, _ = TASKS[name].score
     heads = ["model", "parameters", "seeds", "mean", "low", "high", "best", "median", "MAD"]
-    rows: list[list[Cell]] = []
+    ranked: list[tuple[tuple[bool, float], list[Cell]]] = []
     for title, entry in row.items():
         spread, done = entry.spread(results), entry.reported(results)
+        seeds = entry.seeds_text(results)
         if spread is None:
-            rows.append([title, None, f"0 of {len(entry.seeds)}", *[None] * 6])
+            ranked.append(((False, -math.inf), [title, None, seeds, *[None] * 6]))
             continue
         size = next((r["parameters"] for r in done if r.get("parameters")), None)
         ends = spread.interval or (None, None)
-        rows.append([title, size, f"{len(spread.scores)} of {len(entry.seeds)}", spread.mean, *ends,
-                     spread.best, spread.median, spread.mad])  # fmt: skip
-    rows.sort(key=lambda r: -2.0 if r[3] is None else float(r[3]), reverse=True)
-    note = "Best mean first; low and high are the 95 % interval of the mean over seeds."
+        line: list[Cell] = [title, size, seeds, spread.mean, *ends, spread.best, spread.median,
+                            spread.mad]  # fmt: skip
+        ranked.append(((not spread.failed, spread.mean), line))
+    ranked.sort(key=lambda pair: pair[0], reverse=True)
+    rows = [line for _, line in ranked]
+    if level := _majority(TASKS[name], settings, lengths):
+        rows.append([MAJORITY, None, None, level, *[None] * 5])
+    note = (
+        "Best mean first, models of which a run failed last; low and high are the 95 % interval of "
+        "the mean over seeds."
+    )
     return Table(f"{name[0].upper()}{name[1:]}: length {lengths}", heads, rows, note)
 
 
@@ -257,8 +309,12 @@ def _figures(name: str, row: Mapping[str, Entry], results: Results) -> list[Figu
 def _summary(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> list[str]:
     sentences = []
     for name, row in by_task.items():
-        spreads = {t: s for t, entry in row.items() if (s := entry.spread(results)) is not None}
+        judged = {t: entry for t, entry in row.items() if not entry.failed(results)}
+        spreads = {t: s for t, entry in judged.items() if (s := entry.spread(results)) is not None}
+        failures = not_judged(row.values(), results)
         if not spreads:
+            if failures:
+                sentences.append(f"{name[0].upper()}{name[1:]}: no verdict.{failures}")
             continue
         top = max(spreads, key=lambda title: spreads[title].mean)
         level = [
@@ -266,12 +322,12 @@ def _summary(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> li
         ]
         others = f"those of {', '.join(level)}" if level else "no other"
         rest = f"its interval overlaps {others}"
-        if spreads[top].interval is None:
-            rest = "one seed has no interval"
+        if spreads[top].claim_interval is None:
+            rest = f"fewer than {CLAIM_SEEDS} seeds, so no difference is claimed"
         lengths, _ = TASKS[name].score
         sentences.append(
             f"{name[0].upper()}{name[1:]}, length {lengths}: {top} has the best mean, "
-            f"{spreads[top].mean:.3f}; {rest}."
+            f"{spreads[top].mean:.3f}; {rest}.{failures}"
         )
         sentences.append(_switch_sentence(name, spreads))
     return [text for text in sentences if text] or ["No run is done yet."]
@@ -323,8 +379,24 @@ def _notes(settings: Settings) -> list[str]:
             f"rate {t.lr:g}{_stages(test)}."
         )
     if settings.scale == "paper":
-        return [notes[0], "Training and width are the paper's, DeltaNet's for every mixer."]
+        return [notes[0], _paper_note()]
     return notes
+
+
+def _paper_note() -> str:
+    """State which settings are the paper's, and layers and convolution on each task."""
+    parts = []
+    for name, test in TASKS.items():
+        paper = presets.paper("delta_net", test.paper_task.name)
+        layers = paper.model.num_layers
+        parts.append(
+            f"{name}{_options(test.paper_task)}: {layers} layer{'s' if layers > 1 else ''}, "
+            f"convolution {_paper_conv(paper) or 'none'}"
+        )
+    return (
+        "Training, width, number of layers and convolution are the paper's for DeltaNet, for every "
+        f"mixer. {parts[0][0].upper()}{'; '.join(parts)[1:]}."
+    )
 
 
 def _stages(test: LeaderboardTask) -> str:

@@ -15,7 +15,7 @@ from statetrack.recipes.length_runs import (
     run_config,
 )
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
-from statetrack.recipes.selection import Entry, exact_seeds, sequence_accuracy
+from statetrack.recipes.selection import Entry, exact, without_result
 from statetrack.report.document import Cell, Document, Figure, Table
 from statetrack.report.results import hardening_figure, learning_figure
 from statetrack.sweep.job import Job
@@ -39,12 +39,14 @@ def document(settings: Settings, results: Results) -> Document:
         summary=[text for _, text in final if text] or ["No run is done yet."],
         tables=[
             Table(
-                "The chosen arm, hardened, on fresh seeds",
+                f"The chosen arm, hardened, on {_seeds(rows)} seeds",
                 ["task", "arm", "trained on", "seeds", "longest evaluated", "exact there",
-                 "wrong lengths"],
+                 "wrong lengths", "automaton is the task's"],
                 [row for row, _ in final],
                 "Exact: right at every position of every sequence of every evaluated length. The "
-                "longest evaluation has one sequence per seed.",
+                "longest evaluation has one sequence per seed. Automaton: the one that was read "
+                "off the hardened model. Runs that failed, and models that could not be hardened, "
+                "count as not exact.",
                 name="final",
             ),
             *(_table(subject, row, settings, results) for subject, row in rows.items()),
@@ -61,22 +63,26 @@ def document(settings: Settings, results: Results) -> Document:
     )  # fmt: skip
 
 
+def _seeds(rows: Mapping[Subject, Row]) -> str:
+    """Return the numbers of seeds of the chosen arms, such as "20 or 5"."""
+    counts = {len(row[subject.final, True].seeds) for subject, row in rows.items()}
+    return " or ".join(map(str, sorted(counts, reverse=True)))
+
+
 def _table(subject: Subject, row: Row, settings: Settings, results: Results) -> Table:
     """Count for every arm the seeds that are right at every position, at each length."""
     lengths = evaluated_lengths(subject, settings)
     rows: list[list[Cell]] = []
     for c in row.values():
-        done = [r for r in c.reported(results) if r.get("trained") is not None]
-        rows.append([c.title, f"{len(done)} of {len(c.seeds)}", *_counts(done, lengths, "trained")])
+        rows.append([c.title, c.seeds_text(results), *_counts(c, results, lengths, "trained")])
         if c.reported_jobs(results)[0].harden:
-            changed = sum(bool((r.get("harden") or {}).get("changed")) for r in done)
-            rows.append(
-                [f"{c.title}, hardened", f"{changed} of {len(done)} hardened",
-                 *_counts(done, lengths, "hardened")]
-            )  # fmt: skip
+            changed = c.count_text(results, lambda r: bool((r.get("harden") or {}).get("changed")))
+            rows.append([f"{c.title}, hardened", f"{changed} hardened",
+                         *_counts(c, results, lengths, "hardened")])  # fmt: skip
     note = (
         "Seeds that are right at every position of every sequence, by length; in brackets the mean "
-        f"share of right positions. Trained on {_trained(subject)}."
+        "share of right positions of the models that were evaluated. Trained on "
+        f"{_trained(subject)}."
     )
     return Table(subject.title, ["arm", "seeds", *lengths], rows, note, name=subject.key)
 
@@ -97,7 +103,9 @@ def _training_table(settings: Settings) -> Table:
              "clipping", "epsilon as remedy"]  # fmt: skip
     note = (
         "The plain arm; the others change what their name says. Warm-up over 5 % of the steps, "
-        "cosine to 0, no weight decay, endless data."
+        "cosine to 0, no weight decay, endless data. Runs in stages: warm-up over 5 % of the first "
+        "stage, then a constant learning rate until the last stage, in which it falls as a cosine "
+        "to 0."
     )
     return Table("Training", heads, rows, note, name="training")
 
@@ -124,17 +132,17 @@ def _trained(subject: Subject) -> str:
     return f"length {low}" if low == high else f"lengths {low}-{high}"
 
 
-def _counts(done: Sequence[Mapping[str, Any]], lengths: Sequence[str], of: str) -> list[Cell]:
+def _counts(c: Entry, results: Results, lengths: Sequence[str], of: str) -> list[Cell]:
     cells: list[Cell] = []
+    done = c.done(results)
     for length in lengths:
         found = [(r.get(of) or {}).get("evaluations", {}).get(length) for r in done]
         measured = [e for e in found if e is not None]
         if not measured:
             cells.append(None)
             continue
-        exact = sum(e["sequence_accuracy"] == 1.0 for e in measured)
         mean = sum(e["token_accuracy"] for e in measured) / len(measured)
-        cells.append(f"{exact} of {len(done)} ({mean:.3f})")
+        cells.append(f"{c.count_text(results, exact((length,), of))} ({mean:.3f})")
     return cells
 
 
@@ -144,27 +152,34 @@ def _final(
     """Return the row and the sentence of the chosen arm."""
     c = row[subject.final, True]
     job = c.reported_jobs(results)[0]
-    done = [r for r in c.reported(results) if r.get("trained") is not None]
+    ended = c.reported(results)
     longest = job.hardened_lengths[-1]
     lengths = (*job.lengths, longest)
-    first: list[Cell] = [subject.title, c.title, _trained(subject),
-                          f"{len(done)} of {len(c.seeds)}"]  # fmt: skip
-    if not done:
-        return [*first, None, None, None], ""
-    exact = exact_seeds(done, lengths)
+    first: list[Cell] = [subject.title, c.title, _trained(subject), c.seeds_text(results)]
+    if not ended:
+        return [*first, None, None, None, None], ""
+    count = c.count_text(results, exact(lengths))
     tokens = f"{int(longest):,}"
-    wrong = [n for n in lengths if exact_seeds(done, (n,)) < len(done)]
+    wrong = [n for n in lengths if not all(map(exact((n,)), ended))]
     sentence = (
-        f"{subject.title}: {c.title}, hardened, is exact at {tokens} tokens for {exact} of "
-        f"{len(done)} seeds, trained on {_trained(subject)} only."
+        f"{subject.title}: {c.title}, hardened, is exact at {tokens} tokens for {count} seeds"
+        f"{without_result(results, c)}, trained on {_trained(subject)} only."
     )
     control = row.get((subject.final, False))
-    controls = [] if control is None else [r for r in control.reported(results) if r.get("trained")]
-    if controls:
+    if control is not None and control.reported(results):
         shortest = job.lengths[0]
-        right = sum(sequence_accuracy(shortest)(r) == 1.0 for r in controls)
-        sentence += f" With [0,1], {right} of {len(controls)} are exact at {shortest}."
-    return [*first, tokens, f"{exact} of {len(done)}", ", ".join(wrong) or "none"], sentence
+        right = control.count_text(results, exact((shortest,), "trained"))
+        sentence += (
+            f" With [0,1], {right} are exact at {shortest}{without_result(results, control)}."
+        )
+    automata = c.count_text(results, _is_the_tasks)
+    return [*first, tokens, count, ", ".join(wrong) or "none", automata], sentence
+
+
+def _is_the_tasks(result: Mapping[str, Any]) -> bool:
+    """Whether the automaton that was read off the hardened model is the task's."""
+    automaton = (result.get("harden") or {}).get("automaton") or {}
+    return bool(automaton.get("is_the_tasks"))
 
 
 def _notes(settings: Settings) -> list[str]:
@@ -181,6 +196,8 @@ def _notes(settings: Settings) -> list[str]:
         "S4 in the plain arm, S5 also with the three remedies, alone and together. Only their "
         "plain arms have a control with [0,1]. A state cannot be carried through stages.",
         "3-permutations, S5, A5 and S4 have no compiled start.",
+        "The seeds of Z3 are no fresh test of hardening: `harden` was improved on models of Z3 "
+        "that failed with these seeds.",
         "Compiled start: another model, the one-layer gated DeltaProduct [-1,1] that the task's "
         "automaton is compiled to, on another form of the task, which has no BOS and asks for the "
         "automaton's state. Its exact weights get Gaussian noise of standard deviation "

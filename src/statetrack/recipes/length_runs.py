@@ -42,7 +42,7 @@ class Subject:
     heads: int
     tested: tuple[str, ...]  # short lengths to evaluate
     eps: float  # of the norm on each head's output, as a remedy
-    final: str  # the chosen arm, which is confirmed on fresh seeds
+    final: str  # the chosen arm, which has the most seeds and is evaluated furthest
     final_seeds: int
     options: tuple[tuple[str, Any], ...] = ()  # of the task
     factors: int = 1

@@ -19,19 +19,29 @@ def make_documents(
 ) -> list[Document]:
     """Make the report of each recipe; several are followed by an overview.
 
-    At the scale `smoke` every report with trained models begins with a warning.
+    A report begins with the number of its runs that failed, if there are any. At the scale `smoke`
+    every report with trained models begins with a warning.
 
     Args:
         recipes: those to report on.
         settings: of the reproduction.
         results: of the runs that are done.
     """
-    made = [recipe.document(settings, results) for recipe in recipes]
+    made = [_with_failures(recipe.document(settings, results)) for recipe in recipes]
     if len(made) > 1:
-        made.append(_overview(recipes, made, settings, results))
+        made.append(_with_failures(_overview(recipes, made, settings, results)))
     if settings.scale != "smoke":
         return made
     return [replace(d, summary=[SMOKE, *d.summary]) if d.facts["seeds"] else d for d in made]
+
+
+def _with_failures(document: Document) -> Document:
+    """Begin the summary with the number of runs that failed, if there are any."""
+    count = len(document.facts["failed"])
+    if not count:
+        return document
+    text = f"{count:,} run{'s' if count > 1 else ''} failed; the facts below have the errors."
+    return replace(document, summary=[text, *document.summary])
 
 
 def _overview(
@@ -39,15 +49,16 @@ def _overview(
 ) -> Document:
     """Collect the findings of all reports, with their runs and CPU times."""
     jobs = {job.key: job for recipe in recipes for job in recipe.jobs(settings, results)}
-    done = results.of(list(jobs.values()))
-    found = facts("all", settings, list(jobs.values()), results)
+    tuning = {seed for d in documents for seed in d.facts.get("tuning seeds", ())}
+    found = facts("all", settings, list(jobs.values()), results, tuning)
+    done = len(results.of(list(jobs.values()))) - len(found["failed"])
     if len(recipes) < len(installed_recipes()[0]):
         del found["command"]  # several
     return Document(
         name="overview",
         title=f"The paper, reproduced at scale {settings.scale}",
         summary=[
-            f"{len(done):,} of {len(jobs):,} runs are done. The tables, figures and settings "
+            f"{done:,} of {len(jobs):,} runs are done. The tables, figures and settings "
             "behind each finding are in the folder of its recipe."
         ],
         tables=[

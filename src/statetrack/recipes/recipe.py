@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -154,18 +154,35 @@ def shortened(job: Job) -> Job:
 
 
 def facts(
-    name: str, settings: Settings, jobs: Sequence[SweepJob], results: Results
+    name: str,
+    settings: Settings,
+    jobs: Sequence[SweepJob],
+    results: Results,
+    tuning: Collection[int] = (),
 ) -> dict[str, Any]:
-    """Return the facts of a document: command, runs, seeds, CPU seconds and the environment."""
-    done = results.of(jobs)
+    """Return the facts of a document: command, runs, seeds, CPU seconds and the environment.
+
+    Args:
+        name: of the recipe.
+        settings: of the reproduction.
+        jobs: all jobs that are known.
+        results: of the runs that have ended.
+        tuning: seeds that choose a learning rate and are not reported.
+    """
+    ended = results.of(jobs)
+    failed = [f"{r['name']}: {r['error']}" for r in ended if r["status"] == "failed"]
+    seeds = sorted({job.seed for job in jobs})
+    tuned = {"tuning seeds": [seed for seed in seeds if seed in tuning]} if tuning else {}
+    count = f"{len(ended) - len(failed)} of {len(jobs)} done"
     return {
         "command": command(name, settings),
-        "runs": f"{len(done)} of {len(jobs)} done",
-        "failed": [f"{r['name']}: {r['error']}" for r in done if r["status"] == "failed"],
-        "stopped early": sum(bool(r.get("stopped")) for r in done),
-        "seeds": sorted({job.seed for job in jobs}),
-        "CPU seconds": round(sum(r.get("cpu_seconds") or 0.0 for r in done)),
-        **environment_facts(done),
+        "runs": f"{count}, {len(failed)} failed" if failed else count,
+        "failed": failed,
+        "stopped early": sum(bool(r.get("stopped")) for r in ended),
+        "seeds": [seed for seed in seeds if seed not in tuning],
+        **tuned,
+        "CPU seconds": round(sum(r.get("cpu_seconds") or 0.0 for r in ended)),
+        **environment_facts(ended),
     }
 
 

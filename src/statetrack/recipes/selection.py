@@ -3,13 +3,17 @@
 The rule is the paper's: the learning rate with the highest median over seeds; of its seeds the
 best, the median and the median absolute deviation are reported. A difference between two models is
 claimed only if the 95 % intervals of their means over seeds are disjoint.
+
+A run that failed has no score. It is never left out silently: no difference is claimed for a model
+of which a reported run failed, counts have all reported seeds as denominator, and tables say how
+many failed. `Entry` has the methods for this; `make_documents` begins a summary with the failures.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
@@ -21,6 +25,7 @@ from statetrack.training import length_range
 
 K = TypeVar("K")
 Score = Callable[[Mapping[str, Any]], float | None]
+Test = Callable[[Mapping[str, Any]], bool]
 
 TUNING_SEEDS = (100, 101)  # choose learning rates; never among the seeds that are reported
 
@@ -46,10 +51,15 @@ def sequence_accuracy(lengths: str, of: str = "trained") -> Score:
     return evaluated(lengths, "sequence_accuracy", of)
 
 
-def exact_seeds(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> int:
-    """Return how many hardened models are right at every position of every evaluation."""
-    scores = [[sequence_accuracy(n, "hardened")(result) for n in lengths] for result in done]
-    return sum(all(score == 1.0 for score in row) for row in scores)
+def exact(lengths: Sequence[str], of: str = "hardened") -> Test:
+    """Return a test: whether a model is right at every position of every evaluation."""
+    scores = [sequence_accuracy(n, of) for n in lengths]
+    return lambda result: all(score(result) == 1.0 for score in scores)
+
+
+def has_failed(result: Mapping[str, Any]) -> bool:
+    """Whether the run failed, for example because its loss diverged."""
+    return bool(result["status"] == "failed")
 
 
 def validated(lengths: str, field: str = "scaled") -> Score:
@@ -65,14 +75,14 @@ def validated(lengths: str, field: str = "scaled") -> Score:
 
 
 def spread_of(results: Sequence[Mapping[str, Any]], score: Score) -> Spread | None:
-    """Return the scores of those results that have one; None if none has."""
+    """Return the scores of those results that have one, and how many failed; None if none has."""
     scores = tuple(value for result in results if (value := score(result)) is not None)
-    return Spread(scores) if scores else None
+    return Spread(scores, sum(map(has_failed, results))) if scores else None
 
 
 def intervals_disjoint(a: Spread | None, b: Spread | None) -> bool:
-    """Whether both means have 95 % intervals, and these are disjoint."""
-    one, two = a and a.interval, b and b.interval
+    """Whether both means have 95 % intervals that a claim may rest on, and these are disjoint."""
+    one, two = a and a.claim_interval, b and b.claim_interval
     return bool(one and two) and (one[0] > two[1] or two[0] > one[1])  # type: ignore[index]
 
 
@@ -138,8 +148,26 @@ class Entry:
         return list({job.key: job for job in listed}.values())
 
     def reported(self, results: Results) -> list[dict[str, Any]]:
-        """The results of the chosen learning rate that are done."""
+        """The results of the chosen learning rate, those of runs that failed included."""
         return results.of(self.reported_jobs(results))
+
+    def done(self, results: Results) -> list[dict[str, Any]]:
+        """The results of the chosen learning rate whose runs did not fail."""
+        return [result for result in self.reported(results) if not has_failed(result)]
+
+    def failed(self, results: Results) -> int:
+        """How many of the runs that are reported failed."""
+        return sum(map(has_failed, self.reported(results)))
+
+    def seeds_text(self, results: Results) -> str:
+        """How many of the runs that are reported are done, and how many failed."""
+        text = f"{len(self.done(results))} of {len(self.seeds)}"
+        failed = self.failed(results)
+        return f"{text}, {failed} failed" if failed else text
+
+    def count_text(self, results: Results, test: Test) -> str:
+        """How many of all reported seeds pass a test; runs that failed or are not done do not."""
+        return f"{sum(map(test, self.done(results)))} of {len(self.seeds)}"
 
     def spread(self, results: Results) -> Spread | None:
         """The scores of the seeds that are reported; None if there are none."""
@@ -151,7 +179,8 @@ def comparison_sentence(
 ) -> str | None:
     """Say whether two models differ on a task; None if one of them has no score yet.
 
-    A difference is claimed only if the 95 % intervals over seeds are disjoint.
+    A difference is claimed only if the 95 % intervals over seeds are disjoint, and if no reported
+    run of either failed.
 
     Args:
         first: a model.
@@ -160,11 +189,16 @@ def comparison_sentence(
         what: the task, with which the sentence begins.
         score: the score to compare; that of each entry if absent.
     """
+    head = f"{what[0].upper()}{what[1:]}"
+    if failures := failures_text((first, second), results):
+        return (
+            f"{head}: no difference is claimed between {first.title} and {second.title}, because "
+            f"runs failed: {failures}."
+        )
     one, two = (spread_of(c.reported(results), score or c.score) for c in (first, second))
     if one is None or two is None:
         return None
     numbers = f"{_mean_text(one)} against {_mean_text(two)}"
-    head = f"{what[0].upper()}{what[1:]}"
     if not intervals_disjoint(one, two):
         return (
             f"{head}: no difference is claimed between {first.title} and {second.title}: "
@@ -173,6 +207,30 @@ def comparison_sentence(
     word = "above" if one.mean > two.mean else "below"
     by = f"by {abs(one.mean - two.mean):.3f}, with disjoint 95 % intervals"
     return f"{head}: {first.title} is {word} {second.title} {by}: {numbers}."
+
+
+def failures_text(entries: Iterable[Entry], results: Results) -> str:
+    """List the models of which a reported run failed, with the number of these; empty if none."""
+    return ", ".join(
+        f"{entry.title} ({failed} of {len(entry.seeds)})"
+        for entry in entries
+        if (failed := entry.failed(results))
+    )
+
+
+def without_result(results: Results, *entries: Entry) -> str:
+    """Say in brackets how many reported seeds failed or were not run; empty if none."""
+    failed = sum(entry.failed(results) for entry in entries)
+    absent = sum(len(entry.seeds) - len(entry.reported(results)) for entry in entries)
+    parts = [f"{failed} failed"] if failed else []
+    parts += [f"{absent} not run yet"] if absent else []
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def not_judged(entries: Iterable[Entry], results: Results) -> str:
+    """Return a sentence that names the models of which a reported run failed; empty if none."""
+    failures = failures_text(entries, results)
+    return f" Not judged, because runs failed: {failures}." if failures else ""
 
 
 def _mean_text(spread: Spread) -> str:

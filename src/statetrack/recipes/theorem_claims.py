@@ -16,11 +16,16 @@ from statetrack.diagnosis.finite_precision import DATATYPES, Term, power_sum, se
 TRIALS = 200  # random matrices, or sums of powers
 TOKENS = 10_000  # tokens of the constructions that round
 CHECKED = 64  # powers that are computed after the one from which a sum should be constant
+# with what a verdict begins, besides "holds"
+REFUTED = "REFUTED"
 NOT_MEASURED = "not measured"
+NOT_REACHED = "not reached"  # no model does what the theorem says that one can
+ILLUSTRATION = "illustration"  # an example of what the theorem says of all models
 # statements that are checked on compiled and on trained models
 PARITY = "parity at every length needs an eigenvalue that is negative or not real"
 COUNTING = "counting modulo 3 in one layer needs a non-real eigenvalue"
 GROUPS = "a group's word problem takes one layer, cyclic groups two factors"
+REFLECTIONS = "with 4 tokens per element single reflections suffice for S5"
 TWO_LAYERS = "two layers with one reflection per token add modulo any m"
 
 
@@ -31,12 +36,12 @@ class Claim:
     name: str  # of the theorem
     text: str  # of the claim
     how: str  # it was checked
-    verdict: str  # begins with "holds", "REFUTED" or NOT_MEASURED
+    verdict: str  # begins with "holds" or one of the words above
 
 
 def verdict(holds: bool, numbers: str) -> str:
     """Return the text of a verdict with the numbers it rests on."""
-    return f"{'holds' if holds else 'REFUTED'}: {numbers}"
+    return f"{'holds' if holds else REFUTED}: {numbers}"
 
 
 def _lemma_1() -> Claim:
@@ -77,10 +82,15 @@ def _theorems_1_and_2() -> list[Claim]:
     sizes = ", ".join(f"{size:.3f}" for size in turns.values())
     return [
         Claim("Theorem 1", PARITY, "eigenvalues of the compiled network of parity",
-              verdict(parity.real.min() < 0, f"the least is {parity.real.min():g}")),
+              _illustration(parity.real.min() < 0, f"the least is {parity.real.min():g}")),
         Claim("Theorem 2", COUNTING, f"eigenvalues of the rotations for {' and '.join(turns)}",
-              verdict(min(turns.values()) > 0, f"greatest imaginary parts {sizes}")),
+              _illustration(min(turns.values()) > 0, f"greatest imaginary parts {sizes}")),
     ]  # fmt: skip
+
+
+def _illustration(agrees: bool, numbers: str) -> str:
+    """Return the verdict of one network: it can refute what a theorem says of all, not more."""
+    return f"{ILLUSTRATION}: {numbers}" if agrees else verdict(False, numbers)
 
 
 def _eigenvalues(net: CompiledRNN) -> Any:
@@ -179,7 +189,7 @@ def _section_3_3() -> Claim:
     proof = net.prove()
     return Claim(
         "Section 3.3",
-        "with 4 tokens per element single reflections suffice for S5",
+        REFLECTIONS,
         "compiled S5 with 4 tokens per element, proved state by state",
         verdict(proof.holds, proof.evidence),
     )

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from statetrack.recipes.recipe import Recipe, Results, Settings, facts, register
 from statetrack.recipes.selection import (
     Entry,
     comparison_sentence,
     evaluated,
-    exact_seeds,
+    exact,
     sequence_accuracy,
     spread_of,
+    without_result,
 )
 from statetrack.recipes.word_problems import Model, Problem
 from statetrack.report.document import Cell, Document, Figure, Series, Table
@@ -80,32 +83,40 @@ def accuracy_table(
     rows: list[list[Cell]] = []
     for model, entry in entries.items():
         done = entry.reported(results)
-        row: list[Cell] = [entry.title, f"{_measured(done)} of {len(entry.seeds)}"]
+        row: list[Cell] = [entry.title, entry.seeds_text(results)]
         tokens = spread_of(done, evaluated(lengths[0], "token_accuracy"))
         row.append(None if tokens is None else tokens.median)
         for length in lengths:
             spread = spread_of(done, sequence_accuracy(length))
             row += [None, None] if spread is None else [spread.best, spread.median]
         if hardens:
-            row.append(_exact_text(done, lengths) if model.harden and done else None)
+            row.append(entry.count_text(results, exact(lengths)) if model.harden and done else None)
         rows.append(row)
+    if (level := _token_majority(entries, lengths[0], results)) is not None:
+        rows.append(["majority baseline", None, level, *[None] * (len(heads) - 3)])
     t = next(iter(entries.values())).reported_jobs(results)[0].config.training
     span = f"{t.min_length}-" if t.min_length < t.max_length else ""
     note = (
         "Share of sequences with every position right, at each length; 'tokens' is the median "
-        f"share of right positions. Training length {span}{t.max_length}. The paper prints no "
-        "numbers"
+        f"share of right positions. Runs that failed are in the count of seeds only. Training "
+        f"length {span}{t.max_length}. The paper prints no numbers"
     )
     note += f"; its text: {problem.finding}." if problem.finding else "."
     return Table(problem.title, heads, rows, note, name=problem.key)
 
 
-def _measured(done: Sequence[Mapping[str, Any]]) -> int:
-    return sum(result.get("trained") is not None for result in done)
+def _token_majority(entries: Entries, length: str, results: Results) -> float | None:
+    """Return the majority baseline's share of right positions, from a curve that has it.
 
-
-def _exact_text(done: Sequence[Mapping[str, Any]], lengths: Sequence[str]) -> str:
-    return f"{exact_seeds(done, lengths)} of {len(done)}"
+    A curve lacks some lengths; between its points the baseline is interpolated.
+    """
+    for entry in entries.values():
+        for result in entry.done(results):
+            curve = (result.get("trained") or {}).get("curve") or {}
+            if "majority" in curve and curve["lengths"][-1] >= int(length):
+                positions = np.arange(1, int(length) + 1)
+                return float(np.interp(positions, curve["lengths"], curve["majority"]).mean())
+    return None
 
 
 def curve_figures(
@@ -170,18 +181,18 @@ def comparison_sentences(
         for length in lengths[:2]:
             score = sequence_accuracy(length)
             both = [spread_of(c.reported(results), score) for c in (entry, other)]
-            if all(spread is not None and spread.best == 0 for spread in both):
+            if all(s is not None and s.best == 0 and not s.failed for s in both):
                 nothing.setdefault(length, []).append(entry.title.replace(" [-1,1]", ""))
                 continue
             what = f"{problem.title}, length {length}"
             order = comparison_sentence(entry, other, results, what, score)
             sentences += [] if order is None else [order]
-        done = [r for r in entry.reported(results) if r.get("harden") is not None]
-        if model.harden and done:
+        if model.harden and entry.reported(results):
+            count = entry.count_text(results, exact(lengths))
             sentences.append(
                 f"{problem.title}: {entry.title} is right at every position of every evaluated "
-                f"length ({', '.join(lengths)}) after hardening for {_exact_text(done, lengths)} "
-                "seeds."
+                f"length ({', '.join(lengths)}) after hardening for {count} seeds"
+                f"{without_result(results, entry)}."
             )
     return sentences + [
         f"{problem.title}, length {length}: no sequence is right at every position, in either "
@@ -207,9 +218,10 @@ def cut_notes(rows: Mapping[Problem, Entries]) -> list[str]:
                         for p in rows)  # fmt: skip
     return [
         "Scale laptop: batch 64, endless data, warm-up over 5 % of the steps, cosine to 0, no "
-        "weight decay. The paper: width 128, 4 heads, 312,500 steps of 512 sequences, 1.6M "
-        "sequences that are fixed across seeds, constant learning rate 1e-4, weight decay 0.01. "
-        "Both clip gradients to 1.",
+        "weight decay. Runs in stages: warm-up over 5 % of the first stage, then a constant "
+        "learning rate until the last stage, in which it falls as a cosine to 0. The paper: width "
+        "128, 4 heads, 312,500 steps of 512 sequences, 1.6M sequences that are fixed across seeds, "
+        "constant learning rate 1e-4, weight decay 0.01. Both clip gradients to 1.",
         *(f"{tasks(titles)}: {'; '.join(found)}." for titles, found in texts.items()),
         f"Training lengths: {lengths}. The paper: 32, and 64 with several tokens per element.",
         "Evaluated on 256 sequences; the paper on 40,000 of length 500.",

@@ -25,12 +25,15 @@ def seed_lines(
     Args:
         label: of the mean.
         results: of one model, a seed each.
-        line: y by x of a result; empty if it was not measured. The mean covers the x that all have.
+        line: y by x of a result; empty if it was not measured. The mean covers the x that all have;
+            its label counts the runs that failed.
         std: an interval of one standard deviation instead of the 95 % interval of the mean.
     """
     lines = {result["seed"]: one for result in results if (one := line(result))}
+    failed = sum(result.get("status") == "failed" for result in results)
+    text = f"{label} ({failed} of {len(results)} runs failed)" if failed else label
     if len(lines) < 2:
-        return [Series(label, *_points(one), group=label) for one in lines.values()]
+        return [Series(text, *_points(one), group=label) for one in lines.values()]
     xs = sorted(set.intersection(*(set(one) for one in lines.values())))
     found = []
     if xs:
@@ -40,7 +43,7 @@ def seed_lines(
             for s in spreads
         ]
         low, high = [e[0] for e in ends], [e[1] for e in ends]
-        found.append(Series(label, xs, [s.mean for s in spreads], low, high, group=label))
+        found.append(Series(text, xs, [s.mean for s in spreads], low, high, group=label))
     return found + [
         Series(f"{label}, seed {seed}", *_points(one), group=label, faint=True)
         for seed, one in lines.items()

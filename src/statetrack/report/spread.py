@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
+CLAIM_SEEDS = 3  # the fewest on which a claim may rest: two equal ones have an interval of width 0
 # the 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom
 T_QUANTILES = (
     12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788,
@@ -28,9 +29,13 @@ def half_width(std: Any, count: int) -> Any:
 
 @dataclass(frozen=True)
 class Spread:
-    """The scores of a model's seeds; there is at least one."""
+    """The scores of a model's seeds; there is at least one.
+
+    Runs that failed have no score; `failed` counts them.
+    """
 
     scores: tuple[float, ...]
+    failed: int = 0
 
     @property
     def best(self) -> float:
@@ -61,6 +66,15 @@ class Spread:
             return None
         spread = half_width(self.std, len(self.scores))
         return self.mean - spread, self.mean + spread
+
+    @property
+    def claim_interval(self) -> tuple[float, float] | None:
+        """The interval if a claim may rest on it: at least 3 seeds, and none of them failed."""
+        return self.interval if len(self.scores) >= CLAIM_SEEDS and not self.failed else None
+
+    def cell(self, number: float) -> float | str:
+        """Return a number of the seeds that have a score, with the count of those that failed."""
+        return f"{number:.3f} ({self.failed} failed)" if self.failed else number
 
     @property
     def interval_text(self) -> str:

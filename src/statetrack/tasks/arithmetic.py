@@ -13,11 +13,14 @@ from statetrack.tasks.expressions import (
     Symbols,
     answered_at,
     bracket_expressions,
+    bracket_value_shares,
     bracket_values,
     flat_expressions,
     running_values,
 )
 from statetrack.tasks.machines import sum_of_products
+
+EXACT_MAJORITY = 1 << 24  # bounds the work of an exact majority baseline
 
 
 @register
@@ -113,6 +116,18 @@ class ModularArithmeticBrackets(Task):
 
     def input_size(self, length: int) -> int:
         return max(length, 5) - 2
+
+    def majority(self, low: int, high: int | None = None) -> float:
+        """Return the greatest share of a value, exactly; measured if expressions are very long."""
+        high = low if high is None else high
+        self.check_lengths(low, high)
+        if not self.mult:
+            return self.chance  # sums and differences of uniform values are uniform
+        longest = max(high, 5) - 3
+        if longest * max(longest, self.modulus) * self.modulus > EXACT_MAJORITY:
+            return max(self.chance, super().majority(low, high))
+        sizes = np.maximum(np.arange(low, high + 1), 5) - 3
+        return float(bracket_value_shares(self.modulus, longest)[sizes].mean(0).max())
 
     def sample_tokens(self, rng: np.random.Generator, lengths: Ints, size: int) -> Ints:
         return self.sample(rng, lengths).tokens

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from statetrack.errors import UserError
 from statetrack.tasks.base import IGNORE, Batch, Ints
 
+Floats = NDArray[np.float64]
 ABSENT = -1  # the id of a symbol that does not occur
 
 
@@ -98,6 +101,32 @@ def bracket_expressions(
         values[binary] = np.choose(operator, [a + b, a - b, a * b]) % symbols.modulus
         operands = values
     return tokens, operands
+
+
+@lru_cache(maxsize=64)
+def bracket_value_shares(modulus: int, longest: int) -> Floats:
+    """Return how often an expression of `bracket_expressions` with multiplication has each value.
+
+    Leaves are uniform. A longer expression takes each size of its left operand, and each operator,
+    equally often, so its shares follow from those of shorter ones.
+
+    Args:
+        modulus: m.
+        longest: the greatest size.
+
+    Returns:
+        [longest + 1, m], by size and value; the row of size 0 has no meaning.
+    """
+    a, b = np.indices((modulus, modulus))
+    results = [value % modulus for value in (a + b, a - b, a * b)]
+    shares = np.full((longest + 1, modulus), 1 / modulus)
+    for size in range(5, longest + 1):
+        left, right = shares[1 : size - 3], shares[size - 4 : 0 : -1]
+        pairs = left.T @ right / len(left)  # [m, m]: the shares of both operands' values
+        counts = [np.bincount(r.ravel(), pairs.ravel(), modulus) for r in results]
+        shares[size] = np.mean(counts, axis=0)
+    shares.flags.writeable = False  # it is cached
+    return shares
 
 
 def _leaves(
