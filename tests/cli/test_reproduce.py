@@ -32,7 +32,7 @@ def test_the_command_of_a_report_repeats_every_setting(
     other: dict[str, Any] = {
         "scale": "smoke", "early": True, "seeds": 2, "mamba_conv": 1, "xlstm_layers": 2,
         "transformer_heads": 8, "transformer_rope": False, "texts": ("a.txt", "b.txt"),
-        "harness": ("pack", "sets"),
+        "harness": ("pack", "sets"), "lm_precision": "fp32",
     }  # fmt: skip
     assert other.keys() == asdict(Settings()).keys()
     for settings in (Settings(), Settings(**other)):

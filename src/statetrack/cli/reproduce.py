@@ -25,6 +25,7 @@ def reproduce(
     seeds: int | None = None,
     texts: tuple[str, ...] = (),
     harness: tuple[str, ...] = (),
+    lm_precision: Literal["bf16", "fp32"] = "bf16",
     mamba_conv: int = 4,
     xlstm_layers: int = 3,
     transformer_heads: int = 4,
@@ -57,6 +58,8 @@ def reproduce(
             is measured, too.
         harness: folders of `lm tasks`, on all of whose tasks language models are scored, and of
             `lm fetch`, on the paper's.
+        lm_precision: of the training of language models; the paper has bf16. fp32 is faster on
+            a CPU without instructions for bf16.
         mamba_conv: width of Mamba's convolution: the paper says 4, its code has 1.
         xlstm_layers: layers of mLSTM and sLSTM on modular arithmetic, which the paper leaves open.
         transformer_heads: heads of the Transformer, which the paper leaves open.
@@ -87,6 +90,7 @@ def reproduce(
         seeds,
         texts,
         harness,
+        lm_precision,
         mamba_conv,
         xlstm_layers,
         transformer_heads,

@@ -44,7 +44,8 @@ def _job(settings: Settings, name: str, mixer: str, allow: bool, seed: int) -> P
     from statetrack.lm.pretraining_job import PretrainingJob
 
     config = preset(name, mixer)
-    config = replace(config, model=config.model.with_range(allow), seed=seed, precision="bf16")
+    model = config.model.with_range(allow)
+    config = replace(config, model=model, seed=seed, precision=settings.lm_precision)
     options: dict[str, Any] = {"max_length": LENGTHENED * config.context_length}
     data, seconds = DataConfig(), CPU_SECONDS[mixer]
     if settings.scale == "paper":
@@ -89,9 +90,12 @@ def _notes(settings: Settings) -> list[str]:
         notes.append(
             "2 to 3 million parameters and 10 million tokens of Python's standard library, with a "
             "byte-level BPE of 4,096 tokens, instead of 340 million to 1.3 billion parameters and "
-            "100 billion tokens of FineWeb; three seeds per model instead of one. As in the paper, "
-            "training is in bfloat16 under autocast with weights in float32."
+            "100 billion tokens of FineWeb; three seeds per model instead of one."
         )
+    how = "in float32 (--lm-precision fp32); the paper's is in bfloat16"
+    if settings.lm_precision == "bf16":
+        how = "in bfloat16 under autocast with weights in float32, as in the paper"
+    notes.append(f"Training is {how}.")
     if settings.scale == "paper":
         notes.append(
             "The paper's four evaluation sets are not among the data: save them as text files and "

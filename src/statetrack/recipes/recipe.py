@@ -13,7 +13,9 @@ from statetrack.report.results import environment_facts
 from statetrack.sweep.job import Job, SweepJob
 
 Scale = Literal["smoke", "laptop", "paper"]
+Precision = Literal["bf16", "fp32"]
 SCALES: tuple[Scale, ...] = ("smoke", "laptop", "paper")
+PRECISIONS: tuple[Precision, ...] = ("bf16", "fp32")
 SEEDS: dict[Scale, int] = {
     "smoke": 1,
     "laptop": 5,
@@ -41,6 +43,7 @@ class Settings:
     seeds: int | None = None  # seeds per model; None: the scale's number
     texts: tuple[str, ...] = ()  # text files or data folders on which language models are measured
     harness: tuple[str, ...] = ()  # folders of tasks on which language models are scored
+    lm_precision: Precision = "bf16"  # in which language models are trained
     mamba_conv: int = 4  # its text says 4, its code has 1
     xlstm_layers: int = 3  # of mLSTM and sLSTM on modular arithmetic: 3, as the others, or 2
     transformer_heads: int = 4
@@ -50,6 +53,7 @@ class Settings:
         for name in ("texts", "harness"):  # lists, if read from a file
             object.__setattr__(self, name, tuple(getattr(self, name)))
         one_of("scale", self.scale, SCALES)
+        one_of("lm_precision", self.lm_precision, PRECISIONS)
         for name in ("mamba_conv", "xlstm_layers"):
             within(name, getattr(self, name), 1, MAX_SIZE)
         one_of("transformer_heads", self.transformer_heads, TRANSFORMER_HEADS)

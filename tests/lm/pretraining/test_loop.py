@@ -18,7 +18,7 @@ from statetrack.errors import UserError
 from statetrack.layers import DeltaNetConfig
 from statetrack.lm.data import PackedBatches, TokenData
 from statetrack.lm.load import load_language_model
-from statetrack.lm.pretraining import loop
+from statetrack.lm.pretraining import loop, objective
 from statetrack.lm.pretraining.checkpoint import PretrainingRun
 from statetrack.lm.pretraining.loop import PretrainingProgress, pretrain
 from statetrack.models import ModelConfig, SequenceModel
@@ -177,6 +177,14 @@ def test_other_options_change_the_numbers_a_little(
     other = pretrain(small_config(data, **options), tmp_path / "run")
     assert losses(other) != losses(finished)
     assert losses(other) == pytest.approx(losses(finished), rel=0.1)
+
+
+def test_slow_bf16_is_announced(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objective, "has_bf16_products", lambda: False)
+    with pytest.warns(UserWarning, match="no instructions for bfloat16.*--precision fp32"):
+        pretrain(small_config(data, precision="bf16", steps=1), tmp_path / "run")
 
 
 def test_documents_kept_apart(data: Path, tmp_path: Path) -> None:

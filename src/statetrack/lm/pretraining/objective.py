@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -28,6 +29,12 @@ class Objective:
         self.backward_chunk = config.backward_chunk
         self.processes, self.model = processes, model
         bf16 = config.precision == "bf16"
+        if bf16 and processes.device.type == "cpu" and not has_bf16_products():
+            warnings.warn(
+                "This CPU has no instructions for bfloat16, so training is slower than with "
+                "--precision fp32 (of `reproduce`: --lm-precision fp32)",
+                stacklevel=2,
+            )
         self.autocast = (
             torch.autocast(processes.device.type, torch.bfloat16) if bf16 else nullcontext()
         )
@@ -68,6 +75,12 @@ class Objective:
         with self.autocast:
             logits, state = self.model(tokens, state, **layout)
         return logits, state
+
+
+def has_bf16_products() -> bool:
+    """Return whether the CPU multiplies bfloat16 matrices about as fast as float32 ones."""
+    available = torch.backends.mkldnn.is_available()
+    return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
 
 
 class MicroBatch(NamedTuple):
