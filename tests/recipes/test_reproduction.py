@@ -9,7 +9,7 @@ import pytest
 from statetrack.errors import UserError
 from statetrack.layers import MIXERS
 from statetrack.models import count_parameters
-from statetrack.recipes import chomsky, diagonal_parity, leaderboard, presets
+from statetrack.recipes import chomsky, diagonal_parity, leaderboard, leaderboard_runs, presets
 from statetrack.recipes.chomsky_runs import FAR, OWN_PARITY, TEST, entries
 from statetrack.recipes.overview import SMOKE, make_documents
 from statetrack.recipes.plan import make_plan
@@ -312,20 +312,20 @@ def test_published_numbers() -> None:
 
 
 def test_the_leaderboard_has_every_mixer_in_both_ranges() -> None:
-    listed = leaderboard.models()
+    listed = leaderboard_runs.models()
     assert {mixer for mixer, _ in listed} == set(MIXERS)
     for mixer, config in MIXERS.items():
         assert ((mixer, True) in listed) == (not config.no_switch)
-    for test in leaderboard.TASKS.values():
+    for test in leaderboard_runs.TASKS.values():
         for mixer, allow in listed:
-            run_config = leaderboard.config(Settings("laptop"), test, mixer, allow, 1e-3, 0)
+            run_config = leaderboard_runs.config(Settings("laptop"), test, mixer, allow, 1e-3, 0)
             assert run_config.training == replace(test.training, lr=1e-3)
 
 
 def test_the_leaderboard_at_paper_scale_has_the_papers_model() -> None:
-    for test in leaderboard.TASKS.values():
+    for test in leaderboard_runs.TASKS.values():
         paper = presets.paper("delta_net", test.paper_task.name)
-        made = leaderboard.config(PAPER, test, "delta_net", True, 1e-3, 0)
+        made = leaderboard_runs.config(PAPER, test, "delta_net", True, 1e-3, 0)
         layer, papers = made.model.pattern[0], paper.model.pattern[0]
         assert layer.conv_size == papers.conv_size  # type: ignore[attr-defined]
         assert made.model.num_layers == paper.model.num_layers
