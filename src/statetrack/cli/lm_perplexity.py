@@ -52,11 +52,13 @@ def lm_perplexity(
         raise UserError("CHECKPOINTS is missing: give folders of language models")
     if names and len(names) != len(checkpoints):
         raise UserError(f"{len(names)} --names for {len(checkpoints)} checkpoints: give one each")
+    from statetrack.devices import use_device
     from statetrack.lm.evaluation_data import distinct_names
     from statetrack.lm.load import load_language_model
     from statetrack.lm.perplexity import PerplexityCurve, make_reader, measure_perplexity
     from statetrack.lm.perplexity_report import figure_positions, perplexity_document
 
+    use_device(device)  # raises if it is not here
     console = make_console(json)
     curves: list[PerplexityCurve] = []
     with console.status("loading") as status:
