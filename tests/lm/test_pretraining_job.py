@@ -223,6 +223,6 @@ def test_a_data_folder_is_a_text(text: Path, tmp_path: Path) -> None:
     assert again["running_perplexity"] == held_out["running_perplexity"]
 
 
-def test_a_name_is_a_text() -> None:
+def test_a_name_must_be_a_string() -> None:
     with pytest.raises(UserError):
         PretrainingJob(name=3)  # type: ignore[arg-type]

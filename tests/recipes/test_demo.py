@@ -206,9 +206,9 @@ def test_smoke_and_once_more(tmp_path: Path) -> None:
     command = [*DEMO, "--smoke", "--seed", "3", "--out", str(out), "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)  # which fails if there is anything else
-    assert (said["folder"], said["failed"]) == (str(out), 0)
-    made = said["documents"]["seed3"]
+    output = json.loads(done.stdout)  # which fails if there is anything else
+    assert (output["folder"], output["failed"]) == (str(out), 0)
+    made = output["documents"]["seed3"]
     assert "numbers mean nothing" in made["summary"][0]
     assert [row[0] for row in made["tables"][1]["rows"]] == MODELS
     assert made["facts"]["seeds"] == [9]
@@ -222,7 +222,7 @@ def test_smoke_and_once_more(tmp_path: Path) -> None:
     assert all(Run.open(folder).config.training.seed == 9 for folder in folders)
     events = (out / "events.jsonl").read_text()
     again = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert json.loads(again.stdout) == said
+    assert json.loads(again.stdout) == output
     assert (out / "events.jsonl").read_text() == events
 
 

@@ -21,7 +21,7 @@ def pairs(count: int) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    ("count", "failed", "said"),
+    ("count", "failed", "expected"),
     [
         (3, [], "[-1,1] is better than [0,1]"),
         (2, [], "no difference is claimed between the ranges"),
@@ -30,7 +30,7 @@ def pairs(count: int) -> dict[str, list[dict[str, Any]]]:
     ],
 )
 def test_a_difference_needs_three_pairs_and_no_failed_run(
-    count: int, failed: list[str], said: str
+    count: int, failed: list[str], expected: str
 ) -> None:
     (text,) = _summary(_differences(pairs(count), failed, 32))
-    assert text.startswith(f"DeltaNet tiny, validation loss: {said}")
+    assert text.startswith(f"DeltaNet tiny, validation loss: {expected}")

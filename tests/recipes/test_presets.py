@@ -96,7 +96,7 @@ def test_an_unknown_task(recipe: Any, mixer: str, task: str, message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("recipe", "mixer", "task", "said"),
+    ("recipe", "mixer", "task", "message"),
     [
         (presets.paper, "mlstm", "S5", "Figure 4 has no mlstm; it has delta_net, mamba, full_mat"),
         (presets.paper, "attention", "Z60", "the paper's Figure 4 has no attention"),
@@ -108,9 +108,9 @@ def test_an_unknown_task(recipe: Any, mixer: str, task: str, message: str) -> No
     ],
 )
 def test_a_model_that_the_paper_does_not_have_there(
-    recipe: Any, mixer: str, task: str, said: str
+    recipe: Any, mixer: str, task: str, message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         recipe(mixer, task)
 
 

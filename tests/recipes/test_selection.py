@@ -153,7 +153,7 @@ def test_one_learning_rate_needs_no_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "said"),
+    ("scores", "expected"),
     [
         ((0.9, 0.2), "A is above B by 0.700, with disjoint 95 % intervals: "),
         ((0.2, 0.9), "A is below B by 0.700, with disjoint 95 % intervals: "),
@@ -161,7 +161,7 @@ def test_one_learning_rate_needs_no_choice() -> None:
     ],
 )
 def test_a_difference_is_claimed_only_if_intervals_are_disjoint(
-    scores: tuple[float, float], said: str
+    scores: tuple[float, float], expected: str
 ) -> None:
     a = entry(lrs=(1e-2,))
     b = entry(lrs=(1e-3,), title="B")
@@ -171,5 +171,5 @@ def test_a_difference_is_claimed_only_if_intervals_are_disjoint(
             done[job.key] = result(job, score + 0.01 * seed)
     text = comparison_sentence(a, b, Results(done), "parity")
     assert text is not None
-    assert text.startswith(f"Parity: {said}")
+    assert text.startswith(f"Parity: {expected}")
     assert comparison_sentence(a, b, Results(), "parity") is None

@@ -163,8 +163,8 @@ def test_models_that_learn_nothing_share_a_sentence() -> None:
         return made_up(job, 0.0)
 
     summary = s5.RECIPE.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, nothing))).summary
-    (said,) = [text for text in summary if text.startswith("S5, only swaps, length 64:")]
-    assert said.endswith("for DeltaNet, 1 layer; DeltaNet, 5 layers; Mamba, 5 layers.")
+    (sentences,) = [text for text in summary if text.startswith("S5, only swaps, length 64:")]
+    assert sentences.endswith("for DeltaNet, 1 layer; DeltaNet, 5 layers; Mamba, 5 layers.")
 
 
 def test_lines_are_named_by_their_seeds() -> None:
@@ -294,9 +294,9 @@ def test_failed_runs_are_not_exact() -> None:
     parity = document.tables[1]
     assert parity.rows[0][:3] == ["plain", "3 of 5, 2 failed", "3 of 5 (1.000)"]
     document = s5.RECIPE.document(LAPTOP, Results(run(s5.RECIPE, LAPTOP, some)))
-    said = " ".join(document.summary)
-    assert "after hardening for 3 of 5 seeds (2 failed)." in said
-    assert "with disjoint 95 % intervals" not in said
+    sentences = " ".join(document.summary)
+    assert "after hardening for 3 of 5 seeds (2 failed)." in sentences
+    assert "with disjoint 95 % intervals" not in sentences
     assert {row[1] for table in document.tables for row in table.rows} == {"3 of 5, 2 failed"}
     lines = [line.label for figure in document.figures for line in figure.series]
     assert "DeltaNet [-1,1], 1 layer (2 of 5 runs failed)" in lines
@@ -304,9 +304,9 @@ def test_failed_runs_are_not_exact() -> None:
 
 @pytest.mark.parametrize("recipe", [s5.RECIPE, length.RECIPE], ids=lambda r: r.name)
 def test_a_report_of_failed_runs_alone_counts_them(recipe: Recipe) -> None:
-    said = recipe.document(LAPTOP, Results(run(recipe, LAPTOP, failed))).summary
-    assert not any("No run is done yet" in text or "Nothing can be" in text for text in said)
-    assert all("failed" in text for text in said)
+    sentences = recipe.document(LAPTOP, Results(run(recipe, LAPTOP, failed))).summary
+    assert not any("No run is done yet" in text or "Nothing can be" in text for text in sentences)
+    assert all("failed" in text for text in sentences)
 
 
 def test_tables_have_the_majority_baseline_of_tokens_if_a_curve_has_it() -> None:
@@ -426,8 +426,9 @@ def test_an_eigenvalue_that_fades_is_none() -> None:
 def test_the_verdict_says_how_many_other_models_have_such_an_eigenvalue() -> None:
     claim, *_ = trained_claims(with_spectrum(-1.0, 0.0, 1.0))
     assert claim.verdict == (
-        "holds: 10 of 10 models that solve 40-256 have one of modulus at least 0.9; of the 10 "
-        "models that do not, 10 have one; before training, 0 of 10 models in [-1,1] have one"
+        "holds: 10 of 10 models that solve 40-256 have such an eigenvalue (modulus at least 0.9); "
+        "of the 10 models that do not, 10 have it; before training, 0 of 10 models in [-1,1] have "
+        "it"
     )
 
 
@@ -452,10 +453,10 @@ def test_the_theorems_name_what_the_paper_scale_does_not_have() -> None:
     small = {job.config.model for job in theorems.jobs(LAPTOP, Results()) if job.curve is None}
     paper = {job.config.model for job in theorems.jobs(PAPER, Results()) if job.curve is None}
     assert small == paper
-    said = {s.scale: " ".join(theorems.document(s, Results()).notes) for s in (LAPTOP, PAPER)}
+    sentences = {s.scale: " ".join(theorems.document(s, Results()).notes) for s in (LAPTOP, PAPER)}
     text = "Parity: the small models of `statetrack demo` at this scale, too"
-    assert text in said["paper"]
-    assert text not in said["laptop"]
+    assert text in sentences["paper"]
+    assert text not in sentences["laptop"]
 
 
 def test_failed_runs_stand_in_the_verdicts() -> None:

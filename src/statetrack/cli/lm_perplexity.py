@@ -58,7 +58,7 @@ def lm_perplexity(
     from statetrack.lm.perplexity import PerplexityCurve, make_reader, measure_perplexity
     from statetrack.lm.perplexity_report import figure_positions, perplexity_document
 
-    use_device(device)  # raises if it is not here
+    use_device(device)  # raises if the device does not exist
     console = make_console(json)
     curves: list[PerplexityCurve] = []
     with console.status("loading") as status:

@@ -58,8 +58,8 @@ def reproduce(
             is measured, too.
         harness: folders of `lm tasks`, on all of whose tasks language models are scored, and of
             `lm fetch`, on the paper's.
-        lm_precision: of the training of language models; the paper has bf16. fp32 is faster on
-            a CPU without instructions for bf16.
+        lm_precision: number format in which language models are trained; bf16 is the paper's,
+            fp32 is faster on a CPU without instructions for bf16.
         mamba_conv: width of Mamba's convolution: the paper says 4, its code has 1.
         xlstm_layers: layers of mLSTM and sLSTM on modular arithmetic, which the paper leaves open.
         transformer_heads: heads of the Transformer, which the paper leaves open.
@@ -113,6 +113,8 @@ def reproduce(
         write_result(json, {"folder": str(folder), "settings": asdict(settings), **made.to_json()})
         return 0
     # before the settings are written, with which the command must continue
+    if len({Path(text).resolve() for text in texts}) < len(texts):
+        raise UserError("--texts names a file or folder twice")
     for text in map(Path, texts):
         if text.is_file() and text.suffix in ROW_FORMATS:
             raise UserError(f"{text} has rows: make a data folder of it with statetrack lm data")

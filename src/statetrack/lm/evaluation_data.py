@@ -178,7 +178,7 @@ def _text_file(path: Path, tokenizer: PreTrainedTokenizerBase, needed: int) -> E
         if sum(map(len, tokens)) >= needed:
             break
     if not any(map(len, tokens[1:])):
-        raise UserError(f"{path} is empty")  # or has no tokens, as spaces alone may have none
+        raise UserError(f"{path} has no tokens: the tokenizer gives none for its text")
     found = np.concatenate(tokens)
     fingerprint = f"{path.resolve()} from {tokens[0]} in {_identity(backend)}"
     return EvaluationData(

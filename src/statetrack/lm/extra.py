@@ -12,7 +12,7 @@ PACKAGES = ("transformers", "tokenizers", "accelerate", "datasets", "lm_eval")
 
 
 def unusable_packages() -> list[str]:
-    """Say of each package of the extra `lm` that is missing or of another version what is wrong."""
+    """List the packages of the extra `lm` that are missing or have a wrong version."""
     absent = [f"{name} is missing" for name in PACKAGES if find_spec(name) is None]
     other = [
         f"{name} is {metadata.version(name)} (it must be {','.join(bounds)})"

@@ -35,8 +35,9 @@ from statetrack.recipes.selection import (
     without_result,
 )
 from statetrack.report.document import Cell, Document, Figure, Table
+from statetrack.report.evaluation import BASELINE
 from statetrack.report.results import learning_figure, length_figure, spectrum_figure
-from statetrack.report.spread import Spread
+from statetrack.report.spread import CLAIM_SEEDS, Spread
 from statetrack.sweep.job import Job
 from statetrack.tasks import make_task
 from statetrack.training.evaluate import scaled
@@ -121,7 +122,7 @@ def _median_table(by_column: dict[str, list[Entry]], results: Results) -> Table:
 
 
 def _baseline(by_column: Iterable[str]) -> list[Cell]:
-    return ["majority baseline", *(v for c in by_column for v in (majority(c), None, None))]
+    return [BASELINE, *(v for c in by_column for v in (majority(c), None, None))]
 
 
 def _titles(by_column: dict[str, list[Entry]]) -> list[str]:
@@ -155,7 +156,7 @@ def _detail_table(column: str, row: list[Entry], results: Results) -> Table:
         counts = ", ".join(f"{stopped.count(s)} {s}" for s in dict.fromkeys(stopped))
         rows.append([*line, entry.seeds_text(results), spread.best, spread.median, spread.mad,
                      spread.mean, *ends, counts or None])  # fmt: skip
-    rows.append(["majority baseline", None, None, *[None] * 3, majority(column), *[None] * 3])
+    rows.append([BASELINE, None, None, *[None] * 3, majority(column), *[None] * 3])
     note = (
         "low and high are the 95 % interval of the mean over seeds (Student's t). Runs that failed "
         "are in the count of seeds only."
@@ -209,10 +210,10 @@ def _open_points(settings: Settings) -> list[str]:
         "ours have none.",
         "The authors' code skips batches whose loss is NaN or infinite; here such a run stops and "
         "counts as failed.",
-        "The paper does not say which parameters have weight decay. As in the authors' code, "
-        "matrices other than the embedding have it in mLSTM and sLSTM, and in the other models "
-        "all parameters but Mamba's A_log and D; the Transformer, which that code lacks, is "
-        "treated like DeltaNet.",
+        "The paper does not say which parameters have weight decay. Where it is used here, it "
+        "acts as in the authors' code: in mLSTM and sLSTM on matrices other than the embedding, in "
+        "the other models on all parameters but Mamba's A_log and D. The Transformer, which that "
+        "code lacks, is treated like DeltaNet.",
     ]
     if not settings.early:
         points.append(
@@ -283,6 +284,9 @@ def _above_majority(column: str, row: list[Entry], results: Results) -> str | No
     rest = not_judged(row, results)
     if not found and not rest:
         return None
+    if not any(spread.claim_interval for spread in found.values()):
+        why = "" if rest else f", fewer than {CLAIM_SEEDS} seeds"
+        return f"{ARITHMETIC.capitalize()} {column}: no verdict{why}.{rest}"
     level = majority(column)
     above = [t for t, s in found.items() if (ends := s.claim_interval) and ends[0] > level]
     names = ", ".join(above) or "no model"

@@ -88,10 +88,10 @@ def laptop_cuts(settings: Settings) -> list[str]:
     grid = EARLY_LRS if early else PAPER_LRS
     batch = f"instead of 1,024 ({'sLSTM' if early else 'mLSTM'} 512)"
     mamba, delta_net = OWN_PARITY_RUNS["mamba"], OWN_PARITY_RUNS["delta_net"]
-    borrowed = "mLSTM has sLSTM's settings"
+    shared_settings = "mLSTM has sLSTM's settings"
     if not early:
-        borrowed += " and the Transformer Mamba's"
-    narrow = "" if early else " (mLSTM and sLSTM have 64 in the paper)"
+        shared_settings += " and the Transformer Mamba's"
+    xlstm_width = "" if early else " (mLSTM and sLSTM have 64 in the paper)"
     return [
         "Parity, small models: one layer instead of two, width 32 (Mamba 16) instead of 128, 2 "
         "heads instead of 4, targets at every position instead of the answer alone, 300 (DeltaNet) "
@@ -107,13 +107,13 @@ def laptop_cuts(settings: Settings) -> list[str]:
         f"100,000, learning rate {mamba.lr:g} (DeltaNet and xLSTM {delta_net.lr:g}). DeltaNet has "
         f"a late saturation penalty of {delta_net.saturation:g} in both ranges. Rate and penalty "
         "were chosen on the seeds 100 and 101 (sLSTM: on 100), for DeltaNet after first results on "
-        f"the reported seeds; {borrowed}. A run ends when 0.999 is reached on {TEST}, or at step "
-        f"{mamba.until:,} (DeltaNet {delta_net.until:,}) if no validation has reached 0.1. "
+        f"the reported seeds; {shared_settings}. A run ends when 0.999 is reached on {TEST}, or at "
+        f"step {mamba.until:,} (DeltaNet {delta_net.until:,}) if no validation has reached 0.1. "
         "DeltaNet is hardened afterwards; the tables have the scores before.",
-        f"Modular arithmetic: width 64 instead of 128{narrow}, MLP 128 instead of 512, batch 64 "
-        f"{batch}, {ARITHMETIC_STEPS:,} steps instead of 100,000, targets at every digit instead "
-        f"of the answer alone, learning rate {ARITHMETIC_LR:g}. Rate and steps were chosen for "
-        f"DeltaNet on the seeds 100 to 102{', with three layers' if early else ''}, the steps "
+        f"Modular arithmetic: width 64 instead of 128{xlstm_width}, MLP 128 instead of 512, batch "
+        f"64 {batch}, {ARITHMETIC_STEPS:,} steps instead of 100,000, targets at every digit "
+        f"instead of the answer alone, learning rate {ARITHMETIC_LR:g}. Rate and steps were chosen "
+        f"for DeltaNet on the seeds 100 to 102{', with three layers' if early else ''}, the steps "
         "after first results on the reported seeds.",
         f"With brackets: as without, but {BRACKET_STEPS:,} steps and the answer alone.",
         "All but the paper's model of parity: no weight decay instead of 0.1, warm-up over 5 % of "

@@ -69,7 +69,7 @@ class Model:
     task: str  # "parity" or "swaps"
     jobs: Sequence[Job]  # one a seed
     results: Sequence[dict[str, Any]] = ()  # of those that are done
-    failed: int = 0
+    failed: int = 0  # runs
 
     @property
     def title(self) -> str:
@@ -172,7 +172,7 @@ def make_document(seed: int, settings: Settings, results: Results) -> Document:
 
 
 def _verdict(models: Sequence[Model]) -> list[str]:
-    """Say how many models make no mistake in the longest sequences; a failed run is none."""
+    """Count the models without a mistake in the longest sequences; failed runs count as wrong."""
     negative = [m for m in models if m.jobs[0].config.model.pattern[0].allow_neg_eigval]
     positive = [m for m in models if m not in negative]
     if not (negative and positive):

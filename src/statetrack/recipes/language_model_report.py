@@ -48,9 +48,9 @@ def make_document(
     return Document(
         name="language-models",
         title=title,
-        summary=_summary(differences) or ["No pair of runs is done yet."],
+        summary=_summary(differences) or [_no_pairs(failed)],
         tables=[
-            _losses(groups),
+            _losses(groups, failed),
             _difference_table(differences),
             _audit(groups),
             *_harness(groups),
@@ -64,11 +64,19 @@ def make_document(
     )
 
 
+def _no_pairs(failed: Sequence[str]) -> str:
+    return (
+        f"No pair of runs is done: {len(failed)} failed."
+        if failed
+        else ("No pair of runs is done yet.")
+    )
+
+
 def _last(result: Found) -> float:
     return float(result["validation"][-1]["loss"])
 
 
-def _losses(groups: Mapping[str, Sequence[Found]]) -> Table:
+def _losses(groups: Mapping[str, Sequence[Found]], failed: Sequence[str]) -> Table:
     rows: list[list[Cell]] = []
     for title, done in groups.items():
         spread = Spread(tuple(map(_last, done)))
@@ -78,7 +86,8 @@ def _losses(groups: Mapping[str, Sequence[Found]]) -> Table:
         minutes = sum(r["cpu_seconds"] for r in done) / 60 / len(done)
         size = f"{done[0]['parameters'] / 1e6:.2f}"
         tokens = f"{done[0]['tokens'] / 1e6:.1f}"
-        row: list[Cell] = [title, size, tokens, len(done), mean, ends, f"{exp(spread.mean):.2f}"]
+        seeds = _count_text(len(done), failed.count(title))
+        row: list[Cell] = [title, size, tokens, seeds, mean, ends, f"{exp(spread.mean):.2f}"]
         rows.append([*row, f"{minutes:.1f}"])
     heads = ["model", "million parameters", "million tokens", "seeds", "loss", "95 % interval"]
     note = "Cross-entropy of the held-out text at the training length, in nats per token."
@@ -100,14 +109,14 @@ def _differences(
         if "[-1,1]" not in title or not pairs:
             continue
         mixer = title.replace(" [-1,1]", "")
-        broken = failed.count(title) + failed.count(title.replace("[-1,1]", "[0,1]"))
+        num_failed = failed.count(title) + failed.count(title.replace("[-1,1]", "[0,1]"))
         losses = tuple(_last(a) - _last(b) for a, b in pairs)
-        found[mixer, "validation"] = Spread(losses, broken)
+        found[mixer, "validation"] = Spread(losses, num_failed)
         for i, curve in enumerate(pairs[0][0]["perplexity"]):
             for position in _doubled(trained, curve["positions"]):
                 at = curve["positions"].index(position)
                 values = tuple(_log_at(a, i, at) - _log_at(b, i, at) for a, b in pairs)
-                found[mixer, f"{curve['data']}, {position:,} tokens"] = Spread(values, broken)
+                found[mixer, f"{curve['data']}, {position:,} tokens"] = Spread(values, num_failed)
     return found
 
 
@@ -120,12 +129,17 @@ def _doubled(trained: int, positions: Sequence[int]) -> list[int]:
     return [trained << i for i in range(positions[-1].bit_length()) if trained << i in positions]
 
 
+def _count_text(done: int, failed: int) -> str:
+    return f"{done}, {failed} failed" if failed else str(done)
+
+
 def _difference_table(differences: Mapping[tuple[str, str], Spread]) -> Table:
     rows: list[list[Cell]] = []
     for (mixer, measure), spread in differences.items():
         low, high = spread.interval or (None, None)
         ends = None if low is None else f"{low:+{NATS}} to {high:+{NATS}}"
-        rows.append([mixer, measure, len(spread.scores), f"{spread.mean:+{NATS}}", ends])
+        pairs = _count_text(len(spread.scores), spread.failed)
+        rows.append([mixer, measure, pairs, f"{spread.mean:+{NATS}}", ends])
     note = (
         "Log perplexity in [-1,1] minus that in [0,1] with the same seed, in nats: below 0, [-1,1] "
         "is better. Intervals are of the mean over pairs."
@@ -146,15 +160,18 @@ def _summary(differences: Mapping[tuple[str, str], Spread]) -> list[str]:
         ends = spread.interval
         text = f"{spread.mean:+{NATS}} nats per token"
         if ends is None:
-            sentences.append(f"{mixer}: one pair of runs, [-1,1] minus [0,1]: {text}, no interval.")
+            failures = f", {spread.failed} failed" if spread.failed else ""
+            sentences.append(
+                f"{mixer}: one pair of runs{failures}, [-1,1] minus [0,1]: {text}, no interval."
+            )
             continue
         text += f" ({ends[0]:+{NATS}} to {ends[1]:+{NATS}}, {len(spread.scores)} pairs)"
         claim = "no difference is claimed between the ranges"
         if spread.failed:
             claim += f", because {spread.failed} run{'s' if spread.failed > 1 else ''} failed"
-        sure = spread.claim_interval
-        if sure and (sure[1] < 0 or sure[0] > 0):
-            claim = f"[-1,1] is {'better' if sure[1] < 0 else 'worse'} than [0,1]"
+        claimed = spread.claim_interval
+        if claimed and (claimed[1] < 0 or claimed[0] > 0):
+            claim = f"[-1,1] is {'better' if claimed[1] < 0 else 'worse'} than [0,1]"
         sentences.append(f"{mixer}, validation loss: {claim}; [-1,1] minus [0,1] is {text}.")
     return sentences
 

@@ -17,6 +17,7 @@ from statetrack.recipes.selection import (
     spread_of,
 )
 from statetrack.report.document import Cell, Document, Figure, Table
+from statetrack.report.evaluation import BASELINE
 from statetrack.report.results import length_figure, spectrum_figure
 from statetrack.report.spread import CLAIM_SEEDS, Spread
 from statetrack.sweep.job import Job
@@ -25,7 +26,6 @@ from statetrack.tasks.baseline import STANDARD_ERROR
 from statetrack.training import length_range
 from statetrack.training.evaluate import scaled
 
-MAJORITY = "majority baseline"
 MAJORITY_ERROR = 2 * STANDARD_ERROR  # a baseline this close to chance may be an error of sampling
 
 
@@ -81,7 +81,7 @@ def _majority(
     if task.metric == "sequence":
         return 0.0
     score = float(scaled(task.majority(*length_range(lengths)), task.chance))
-    return score if score > MAJORITY_ERROR else 0.0
+    return score if score * (1 - task.chance) > MAJORITY_ERROR else 0.0
 
 
 def _overview(
@@ -103,7 +103,7 @@ def _overview(
         for lengths, field in (test.score, *test.also)
     ]
     if any(levels):
-        rows.append([MAJORITY, *levels])
+        rows.append([BASELINE, *levels])
     note = (
         "Means over seeds. Scaled accuracy on lengths (chance is 0); for S5 swaps, the share of "
         "sequences with every position right at a length, and of right tokens."
@@ -129,7 +129,7 @@ def _detail(name: str, row: Mapping[str, Entry], settings: Settings, results: Re
     ranked.sort(key=lambda pair: pair[0], reverse=True)
     rows = [line for _, line in ranked]
     if level := _majority(TASKS[name], settings, lengths):
-        rows.append([MAJORITY, None, None, level, *[None] * 5])
+        rows.append([BASELINE, None, None, level, *[None] * 5])
     note = (
         "Best mean first, models of which a run failed last; low and high are the 95 % interval of "
         "the mean over seeds."
@@ -168,8 +168,9 @@ def _summary(by_task: Mapping[str, Mapping[str, Entry]], results: Results) -> li
         level = [
             t for t in spreads if t != top and not intervals_disjoint(spreads[t], spreads[top])
         ]
-        others = f"those of {', '.join(level)}" if level else "no other"
-        rest = f"its interval overlaps {others}"
+        rest = "above all others with disjoint intervals"
+        if level:
+            rest = f"no difference to {', '.join(level)} is claimed"
         if spreads[top].claim_interval is None:
             rest = f"fewer than {CLAIM_SEEDS} seeds, so no difference is claimed"
         lengths, _ = TASKS[name].score

@@ -193,9 +193,9 @@ def _eigenvalues_needed(
     untrained = sum(_lasts(_untrained_spectrum(job), wanted) for job in wide)
     right, others = has[True], has[False]
     numbers = (
-        f"{sum(right)} of {len(right)} models that {solve} have one of modulus at least "
-        f"{LASTING:g}; of the {len(others)} models that do not, {sum(others)} have one; before "
-        f"training, {untrained} of {len(wide)} models in [-1,1] have one"
+        f"{sum(right)} of {len(right)} models that {solve} have such an eigenvalue (modulus at "
+        f"least {LASTING:g}); of the {len(others)} models that do not, {sum(others)} have it; "
+        f"before training, {untrained} of {len(wide)} models in [-1,1] have it"
         f"{without_result(results, *entries)}"
     )
     if not right:
@@ -330,14 +330,13 @@ def _notes(settings: Settings) -> list[str]:
         "decomposition of Krohn and Rhodes, which Theorem 4 uses.",
         "Theorems 1 and 2 say that every model needs certain eigenvalues. A compiled network that "
         "has them is an illustration and no check.",
-        f"Eigenvalues of trained models: a model solves its task with a score of at least {SOLVED} "
-        f"and has an eigenvalue if its modulus is at least {LASTING:g}; a smaller one fades within "
-        "the training lengths, and untrained models have such eigenvalues, too. The verdict says "
-        "how many models have one that do not solve the task or are not trained: the more they "
-        "are, the less the check shows. Some cannot have one: models in [0,1] none at all, one "
-        "factor per token no non-real one. The results hold a sample "
-        "of eigenvalues of each layer over the tokens of a test batch; they do not tell from which "
-        "token or head an eigenvalue is.",
+        f"A model solves its task if its score is at least {SOLVED}. An eigenvalue counts if its "
+        f"modulus is at least {LASTING:g}: smaller ones fade within the training lengths, and "
+        "untrained models have them, too. The verdict also counts such eigenvalues in models that "
+        "do not solve the task, and before training; the more of these, the weaker the check. "
+        "Models in [0,1] cannot have one, and layers with one factor per token cannot have a "
+        "non-real one. The results hold a sample of each layer's eigenvalues on a test batch, "
+        "without token or head.",
     ]
     if settings.scale == "paper":
         notes.append(

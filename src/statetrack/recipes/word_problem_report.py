@@ -19,6 +19,7 @@ from statetrack.recipes.selection import (
 )
 from statetrack.recipes.word_problems import Model, Problem
 from statetrack.report.document import Cell, Document, Figure, Series, Table
+from statetrack.report.evaluation import BASELINE
 from statetrack.report.results import learning_figure, seed_lines, spectrum_figure
 from statetrack.sweep.job import Job
 
@@ -93,7 +94,7 @@ def accuracy_table(
             row.append(entry.count_text(results, exact(lengths)) if model.harden and done else None)
         rows.append(row)
     if (level := _token_majority(entries, lengths[0], results)) is not None:
-        rows.append(["majority baseline", None, level, *[None] * (len(heads) - 3)])
+        rows.append([BASELINE, None, level, *[None] * (len(heads) - 3)])
     t = next(iter(entries.values())).reported_jobs(results)[0].config.training
     span = f"{t.min_length}-" if t.min_length < t.max_length else ""
     note = (

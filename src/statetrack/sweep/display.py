@@ -55,7 +55,7 @@ class SweepDisplay:
                 self.spent[key] = event.value["cpu_seconds"]
             self.console.print(f"{self._time_and_counts()} {event.job.name}: {_end_text(event)}")
         if self.console.is_terminal:
-            self.live.update(self._table(), refresh=True)
+            self.live.update(self._live_view(), refresh=True)
 
     def _time_and_counts(self) -> str:
         counts = Counter(self.status.values())
@@ -72,7 +72,7 @@ class SweepDisplay:
         left = sum(job.seconds for key, job in self.jobs.items() if self.status[key] not in ended)
         return left * sum(self.spent.values()) / expected / self.workers
 
-    def _table(self) -> Group:
+    def _live_view(self) -> Group:
         left = self.seconds_left()
         title = self._time_and_counts() + ("" if left is None else f" about {left:.0f} s left")
         table = _progress_table()
@@ -80,9 +80,8 @@ class SweepDisplay:
         for key in list(running)[: max(1, self.console.height - 6)]:
             p, name = self.latest.get(key), self.jobs[key].name
             table.add_row(name, *_progress_cells(p), "" if p else "starting")
-        return Group(
-            Text(title), table
-        )  # a title of the table's own wraps where the table is narrow
+        # outside the table, whose own title would wrap at its width
+        return Group(Text(title), table)
 
 
 def _end_text(event: SweepEvent) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from statetrack.allocator import tune_allocator
+from statetrack.config import at_least
 from statetrack.errors import UserError
 from statetrack.sweep.pool import Event, Report
 
@@ -38,6 +39,7 @@ def run_jobs(
     """
     submitit = _import_submitit()
     options = {**DEFAULTS, **(options or {})}
+    at_least("cpus_per_task", options["cpus_per_task"], 1)
     executor = _executor(submitit, folder, dict(options))
     call = _Resumable(function, options["cpus_per_task"])
     submitted: dict[int, Any] = {}

@@ -47,7 +47,7 @@ def test_what_is_written_is_read(
     assert not (folder / PARTS).exists()
 
 
-def complaint(data: TokenData, rank: int, processes: int) -> str:
+def verify_error(data: TokenData, rank: int, processes: int) -> str:
     """Return the error that a process finds, if any."""
     try:
         data.verify(rank, processes)
@@ -66,7 +66,7 @@ def test_processes_share_the_files(tmp_path: Path, processes: int) -> None:
     for file in files:
         before = file.read_bytes()
         flip_bit(file)
-        found = [complaint(data, rank, processes) for rank in range(processes)]
+        found = [verify_error(data, rank, processes) for rank in range(processes)]
         assert [file.name in text for text in found if text] == [True]
         file.write_bytes(before)
 

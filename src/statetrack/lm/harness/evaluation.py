@@ -102,7 +102,9 @@ def evaluate_checkpoints(
         model = load_language_model(checkpoint, device=device)
         if names.count(model.name) > 1:
             model = model._replace(name=str(checkpoint))
-        done.append(evaluate_model(model, selection, limit, batch_size, max_length, progress))
+        done.append(
+            evaluate_model(model, selection, limit, batch_size, max_length, progress, tasks)
+        )
     return done
 
 
@@ -131,12 +133,14 @@ def evaluate_model(
     batch_size: int = 16,
     max_length: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
+    tasks: dict[str, Task] | None = None,
 ) -> ModelScores:
-    """Evaluate a language model; see `evaluate_checkpoints`."""
+    """Evaluate a language model; see `evaluate_checkpoints`. `tasks` are loaded if absent."""
     with _quiet():
         harness = make_harness(model, batch_size, max_length)
-        tasks = load_tasks(selection)
-        check_answers(model.name, harness, tasks)
+        if tasks is None:
+            tasks = load_tasks(selection)
+            check_answers(model.name, harness, tasks)
         # not `lm_eval.simple_evaluate`: its other work takes longer than evaluating a small model
         scores: list[Score] = []
         for number, about in enumerate(selection.tasks, 1):
@@ -183,7 +187,8 @@ def check_answers(name: str, harness: HFLM, tasks: dict[str, Task]) -> None:
         if answer >= harness.max_length:
             raise UserError(
                 f"{name} reads at most {harness.max_length:,} tokens, and {task_name} reserves "
-                f"{answer:,} for the answer: give a greater --max-length or leave out the task"
+                f"{answer:,} for the answer: leave out the task, or give lm eval a greater "
+                "--max-length"
             )
 
 

@@ -50,7 +50,9 @@ class PretrainingConfig:
         low=0,
     )
     min_lr: float = option(
-        3e-5, "learning rate at the end of the cosine; a preset's keeps its ratio to --lr", low=0
+        3e-5,
+        "learning rate at the end of the cosine; by default --lr times the preset's ratio",
+        low=0,
     )
     weight_decay: float = option(0.01, "AdamW's weight decay", low=0)
     betas: tuple[float, float] = option((0.9, 0.95), "AdamW's betas")

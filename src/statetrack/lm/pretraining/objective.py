@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import warnings
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -78,9 +79,11 @@ class Objective:
 
 
 def has_bf16_products() -> bool:
-    """Return whether the CPU multiplies bfloat16 matrices about as fast as float32 ones."""
-    available = torch.backends.mkldnn.is_available()
-    return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
+    """Return whether the CPU has instructions that multiply bfloat16 matrices."""
+    if platform.machine() in ("aarch64", "arm64"):
+        available = torch.backends.mkldnn.is_available()
+        return available and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # noqa: SLF001
 
 
 class MicroBatch(NamedTuple):
