@@ -86,7 +86,7 @@ def _losses(groups: Mapping[str, Sequence[Found]], failed: Sequence[str]) -> Tab
         minutes = sum(r["cpu_seconds"] for r in done) / 60 / len(done)
         size = f"{done[0]['parameters'] / 1e6:.2f}"
         tokens = f"{done[0]['tokens'] / 1e6:.1f}"
-        seeds = _count_text(len(done), failed.count(title))
+        seeds = _count(len(done), failed.count(title))
         row: list[Cell] = [title, size, tokens, seeds, mean, ends, f"{exp(spread.mean):.2f}"]
         rows.append([*row, f"{minutes:.1f}"])
     heads = ["model", "million parameters", "million tokens", "seeds", "loss", "95 % interval"]
@@ -129,8 +129,8 @@ def _doubled(trained: int, positions: Sequence[int]) -> list[int]:
     return [trained << i for i in range(positions[-1].bit_length()) if trained << i in positions]
 
 
-def _count_text(done: int, failed: int) -> str:
-    return f"{done}, {failed} failed" if failed else str(done)
+def _count(done: int, failed: int) -> Cell:
+    return f"{done}, {failed} failed" if failed else done
 
 
 def _difference_table(differences: Mapping[tuple[str, str], Spread]) -> Table:
@@ -138,7 +138,7 @@ def _difference_table(differences: Mapping[tuple[str, str], Spread]) -> Table:
     for (mixer, measure), spread in differences.items():
         low, high = spread.interval or (None, None)
         ends = None if low is None else f"{low:+{NATS}} to {high:+{NATS}}"
-        pairs = _count_text(len(spread.scores), spread.failed)
+        pairs = _count(len(spread.scores), spread.failed)
         rows.append([mixer, measure, pairs, f"{spread.mean:+{NATS}}", ends])
     note = (
         "Log perplexity in [-1,1] minus that in [0,1] with the same seed, in nats: below 0, [-1,1] "
