@@ -34,3 +34,8 @@ def test_a_difference_needs_three_pairs_and_no_failed_run(
 ) -> None:
     (text,) = _summary(_differences(pairs(count), failed, 32))
     assert text.startswith(f"DeltaNet tiny, validation loss: {expected}")
+
+
+def test_a_single_pair_names_the_runs_that_failed() -> None:
+    (text,) = _summary(_differences(pairs(1), ["DeltaNet [0,1] tiny"], 32))
+    assert text.startswith("DeltaNet tiny: one pair of runs, 1 failed, [-1,1] minus [0,1]")
