@@ -63,6 +63,14 @@ def test_a_text_or_a_folder_that_does_not_exist_leaves_no_sweep(
         assert not out.exists()
 
 
+def test_a_text_that_is_named_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    texts, out = [f"{tmp_path}/a.txt", f"{tmp_path}/./a.txt"], tmp_path / "out"
+    assert cli.main(["reproduce", "fig1", "--texts", *texts, f"--out={out}"]) == 2
+    assert "--texts names a file or folder twice" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_a_data_folder_is_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("statetrack.cli.reproduce.run_recipes", lambda *args, **options: 0)
     (tmp_path / "data").mkdir()

@@ -1,4 +1,4 @@
-"""What the report of language models claims of its pairs of runs."""
+"""The claims of the report of language models about pairs of runs."""
 
 from __future__ import annotations
 

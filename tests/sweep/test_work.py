@@ -65,7 +65,7 @@ def test_a_job_trains_evaluates_and_writes_its_result_last(folder: Path) -> None
 def test_a_deleted_result_is_measured_again_without_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As docs/sweeps.md says; the key does not depend on the version of the code."""
+    """Deleting result.json measures a job again; the key does not depend on the code's version."""
     job = small_job(lengths=("12",))
     monkeypatch.setattr(work, "environment", lambda device="cpu": {"revision": "old"})
     old = do_job(job, folder)

@@ -48,7 +48,7 @@ def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_repeated_steps_count_once_in_the_times(tmp_path: Path) -> None:
-    """As docs/run-folder.md says."""
+    """Metrics count the seconds of repeated steps once, which docs/run-folder.md promises."""
     config = small_config(steps=4, checkpoint_every=2)
     run = train(config, tmp_path / "run")
     for suffix in (".json", ".safetensors"):

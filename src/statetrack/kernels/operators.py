@@ -100,6 +100,35 @@ def differentiable(
     torch.library.register_autograd(f"statetrack::{name}_backward", refuse, lib=library)
 
 
+def function_of_one(
+    name: str,
+    forward: Callable[[Tensor], Tensor],
+    fake: Callable[[Tensor], Tensor],
+    backward: Callable[[Tensor, Tensor], Tensor],
+    definition: Callable[[Tensor], Tensor],
+) -> Callable[[Tensor], Tensor]:
+    """Define y = name(x) and its gradient dx = name_backward(dy, x); return what calls the former.
+
+    Args:
+        name: of the operator.
+        forward: computes y.
+        fake: returns an empty y, for tracing.
+        backward: computes dx, contiguous and like x.
+        definition: y, composed of differentiable torch operations.
+    """
+
+    def fake_backward(dy: Tensor, x: Tensor) -> Tensor:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+    def gradients(grads: Sequence[Any], inputs: Sequence[Any], _: Any) -> tuple[Tensor]:
+        return (getattr(torch.ops.statetrack, f"{name}_backward")(*grads, *inputs),)
+
+    call = operator(f"{name}(Tensor x) -> Tensor", forward, fake)
+    operator(f"{name}_backward(Tensor dy, Tensor x) -> Tensor", backward, fake_backward)
+    differentiable(name, gradients, definition)
+    return call
+
+
 def empty_like(inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """Room for the gradients of a kernel's inputs, in float32; none for an input that is absent."""
     first = next(x for x in inputs if x is not None)

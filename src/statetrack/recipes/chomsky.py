@@ -206,8 +206,8 @@ def _open_points(settings: Settings) -> list[str]:
     points = [
         "The paper does not state the precision; the authors' code trains in bfloat16 autocast, "
         "ours in float32.",
-        "The paper says that sequences begin with BOS, the authors' code has none on these tasks; "
-        "ours have none.",
+        "The paper says that sequences begin with BOS; on these tasks they do not, here and in the "
+        "authors' code.",
         "The authors' code skips batches whose loss is NaN or infinite; here such a run stops and "
         "counts as failed.",
         "The paper does not say which parameters have weight decay. Where it is used here, it "

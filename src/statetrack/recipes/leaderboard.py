@@ -17,16 +17,13 @@ from statetrack.recipes.selection import (
     spread_of,
 )
 from statetrack.report.document import Cell, Document, Figure, Table
-from statetrack.report.evaluation import BASELINE
+from statetrack.report.evaluation import ABOVE_CHANCE, BASELINE
 from statetrack.report.results import length_figure, spectrum_figure
 from statetrack.report.spread import CLAIM_SEEDS, Spread
 from statetrack.sweep.job import Job
 from statetrack.tasks import Task
-from statetrack.tasks.baseline import STANDARD_ERROR
 from statetrack.training import length_range
 from statetrack.training.evaluate import scaled
-
-MAJORITY_ERROR = 2 * STANDARD_ERROR  # a baseline this close to chance may be an error of sampling
 
 
 def jobs(settings: Settings, results: Results) -> list[Job]:
@@ -81,7 +78,7 @@ def _majority(
     if task.metric == "sequence":
         return 0.0
     score = float(scaled(task.majority(*length_range(lengths)), task.chance))
-    return score if score * (1 - task.chance) > MAJORITY_ERROR else 0.0
+    return score if score > ABOVE_CHANCE else 0.0
 
 
 def _overview(

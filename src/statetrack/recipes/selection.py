@@ -156,17 +156,17 @@ class Entry:
         return [result for result in self.reported(results) if not has_failed(result)]
 
     def failed(self, results: Results) -> int:
-        """How many of the runs that are reported failed."""
+        """Count the reported runs that failed."""
         return sum(map(has_failed, self.reported(results)))
 
     def seeds_text(self, results: Results) -> str:
-        """How many of the runs that are reported are done, and how many failed."""
+        """Format the number of reported runs that are done, and of those that failed."""
         text = f"{len(self.done(results))} of {len(self.seeds)}"
         failed = self.failed(results)
         return f"{text}, {failed} failed" if failed else text
 
     def count_text(self, results: Results, test: Test) -> str:
-        """How many of all reported seeds pass a test; runs that failed or are not done do not."""
+        """Format how many reported seeds pass a test; failed and missing runs do not."""
         return f"{sum(map(test, self.done(results)))} of {len(self.seeds)}"
 
     def spread(self, results: Results) -> Spread | None:

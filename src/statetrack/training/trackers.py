@@ -83,7 +83,7 @@ class TensorBoard(Tracker):
 class WandB(Tracker):
     """Writes a run of Weights & Biases; WANDB_MODE=offline keeps it on this machine.
 
-    Its id is in RUN/wandb-id: a resumed run goes on there, and W&B skips the steps that it has.
+    Its id is in RUN/wandb-id: a resumed run continues the same run there.
     """
 
     def start(self, run: RunFolder) -> None:

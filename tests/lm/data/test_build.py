@@ -67,7 +67,7 @@ def test_documents_come_back(
 def test_the_folder_may_have_the_name_of_its_source(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in `statetrack lm data --out stdlib`, when the folder exists already."""
+    """The source stdlib is the library even if a folder stdlib exists: the one being written."""
     monkeypatch.setattr(sources.sysconfig, "get_path", lambda name: str(source))
     monkeypatch.chdir(tmp_path)
     made = build_data(replace(small(source), source=("stdlib",)), tmp_path / "stdlib")

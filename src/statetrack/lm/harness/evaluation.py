@@ -135,7 +135,11 @@ def evaluate_model(
     progress: Callable[[str], None] = lambda text: None,
     tasks: dict[str, Task] | None = None,
 ) -> ModelScores:
-    """Evaluate a language model; see `evaluate_checkpoints`. `tasks` are loaded if absent."""
+    """Evaluate a language model; see `evaluate_checkpoints`.
+
+    `tasks` are those of the selection, checked for this model; if absent, they are loaded and
+    checked.
+    """
     with _quiet():
         harness = make_harness(model, batch_size, max_length)
         if tasks is None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from statetrack.kernels.interface import STRUCTURES
 from statetrack.kernels.library import call, pointer
-from statetrack.kernels.operators import differentiable, operator
+from statetrack.kernels.operators import function_of_one
 from statetrack.ops.softplus.naive import softplus_naive
 
 Softplus = STRUCTURES["Softplus"]
@@ -39,17 +37,11 @@ def _backward(dy: Tensor, x: Tensor) -> Tensor:
     return dx
 
 
-def _fake(*tensors: Tensor) -> Tensor:
-    return torch.empty_like(tensors[-1], memory_format=torch.contiguous_format)
+def _fake(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _gradients(grads: Sequence[Any], inputs: Sequence[Any], _: Any) -> tuple[Tensor]:
-    return (torch.ops.statetrack.softplus_backward(*grads, *inputs),)
-
-
-_softplus = operator("softplus(Tensor x) -> Tensor", _forward, _fake)
-operator("softplus_backward(Tensor dy, Tensor x) -> Tensor", _backward, _fake)
-differentiable("softplus", _gradients, softplus_naive)
+_softplus = function_of_one("softplus", _forward, _fake, _backward, softplus_naive)
 
 
 def softplus_native(x: Tensor) -> Tensor:

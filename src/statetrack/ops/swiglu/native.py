@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from statetrack.kernels.interface import STRUCTURES
 from statetrack.kernels.library import call, pointer
-from statetrack.kernels.operators import differentiable, operator
+from statetrack.kernels.operators import function_of_one
 from statetrack.ops.swiglu.naive import swiglu_naive
 
 SwiGLU = STRUCTURES["SwiGLU"]
@@ -45,17 +43,7 @@ def _backward(dy: Tensor, x: Tensor) -> Tensor:
     return dx
 
 
-def _fake_backward(dy: Tensor, x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _gradients(grads: Sequence[Any], inputs: Sequence[Any], _: Any) -> tuple[Tensor]:
-    return (torch.ops.statetrack.swiglu_backward(*grads, *inputs),)
-
-
-_swiglu = operator("swiglu(Tensor x) -> Tensor", _forward, _fake_forward)
-operator("swiglu_backward(Tensor dy, Tensor x) -> Tensor", _backward, _fake_backward)
-differentiable("swiglu", _gradients, swiglu_naive)
+_swiglu = function_of_one("swiglu", _forward, _fake_forward, _backward, swiglu_naive)
 
 
 def swiglu_native(x: Tensor) -> Tensor:
